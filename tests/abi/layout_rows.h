@@ -1,5 +1,5 @@
-/* layout_rows.h: every ABI struct, its members, and every number of the ABI, for test_layout.c. Add a row for each new
- * member or number. */
+/* layout_rows.h lists every ABI struct, its members, and every number of the ABI, for test_layout.c. Add a row for each
+ * new member or number. */
 #ifndef ESP_TESTS_LAYOUT_ROWS_H
 #define ESP_TESTS_LAYOUT_ROWS_H
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 typedef struct row {
     const char *name;
-    size_t offset, size; /* of the struct: offset is SIZE_MAX */
+    size_t offset, size; /* for the struct itself, offset is SIZE_MAX */
 } row;
 typedef struct number {
     const char *name;

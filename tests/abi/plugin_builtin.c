@@ -1,4 +1,4 @@
-/* plugin_builtin.c: a plugin with a codec that has the name of a built-in one. */
+/* plugin_builtin.c is a plugin with a codec that has the name of a built-in one. */
 #define RAW_NAME "none"
 #include "raw_codec.h"
 

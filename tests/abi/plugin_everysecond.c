@@ -1,11 +1,11 @@
-/* plugin_everysecond.c: a plugin of codecs that the library has no knowledge of: "everysecond" sends every second
- * number, and its model says that it is lossy; "upperhalf" sends the upper half of each number, and its model says that
- * it is not. */
+/* plugin_everysecond.c is a plugin of codecs that the library does not know: "everysecond" sends every second number,
+ * and its model says that it is lossy; "upperhalf" sends the upper half of each number, and its model says that it only
+ * rounds. */
 #include "espresso.h"
 
 typedef struct second_self {
     const char *name;
-    uint64_t every, width; /* sends numbers 0, every, 2 every, ...: `width` bytes of each */
+    uint64_t every, width; /* sends `width` bytes of every `every`-th number */
 } second_self;
 static second_self everysecond = {"everysecond", 2, 4}, upperhalf = {"upperhalf", 1, 2};
 

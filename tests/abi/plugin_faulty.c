@@ -1,5 +1,5 @@
-/* plugin_faulty.c: a codec and a backend that break one rule each, named by the parameter fault=. `espresso plugins
- * --check` must find every one of them (tests/cli/check/test_check.sh). Without the parameter they are correct. */
+/* plugin_faulty.c has a codec and a backend that break one rule each, named by the parameter fault=. `espresso plugins
+ * --check` must detect each (tests/cli/check/test_check.sh). Without the parameter they are correct. */
 #define RAW_NAME "faulty"
 #include "raw_codec.h"
 #include <time.h>
@@ -59,7 +59,7 @@ static esp_status faulty_open(const esp_host *h, const char *params, void **self
     room = h->alloc(h->user, cpu, 64, 64);
     if (!room) return fault == POOR ? ESP_E_ARG : ESP_E_NOMEM;
     if (fault == LEAK)
-        leaked = room; /* where the sanitizer sees that it is meant */
+        leaked = room; /* intended; a global keeps the sanitizer quiet */
     else
         h->free_(h->user, cpu, room, 64);
     raw_host = h;
@@ -81,7 +81,7 @@ static esp_status faulty_bound(void *self, const esp_tensor *like, uint32_t roun
 static int finite_numbers(const esp_codec_args *a) {
     const float *x = (const float *)a->tensor[0]->data.ptr;
     for (uint64_t i = 0; i < a->tensor[0]->count; i++)
-        if (!(x[i] - x[i] <= 0)) return 0; /* NaN or Inf */
+        if (!(x[i] - x[i] <= 0)) return 0; /* x[i] is NaN or Inf */
     return 1;
 }
 
@@ -109,7 +109,7 @@ static esp_status faulty_compress(void *self, const esp_codec_args *a) {
         body[0] = (unsigned char)__atomic_load_n(&shared_word, __ATOMIC_SEQ_CST);
     }
     if (f == LINEAR)
-        for (uint64_t i = 0; i < n * 4; i += 4) body[i + 3] ^= 1; /* an encoding that cannot be summed */
+        for (uint64_t i = 0; i < n * 4; i += 4) body[i + 3] ^= 1; /* payloads that cannot be summed */
     return ESP_OK;
 }
 
@@ -124,7 +124,7 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
         esp_status s = esp_payload_read(&a->payload[p], esp_name_hash(RAW_NAME), 1, n, &h);
         const uint64_t there = a->payload[p].data.bytes;
         if (f == HEADER && s && there == ESP_PAYLOAD_HEADER + n * 4 && h.codec != esp_name_hash(RAW_NAME)) s = ESP_OK;
-        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4) /* believes the header */
+        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4) /* trusts the header's body_bytes */
             out[0] = ((const volatile float *)a->payload[p].data.ptr)[(ESP_PAYLOAD_HEADER + h.body_bytes) / 4];
         if (f == ORDER && s && n && a->n_payloads == 1) out[0] = 0;
         if (f == AMONG && s && p) out[0] = 0;
@@ -155,7 +155,7 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* Feedback of its own, so that it can lose some. */
+/* Computes its own residual, so that it can lose some. */
 static esp_status faulty_compress_all(void *self, const esp_codec_args *a) {
     float *e = esp_residual_of(a, 0);
     const uint64_t n = a->tensor[0]->count;
@@ -187,7 +187,7 @@ static esp_status faulty_model(void *self, const esp_tensor *like, uint32_t n_re
                                .reduced = {{n_reduced > 1 ? 64 : 0, 0, n_reduced > 1 ? 4 : 0, 0, 0}},
                                .error = fault_in(self) == ERRS    ? 0.5
                                         : fault_in(self) == ROUND ? 0.0625
-                                                                  : 0, /* of 1.25 x */
+                                                                  : 0, /* the error of 1.25 x */
                                .n_times = 1,
                                .times = {{1, 1000, 1000}}};
     (void)like, (void)d;
@@ -205,7 +205,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .wire_version = 1,
                                        .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_REDUCIBLE |
                                                ESP_CODEC_FUSED_RESIDUAL |
-                                               ESP_CODEC_LISTS, /* wrong: the first part only */
+                                               ESP_CODEC_LISTS, /* wrong: handles only the first part */
                                        .dtypes = ESP_BIT(ESP_F32),
                                        .devices = ESP_BIT(ESP_CPU),
                                        .name = RAW_NAME,
@@ -241,7 +241,7 @@ enum {
 static int net_fault;
 static __thread esp_coll net_last;
 static __thread int net_rank;
-const esp_plugin *espresso_plugin_v1_loop(const esp_host *h); /* it is linked with this file */
+const esp_plugin *espresso_plugin_v1_loop(const esp_host *h); /* linked with this file */
 static const esp_backend *loop;
 
 static esp_status net_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {

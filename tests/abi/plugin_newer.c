@@ -1,4 +1,4 @@
-/* plugin_newer.c: compiled with a newer espresso.h: its tables are longer than the host's. It checks, by the table's
+/* plugin_newer.c is compiled with a newer espresso.h: its tables are longer than the host's. It checks, by the table's
  * size, for a host service that this host lacks, as every plugin should. */
 #define RAW_NAME "newer"
 #include "raw_codec.h"
@@ -19,6 +19,6 @@ static const struct {
 } plugin = {{sizeof plugin, 1, 0, 0, codecs, NULL, NULL}, {0}};
 
 ESPRESSO_PLUGIN_ENTRY(newer) {
-    if (h->struct_size >= offsetof(newer_host, later) + sizeof(void (*)(void))) return NULL; /* no such host yet */
+    if (h->struct_size >= offsetof(newer_host, later) + sizeof(void (*)(void))) return NULL; /* no host has it yet */
     return &plugin.now;
 }

@@ -1,5 +1,5 @@
-/* plugin_older.c: compiled with an espresso.h without the optional members: its table ends after decompress. The host
- * would crash if it read the memory behind the table. */
+/* plugin_older.c is compiled with an espresso.h without the optional members: its table ends after decompress. The host
+ * would crash if it read the memory after the table. */
 #define RAW_NAME "older"
 #include "raw_codec.h"
 

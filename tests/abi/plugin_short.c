@@ -1,4 +1,4 @@
-/* plugin_short.c: a plugin whose table ends before a required member. */
+/* plugin_short.c is a plugin whose table ends before a required member. */
 #define RAW_NAME "short"
 #include "raw_codec.h"
 

@@ -1,4 +1,4 @@
-/* raw_codec.h: a codec that copies, for the plugins that tests load. Define RAW_NAME before the include. */
+/* raw_codec.h is a codec that copies, for the plugins that tests load. Define RAW_NAME before the include. */
 #include "espresso.h"
 
 static const esp_host *raw_host;

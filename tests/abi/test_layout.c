@@ -1,5 +1,5 @@
-/* test_layout.c: sizes and offsets of every ABI struct, and the numbers of its words, against layout.golden. The file
- * is frozen within major version 1, except for members at the end of growable structs, new structs and new numbers:
+/* test_layout.c compares sizes and offsets of every ABI struct, and the ABI's numbers, with layout.golden. Within major
+ * version 1 only members at the end of growable structs, new structs and new numbers may be added:
  *     ESPRESSO_GOLDEN=grow build/tests/abi/test_layout         adds them to the file, and refuses any other change */
 #include "tests/lib/test.h"
 #include "tests/abi/layout_rows.h"
@@ -44,7 +44,7 @@ static void layout_read(layout *l) {
 
 static int is_member(const char *line) { return line[0] == ' '; }
 
-/* The index in `l` of a line that begins with the first word of `line`, or -1. */
+/* Returns the index in `l` of a line that begins with the first word of `line`, or -1. */
 static int find(const layout *l, const char *line) {
     const size_t word = strcspn(line, " ") + 1;
     for (int i = 0; i < l->n; i++)
@@ -52,7 +52,7 @@ static int find(const layout *l, const char *line) {
     return -1;
 }
 
-/* Returns the first incompatible line of `now`, or NULL where the frozen layout only grew. */
+/* Returns the first incompatible line of `now`, or NULL if the frozen layout only grew. */
 static const char *broken(const layout *frozen, const layout *now) {
     for (int i = 0; i < frozen->n;) {
         const char *line = frozen->line[i++];

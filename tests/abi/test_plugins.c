@@ -1,4 +1,4 @@
-/* test_plugins.c: plugins compiled with an older and a newer header, and plugins that the loader must refuse. The
+/* test_plugins.c loads plugins compiled with an older and a newer header, and plugins that the loader must refuse. The
  * plugins are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
@@ -57,7 +57,7 @@ TEST(test_newer_table) {
 
 TEST(test_loads_by_codec_name) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    round_trip(ctx, "newer"); /* no esp_plugin_load before: the codec's name finds the file */
+    round_trip(ctx, "newer"); /* the codec's name finds the plugin, without a load */
     esp_close(ctx);
 }
 
@@ -65,7 +65,7 @@ TEST(test_two_contexts) {
     esp_ctx *a = open_ctx(dir, 0), *b = open_ctx(dir, 0);
     assert_int_equal(esp_plugin_load(a, "older"), ESP_OK);
     assert_int_equal(esp_plugin_load(b, "older"), ESP_OK);
-    assert_int_equal(esp_plugin_load(b, "older"), ESP_OK); /* the same plugin again is no second one */
+    assert_int_equal(esp_plugin_load(b, "older"), ESP_OK); /* loading the same plugin again adds nothing */
     esp_close(a);
     round_trip(b, "older");
     esp_close(b);
@@ -109,7 +109,7 @@ TEST(test_broken_file) {
     ctx = open_ctx(name, 0);
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_E_ABI);
     assert_error(ctx, path);
-    setenv("ESPRESSO_PLUGIN_PATH", dir, 1); /* a good one further on is found all the same */
+    setenv("ESPRESSO_PLUGIN_PATH", dir, 1); /* the search continues to the valid plugin */
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
     unsetenv("ESPRESSO_PLUGIN_PATH");
     esp_close(ctx);
@@ -122,7 +122,7 @@ TEST(test_duplicate) {
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
     assert_int_equal(esp_plugin_load(ctx, "twice"), ESP_E_ARG);
     assert_error(ctx, "codec \"older\" is there twice");
-    assert_error(ctx, "libespresso-older.so"); /* both origins */
+    assert_error(ctx, "libespresso-older.so"); /* the error names both files */
     assert_error(ctx, "libespresso-twice.so");
     assert_error(ctx, "ESP_ALLOW_OVERRIDE");
     assert_null(esp__registry_codec(ctx, "only-in-twice"));
@@ -141,7 +141,7 @@ TEST(test_builtin_name) {
     assert_int_equal(esp_plugin_load(ctx, "builtin"), ESP_E_ARG);
     assert_error(ctx, "built in");
     snprintf(path, sizeof path, "%s/libespresso-builtin.so", dir);
-    assert_int_equal(esp_plugin_load(ctx, path), ESP_OK); /* who names the file means it */
+    assert_int_equal(esp_plugin_load(ctx, path), ESP_OK); /* a named file is loaded in any case */
     assert_string_equal(esp__registry_codec(ctx, "none")->summary, "copies");
     esp_close(ctx);
 }
@@ -168,7 +168,7 @@ TEST(test_plugin_error_reaches_caller) {
 int main(int argc, char **argv) {
     const char *build = getenv("ESPRESSO_BUILD"), *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     if (build)
-        snprintf(dir, sizeof dir, "%s/tests/abi", build); /* as tests/run.sh says, for sanitizer builds too */
+        snprintf(dir, sizeof dir, "%s/tests/abi", build); /* run.sh sets it, also for sanitizer builds */
     else if (slash)
         snprintf(dir, sizeof dir, "%.*s", (int)(slash - argv[0]), argv[0]);
     unsetenv("ESPRESSO_PLUGIN_PATH");

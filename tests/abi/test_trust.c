@@ -5,7 +5,7 @@
 static char top[64], in[96], file[160], link_in[96], link_to[160];
 static esp_ctx *ctx;
 
-/* top/in/libespresso-older.so, and top/links/libespresso-older.so, which is a link to it. */
+/* Makes top/in/libespresso-older.so, and top/links/libespresso-older.so, a link to it. */
 static int set_up(void **state) {
     char command[1024];
     esp_config cfg = ESP_ZERO;
@@ -45,7 +45,7 @@ TEST(test_file, set_up, tear_down) {
     mode(file, 0757);
     refused(file, "any user may write to the file %s (mode 0757) and put other code there: chmod o-w %s", file, file);
     refused(link_to, "chmod o-w %s", file);
-    mode(file, 0775); /* the owner's group is the owner's choice */
+    mode(file, 0775); /* the owner trusts his group */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
@@ -53,7 +53,7 @@ TEST(test_folder, set_up, tear_down) {
     mode(in, 0777);
     refused(file, "any user may write to its folder %s (mode 0777) and put other code there: chmod o-w %s", in, in);
     refused(link_to, "its folder %s (mode 0777)", in);
-    mode(in, 01777); /* as /tmp, where no user can replace another's file */
+    mode(in, 01777); /* sticky as /tmp: no user can replace others' files */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
     mode(in, 02775);
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
@@ -70,7 +70,7 @@ TEST(test_folder_above, set_up, tear_down) {
     refused(file, "any user may write to the folder %s (mode 0777)", top);
 }
 
-/* A relative name, from within the folder. */
+/* A relative name, used from within the folder. */
 TEST(test_relative, set_up, tear_down) {
     char here[1024];
     assert_non_null(getcwd(here, sizeof here));
@@ -107,7 +107,7 @@ TEST(test_owner, set_up, tear_down) {
     assert_int_equal(chown(in, 65534, 65534), 0);
     refused(file, "its folder %s (mode 0755) belongs to user 65534", in);
     assert_int_equal(chown(in, 0, 0), 0);
-    assert_int_equal(chown(top, 65534, 65534), 0); /* further up, the owner does not matter */
+    assert_int_equal(chown(top, 65534, 65534), 0); /* in folders above, the owner does not matter */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
@@ -117,5 +117,5 @@ TEST(test_no_file, set_up, tear_down) {
     assert_non_null(strstr(esp_last_error(ctx), "not a file"));
     snprintf(name, sizeof name, "%s/libespresso-pipe.so", in);
     assert_int_equal(mkfifo(name, 0600), 0);
-    assert_int_equal(esp_plugin_load(ctx, name), ESP_E_ABI); /* and does not wait for a writer */
+    assert_int_equal(esp_plugin_load(ctx, name), ESP_E_ABI); /* must not wait for a writer of the pipe */
 }

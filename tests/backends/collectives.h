@@ -1,5 +1,5 @@
-/* collectives.h: checks every collective against plain arithmetic, in functions that a rank runs. RANKS_COLL is the
- * function that runs a collective, ranks_coll unless the test defines another. */
+/* collectives.h checks every collective against plain arithmetic, in functions that a rank runs. RANKS_COLL is the
+ * function that runs a collective: ranks_coll, unless the test defines another. */
 #ifndef TEST_COLLECTIVES_H
 #define TEST_COLLECTIVES_H
 #include "numbers.h"
@@ -10,12 +10,12 @@
 
 enum { FENCE = 64 };
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { SANITIZED = 1 }; /* these take long: fewer of the large cases */
+enum { SANITIZED = 1 }; /* sanitizers are slow, so take fewer large cases */
 #else
 enum { SANITIZED = 0 };
 #endif
 
-/* Bytes beyond the end of a result must not change. */
+/* Allocates a result with bytes beyond its end, which must not change. */
 static uint8_t *fenced(uint64_t bytes) {
     uint8_t *p = (uint8_t *)malloc(bytes + FENCE);
     memset(p, 0x5a, bytes + FENCE);
@@ -27,7 +27,7 @@ static int fence_ok(const uint8_t *p, uint64_t bytes) {
     return 1;
 }
 
-/* Where src and dst lie, by the table in espresso.h. */
+/* Places src and dst as the table in espresso.h demands. */
 static void place(esp_coll *c, int32_t rank, int32_t n, uint64_t unit, uint8_t *src, uint8_t *dst, int alias) {
     uint64_t own = part_begin(c->count, n, rank) * unit;
     int root = rank == c->root;
@@ -83,8 +83,8 @@ static int numbers(ranks_me *me, void *comm, const number_case *k) {
     free(src), free(dst), free(keep);
     return bad;
 }
-/* Checks one shape with every op, dtype and reduction, in place and not. `pick` chooses the rest, and is the same on
- * all ranks. */
+/* Checks one shape with every op, dtype and reduction, in place and not. `pick` is a random state, equal on all
+ * ranks. */
 static inline int all_kinds(ranks_me *me, void *comm, uint64_t count, uint64_t width, uint64_t *pick) {
     int bad = 0;
     for (uint32_t op = ESP_COLL_ALLREDUCE; op <= ESP_COLL_REDUCE; op++)
@@ -98,7 +98,7 @@ static inline int all_kinds(ranks_me *me, void *comm, uint64_t count, uint64_t w
                                      width,    (int32_t)(r / 2 % (uint32_t)me->size),
                                      in_place, scaled ? 2.0f : (float)(r / 64 % 2)};
                     if (count * width > 10000 && r / 128 % (SANITIZED ? 64 : 16))
-                        continue; /* of the large ones: some */
+                        continue; /* takes only some of the large cases */
                     if (op == ESP_COLL_ALLTOALL) k.count = count / (uint64_t)me->size * (uint64_t)me->size;
                     bad = numbers(me, comm, &k);
                 }
@@ -112,7 +112,7 @@ static inline void all_numbers(ranks_me *me) {
     int bad = comm == NULL;
     for (size_t k = 0; !bad && k < sizeof shapes / sizeof *shapes; k++)
         bad = all_kinds(me, comm, shapes[k][0], shapes[k][1], &pick);
-    for (unsigned k = 0; !bad && k < test_repeats(3); k++) { /* and random ones */
+    for (unsigned k = 0; !bad && k < test_repeats(3); k++) { /* adds random cases */
         uint64_t width = 1 + mix(++pick) % 70, count = mix(++pick) % (5000 / width);
         bad = all_kinds(me, comm, count, width, &pick);
     }

@@ -1,5 +1,5 @@
-/* numbers.h: inputs and expected results of a collective, number by number, for every dtype, reduction and width. Plain
- * C that shares nothing with the kernels under test. */
+/* numbers.h has inputs and expected results of a collective, number by number, for every dtype, reduction and width. It
+ * is plain C that shares nothing with the kernels under test. */
 #ifndef NUMBERS_H
 #define NUMBERS_H
 #include <math.h>
@@ -12,7 +12,7 @@ typedef struct number_case {
     uint32_t op;
     esp_dtype type;
     esp_reduce reduce;
-    uint64_t count, width; /* items, numbers of an item */
+    uint64_t count, width; /* number of items, and numbers per item */
     int32_t root;
     int in_place;
     float scale;
@@ -38,7 +38,7 @@ static uint32_t low_bits(esp_dtype t, uint32_t x) {
     uint64_t bytes = esp_dtype_bytes(t);
     return bytes == 4 ? x : x & (bytes == 2 ? 0xffffu : 0xffu);
 }
-static uint32_t bits_of_int(esp_dtype t, int v) { /* floats: small integers only */
+static uint32_t bits_of_int(esp_dtype t, int v) { /* floats are small integers */
     float f = (float)v;
     uint32_t u;
     if (!is_float(t)) return low_bits(t, (uint32_t)v);
@@ -62,9 +62,9 @@ static double value_of(esp_dtype t, uint32_t bits) {
     return bits & 0x8000u ? -v : v;
 }
 
-/* Number `i` of `rank`'s input. Floats that are summed, or copied, are small integers, whose sums are exact. Integers
- * have all values, so that sums wrap. Floats of MAX and MIN include NaNs, zeros of both signs, infinities and denormal
- * numbers. */
+/* Returns number `i` of `rank`'s input. Floats that are summed or copied are small integers, whose sums are exact.
+ * Integers have all values, so that sums wrap. Floats of MAX and MIN include NaNs, zeros of both signs, infinities and
+ * denormal numbers. */
 static uint32_t number(const number_case *c, int32_t rank, uint64_t i) {
     uint32_t r = mix(i * 131 + (uint64_t)rank * 7 + c->op + c->reduce * 1000), e = c->type == ESP_F16 ? 10 : 7;
     uint32_t sign = r & 0x8000u, inf = c->type == ESP_F16 ? 0x7c00u : 0x7f80u, half = 0;
@@ -103,7 +103,7 @@ static uint32_t reduced(const number_case *c, int32_t n, uint64_t i) {
     if (!is_float(c->type) || c->reduce > ESP_REDUCE_SUM) return all;
     return bits_of_int(c->type, (int)(sum * (c->scale > 0 ? (double)c->scale : 1)));
 }
-/* The expected number `i` of the result, counted over the whole buffer. */
+/* Returns the expected number `i` of the result, counted over the whole buffer. */
 static uint32_t expected(const number_case *c, int32_t rank, int32_t n, uint64_t i) {
     uint64_t per = part_size(c->count, n) * c->width; /* numbers of a part */
     if (c->op == ESP_COLL_BROADCAST) return number(c, c->root, i);

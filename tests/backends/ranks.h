@@ -1,5 +1,5 @@
-/* ranks.h: runs a function once per rank, as threads (loop) or forked processes (shm), with an exchange that needs no
- * library. A rank that fails writes the reason into a shared text, and the caller asserts. */
+/* ranks.h runs a function once per rank, as threads (backend loop) or forked processes (shm), with an exchange that
+ * needs no library. A rank that fails writes the reason into a shared text, and the caller asserts. */
 #ifndef RANKS_H
 #define RANKS_H
 #include "tests/lib/test.h"
@@ -9,7 +9,7 @@
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 
 typedef struct ranks_shared {
-    pthread_barrier_t barrier[1 + RANKS_MAX]; /* of all; of the group whose lowest rank is r               */
+    pthread_barrier_t barrier[1 + RANKS_MAX]; /* [0]: all ranks; [1 + r]: the group whose first is r */
     uint8_t oob[RANKS_MAX][RANKS_OOB];
     int failed, mark;
     char text[512];
@@ -21,12 +21,12 @@ typedef struct ranks_group {
     pthread_barrier_t *barrier;
 } ranks_group;
 
-/* What one rank has in hand. */
+/* What one rank of the test works with. */
 typedef struct ranks_me {
     const esp_backend *b;
     const char *params;
     int32_t rank, size;
-    int32_t per_machine; /* neighbouring ranks; 0 for a single machine */
+    int32_t per_machine; /* neighbouring ranks share a machine; 0: one machine */
     ranks_shared *shared;
     void *arg;
 } ranks_me;
@@ -84,7 +84,7 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     g.shared = me->shared;
     g.barrier = &me->shared->barrier[scope ? 1 + g.members[0] : 0];
     if (scope) {
-        /* the first rank of a group initialises its barrier, between two barriers of all ranks */
+        /* The first rank of a group initialises its barrier, between two barriers of all ranks. */
         pthread_barrier_wait(&me->shared->barrier[0]);
         if (g.me == 0) {
             pthread_barrierattr_t a;
@@ -138,7 +138,7 @@ static inline const esp_backend *ranks_backend(const char *name) {
         !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
-static bool ranks_are_threads; /* a step for every backend, otherwise for loop only */
+static bool ranks_are_threads; /* run ranks of any backend as threads, not only loop's */
 /* Returns "" or the error text, which is valid until the next run. `killed` is a rank that is expected to die, or
  * -1. */
 static const char *ranks_run(const esp_backend *b, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,

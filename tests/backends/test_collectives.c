@@ -1,5 +1,5 @@
-/* test_collectives.c: every collective, with the backends loop and shm and the template, on every path of the data.
- * Also runs under the thread and address sanitizers, with fewer ranks. */
+/* test_collectives.c runs every collective with the backends loop and shm and the template, on every path of the
+ * data. */
 /* runs: slow tsan */
 #include "tests/lib/test.h"
 #include "collectives.h"
@@ -18,7 +18,7 @@ static void run_both(const char *name, const char *params, int32_t per_machine) 
 }
 TEST(loop_direct) { run_both("loop", "", 0); }
 TEST(shm_by_window) { run_both("shm", "", 0); }
-/* a link so fast that it takes no time, to test the code of emulated links */
+/* An emulated link so fast that it takes no time. */
 TEST(loop_linked) { run_both("loop", "inter=100gbit,latency=1us", 1); }
 TEST(loop_ring) { run_both("loop", "inter=100gbit", 2); }
 TEST(shm_ring) { run_both("shm", "inter=100gbit", 2); }

@@ -1,4 +1,4 @@
-/* test_rules.c: every backend that is built in obeys every rule of `espresso plugins --check`. */
+/* test_rules.c runs `espresso plugins --check` on every built-in backend. */
 /* runs: no-tsan: ranks are processes, and threads that backends/test_collectives and test_waiting have */
 #include "tests/lib/test.h"
 #include "tests/lib/run_check.h"

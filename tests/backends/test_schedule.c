@@ -1,5 +1,5 @@
-/* test_schedule.c: an emulated link that changes while a job runs: its parameters, its costs at given times, its file,
- * and correct collectives while it changes. Also for the thread sanitizer. */
+/* test_schedule.c checks an emulated link that changes while a job runs: its parameters, its costs at given times, its
+ * file, and correct collectives while it changes. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -30,7 +30,7 @@ TEST(good_texts) {
 
 typedef struct bad {
     const char *text;
-    int at; /* from 1 */
+    int at; /* position of the error in the text, from 1 */
     const char *expected;
 } bad;
 TEST(bad_texts) {
@@ -63,7 +63,7 @@ TEST(bad_texts) {
     }
 }
 
-/* The errors of open() for malformed links and files. */
+/* Checks the errors of open() for malformed links and files. */
 static void one_open(ranks_me *me) {
     esp_group g;
     void *comm = NULL;
@@ -105,7 +105,7 @@ TEST(costs_follow_the_time) {
     uint64_t t = 100 * second;
     assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 8000);
     assert_int_equal(shm_latency(&m, 1, t), 1000);
-    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 16000); /* behind the one before */
+    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 16000); /* waits for the transfer before it */
     assert_int_equal(shm_latency(&m, 1, t + second - 1), 1000);
     t += second;
     assert_int_equal(shm_latency(&m, 1, t), 2000);
@@ -113,7 +113,7 @@ TEST(costs_follow_the_time) {
     t += second;
     assert_int_equal(shm_latency(&m, 1, t), 3000);
     assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 800);
-    /* the piece is ready before the link is free */
+    /* The piece is ready before the link is free. */
     nics[1].tx_free_ns = 300 * second;
     assert_int_equal(shm_transfer(&m, 1, 100 * second, 1000), 300 * second + 800);
 }
@@ -136,7 +136,7 @@ TEST(file_is_read_again) {
     assert_null(shm_read_link(path, &m.link));
     m.link.polled_ns = now;
     put("100mbit,60us\n");
-    shm_link_poll(&m, now + second / 10 - 1); /* not yet */
+    shm_link_poll(&m, now + second / 10 - 1); /* the change is not due yet */
     assert_true(m.link.phases[0].ns_per_byte == 8.0);
     shm_link_poll(&m, now += second / 10);
     assert_true(m.link.phases[0].ns_per_byte == 80.0);
@@ -172,7 +172,7 @@ static void coll_init(esp_coll *c, uint32_t op, float *src, float *dst, int32_t 
     c->src.dev.kind = c->dst.dev.kind = ESP_CPU;
 }
 
-/* Small integers: sums are exact, whatever the order. */
+/* Returns small integers, whose sums are exact in any order. */
 static float value(int32_t rank, int round, uint64_t i) {
     return (float)((i * 7 + (uint64_t)(rank * 31 + round)) % 64);
 }
@@ -206,8 +206,7 @@ static const char changing[] =
 
 TEST(results_while_it_changes) {
     static const char *const backends[] = {"loop", "shm"};
-    static const int32_t shape[][2] = {
-        {2, 1}, {3, 1}, {4, 2}}; /* ranks, ranks of a machine: exchanges, direct, in a ring */
+    static const int32_t shape[][2] = {{2, 1}, {3, 1}, {4, 2}}; /* {ranks, ranks per machine} */
     for (int b = 0; b < 2; b++)
         for (int k = 0; k < 3; k++) {
             const char *why =
@@ -234,7 +233,7 @@ TEST(all_ranks_share_a_clock) {
     for (int r = 0; r < 4; r++) assert_true(opened[r] && opened[r] == opened[0]);
 }
 
-/* The file slows a running job: 120 kB at 8 Mbit/s take at least 0.12 s. */
+/* A change of the link's file slows a running job: 120 kB at 8 Mbit/s take at least 0.12 s. */
 static void slows_down(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL);
     float *x = (float *)calloc(COUNT, sizeof *x);

@@ -1,8 +1,8 @@
-/* test_shm_memory.c: a rank accepts shared memory only from its own user, of the right size, and of a size that cannot
- * change. */
+/* test_shm_memory.c checks that a rank accepts shared memory only from its own user, with the right size, and only if
+ * the size cannot change. */
 #include "tests/lib/test.h"
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* of functions that this test does not call */
+#pragma GCC diagnostic ignored "-Wunused-function" /* some included functions are not called */
 #include "backends/shm/transport.h"
 #pragma GCC diagnostic pop
 #include <poll.h>
@@ -67,7 +67,7 @@ static int ask_and_take(const char *name, const char **why) {
     close(s);
     return fd;
 }
-/* Sends to connections until there is one, at most 20 s. */
+/* Waits at most 20 s for a connection, and sends the descriptor to it. */
 static int give_once(int listener, int fd) {
     struct pollfd p = {listener, POLLIN, 0};
     return poll(&p, 1, 20000) == 1 ? shm_send_to_all(listener, fd) : -1;
@@ -168,6 +168,6 @@ TEST(test_to_others) {
         shm_send_to_all(listener, fd); /* the other process's remaining connections fail */
     close(listener);
     const int ended = child_wait(other);
-    assert_true(ended == 0 || ended == 4); /* 1: it got memory */
+    assert_true(ended == 0 || ended == 4); /* the child exits with 1 if it got memory */
     close(fd);
 }

@@ -1,5 +1,5 @@
-/* test_wait_fd.c: a thread that sleeps in poll() on the descriptors of one or two backends: when they are readable,
- * that no change is missed, and that an unused descriptor costs nothing. Also for the thread sanitizer. */
+/* test_wait_fd.c checks a thread that sleeps in poll() on the descriptors of one or two backends: when they are
+ * readable, that no change is missed, and that an unused descriptor costs nothing. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include <poll.h>
@@ -48,14 +48,14 @@ static void states(ranks_me *me) {
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "nothing to do: not readable");
         expect(me, b->start(comm, &c, none, &req) == ESP_OK && readable(fd, 0), "readable after start()");
-        b->progress(child, 0); /* moves the other comm too */
+        b->progress(child, 0); /* also drives the parent's collectives */
         expect(me, !readable(fd, 0) && b->test(comm, req) == ESP_PENDING && !readable(fd, 0), "waits for rank 0");
         b->wake(child);
         expect(me, readable(fd, 0), "readable after wake()");
         b->wake(comm);
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "two calls of wake() ended by one progress()");
-        b->progress(comm, 1); /* a sleep on the doorbell: the caller must test again */
+        b->progress(comm, 1); /* a sleep, after which the caller must test again */
         expect(me, readable(fd, 0), "readable after another sleep");
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "not readable before rank 0 comes");
@@ -78,7 +78,7 @@ static void states(ranks_me *me) {
 TEST(readable_when_something_changed) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, states, -1);
 }
-/* More data than one progress() moves: the descriptor remains readable, since no peer will notify this rank. */
+/* If progress() leaves data over, the descriptor remains readable, because no peer will notify this rank again. */
 static void moves_much(ranks_me *me) {
     enum { N = 4 << 20 };
     float *x = (float *)calloc(N, sizeof *x);
@@ -123,7 +123,7 @@ typedef struct pair {
     uint64_t count[2];
     int32_t fd[2];
 } pair;
-/* Both requests, asleep on both descriptors. */
+/* Waits for both requests in a poll on both descriptors. */
 static void wait_for_both(ranks_me *me, pair *p) {
     while (p->req[0] || p->req[1]) {
         struct pollfd on[2];
@@ -146,7 +146,7 @@ static void open_pair(ranks_me *me, pair *p, int polls) {
     memset(p, 0, sizeof *p);
     for (int k = 0; k < 2; k++) {
         ranks_me other = *me;
-        other.b = p->b[k] = strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b; /* loop: threads only */
+        other.b = p->b[k] = strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b; /* loop has only threads */
         p->comm[k] = ranks_open(&other, 0, NULL);
         p->x[k] = (float *)malloc(sizeof(float) * 200000);
         p->fd[k] = p->comm[k] && polls ? p->b[k]->wait_fd(p->comm[k]) : -1;
@@ -186,10 +186,10 @@ static void two_backends(ranks_me *me) {
     }
 }
 TEST(one_thread_two_backends) {
-    expect_ok("loop", "", 3, 0, two_backends, -1); /* one loop, one shm */
+    expect_ok("loop", "", 3, 0, two_backends, -1); /* a loop job and a shm job */
     expect_ok("shm", "", 3, 0, two_backends, -1);  /* two jobs of processes */
 }
-/* Data on an emulated link arrive without a peer's notification: a timer makes the descriptor readable. */
+/* Data on an emulated link arrives without a peer's notification: a timer makes the descriptor readable. */
 TEST(data_under_way) {
     expect_ok("loop", "inter=10gbit,latency=2ms", 2, 1, two_backends, -1);
     expect_ok("shm", "inter=10gbit,latency=1ms", 4, 2, two_backends, -1);
@@ -240,7 +240,7 @@ static void dies_polling(ranks_me *me) {
     while (!__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST)) usleep(1000);
     if (me->rank == 0) {
         kill(__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST), SIGKILL);
-        usleep(50000); /* its socket is closed by now, or not: both must work */
+        usleep(50000); /* whether or not its socket is closed by now */
         expect(me, me->b->start(comm, &c, none, &req) == ESP_OK && me->b->test(comm, req) == ESP_PENDING, "start");
     }
     me->b->close(comm);

@@ -1,5 +1,5 @@
-/* test_waiting.c: what a backend does besides moving data: order of sums, requests, several comms at once, abort,
- * death, wake, the emulated link's volumes, and errors of bad calls. Also runs under the thread sanitizer. */
+/* test_waiting.c checks what a backend does besides moving data: order of sums, requests, several comms (communicators)
+ * at once, abort, death, wake, the emulated link's volumes, and errors of bad calls. */
 /* runs: quiet slow tsan */
 #include "tests/lib/test.h"
 
@@ -72,7 +72,7 @@ static float plain_f16(uint32_t h) {
     for (; e < 15; e++) f *= 0.5f;
     return sign * f;
 }
-/* Rounds to the nearest half by search: of the two around f, ties to the even one. */
+/* Rounds to the nearest half by search: of the two halves around f, ties go to the even one. */
 static uint32_t plain_to_f16(float f) {
     uint32_t sign = f < 0 ? 0x8000u : 0, lo = 0, hi = 0x7c00u;
     double x = f < 0 ? -(double)f : (double)f, a, b;
@@ -106,10 +106,10 @@ TEST(halves) {
             uint32_t u = i << 16 | (i * 40503u & 0xffffu);
             if (i % 3 == 0)
                 u = (i % 2 ? 0x80000000u : 0) | (101u + i % 45u) << 23 |
-                    (i * 2654435761u & 0x7ff000u); /* f16's range, and ties */
+                    (i * 2654435761u & 0x7ff000u); /* covers f16's range, and ties */
             memcpy(&wide[i], &u, 4);
         }
-        backend_reduce_step(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f); /* odd: the tail too */
+        backend_reduce_step(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f); /* odd, for the tail */
         for (uint32_t i = 0; i < 65535; i++)
             if (wide[i] == wide[i] && out[i] != plain_to_f16(wide[i]) && (out[i] & 0x7fffu))
                 fail_msg("%.9g became f16 %04x", (double)wide[i], out[i]);
@@ -143,7 +143,7 @@ static void in_a_row(ranks_me *me) {
             if (k % 10 == 3 * me->rank) usleep(300);
             if (me->b->start(comm, &c, none, &req[k]) != ESP_OK) ranks_fail(me, "start %d: %s", k, ranks_said);
         }
-        for (int k = 39; k >= 0; k--) /* any order of tests will do */
+        for (int k = 39; k >= 0; k--) /* requests may be tested in any order */
             if (ranks_wait(me, comm, req[k]) != ESP_OK) ranks_fail(me, "request %d", k);
         for (uint64_t i = 0; i < 40 * n; i++) {
             int k = (int)(i / n), v = (int)(i % 7);
@@ -198,7 +198,7 @@ static void three_comms(ranks_me *me) {
             }
         }
     }
-    for (int g = 0; g < 3; g++) /* the parent closes first: the others must not need it */
+    for (int g = 0; g < 3; g++) /* the parent closes first: children must not need it */
         if (comm[g]) me->b->close(comm[g]);
     free(x);
 }
@@ -214,7 +214,7 @@ static void *abort_later(void *arg) {
     me->b->abort(((void **)arg)[1]);
     return NULL;
 }
-/* Rank 0 never starts the collective. Another thread aborts the others, which must return soon. */
+/* Rank 0 never starts the collective. Another thread aborts the other ranks, which must return soon. */
 static void nobody_comes(ranks_me *me) {
     float x[100] = {0};
     void *comm = ranks_open(me, 0, NULL), *arg[2] = {me, comm}, *req;
@@ -283,7 +283,7 @@ static void gives_up(ranks_me *me) {
         me->b->close(comm);
     } else {
         if (me->b->start(comm, &c, none, &req) == ESP_OK) me->b->test(comm, req);
-        me->b->close(comm); /* during the collective; from here on x must not be read */
+        me->b->close(comm); /* during the collective; nobody may read x afterwards */
     }
     free(x);
 }
@@ -318,9 +318,9 @@ static void sleeps(ranks_me *me) {
     pthread_create(&t, NULL, wake_later, arg);
     me->b->progress(comm, 10000000);
     pthread_join(t, NULL);
-    me->b->wake(comm); /* before the sleep: must not be lost */
+    me->b->wake(comm); /* a wake before the sleep must not be lost */
     me->b->progress(comm, 10000000);
-    me->b->progress(comm, 1000); /* nothing happens: the timeout ends it */
+    me->b->progress(comm, 1000); /* nothing happens until the timeout */
     if (test_seconds() - begin > 5) ranks_fail(me, "slept through wake()");
     me->b->close(comm);
 }
@@ -330,10 +330,10 @@ TEST(wake_ends_sleeping) {
 
 /* ---- the emulated link: volumes of the textbook, and no faster than the link ---- */
 static void volumes(ranks_me *me) {
-    enum { N = 24 * 4096 }; /* elements; divides by 4 and 3 */
+    enum { N = 24 * 4096 }; /* in elements; divides by 4 and 3 */
     static const struct {
         uint32_t op;
-        /* bytes between machines of all ranks, divided by the buffer's, for 4 ranks */
+        /* Bytes that 4 ranks send between machines, divided by the buffer's bytes. */
         double direct, ring;
     } table[] = {
         {ESP_COLL_ALLREDUCE, 6, 3}, {ESP_COLL_REDUCE_SCATTER, 3, 1.5}, {ESP_COLL_ALLGATHER, 3, 1.5},
@@ -410,7 +410,7 @@ static void bad_calls(ranks_me *me) {
             ranks_fail(me, "bad call %d: \"%s\", not \"%s\"", (int)i, ranks_said, bad[i].says);
     }
     esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x);
-    /* the struct of an older version: missing members are not read */
+    /* In the shorter struct of an older version, missing members are not read. */
     esp_coll old = c;
     old.struct_size = (uint32_t)offsetof(esp_coll, reduce), old.reduce = 99, old.width = 1 << 20;
     if (ranks_coll(me, comm, &old) != ESP_OK) ranks_fail(me, "an older struct: %s", ranks_said);
@@ -430,13 +430,13 @@ static void bad_open(ranks_me *me) {
     }
     esp_status s = me->b->open(&ranks_host, &eg, me->rank ? "latency=1us" : "latency=2us", &comm);
     if (s != ESP_E_MISMATCH) ranks_fail(me, "different parameters were taken: %d", (int)s);
-    s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* one fails: both must know */
+    s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* one fails: both get an error */
     if (s == ESP_OK) ranks_fail(me, "opened although a rank could not");
 }
-/* Rank 0 is the root of a broadcast, while the others reduce. It may have finished, and be in its next collective,
- * before they begin. */
+/* Rank 0 is the root of a broadcast, while the others reduce. It may already be in its next collective when they
+ * begin. */
 static void root_is_ahead(ranks_me *me) {
-    const int others_first = me->per_machine == 4; /* this value also means a single machine */
+    const int others_first = me->per_machine == 4; /* the caller passes 4 to let the others begin first */
     const esp_stream none = ESP_ZERO;
     float in[100] = {0}, out[100];
     esp_coll c = {.struct_size = sizeof c, .op = ESP_COLL_ALLREDUCE, .dtype = ESP_F32, .count = 100};
@@ -450,7 +450,7 @@ static void root_is_ahead(ranks_me *me) {
     if (me->rank && !others_first) usleep(20000);
     esp_status s = me->b->start(comm, me->rank ? &c : &bc, none, &req);
     if (s == ESP_OK) s = ranks_wait(me, comm, req);
-    if (s == ESP_OK && me->rank == 0) s = ranks_coll(me, comm, &c); /* it has sent all it had to */
+    if (s == ESP_OK && me->rank == 0) s = ranks_coll(me, comm, &c); /* the root has sent everything */
     if (s != ESP_E_MISMATCH || !strstr(ranks_said, "the same calls in the same order"))
         ranks_fail(me, "%s: status %d: %s", others_first ? "others first" : "root first", (int)s, ranks_said);
     pthread_barrier_wait(&me->shared->barrier[0]);

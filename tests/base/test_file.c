@@ -1,5 +1,5 @@
-/* test_file.c: written files are complete or absent: when all goes well, when the disk is full, when a writer dies, and
- * when several processes write one path. */
+/* test_file.c checks that written files are complete or absent: in normal cases, on a full disk, when a writer dies,
+ * and when several processes write one path. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"
 #include <sys/resource.h>
@@ -13,7 +13,7 @@ static int setup(void **state) {
     return 0;
 }
 
-/* Names in the folder. */
+/* Counts the files in the folder. */
 static int names(void) { return test_count_files(folder, ""); }
 
 static const char *content(const char *name) {
@@ -39,12 +39,12 @@ TEST(whole, setup, folder_remove) {
     assert_int_equal(esp__file_open(&f, path), 0);
     esp__file_put(&f, "tw", 2);
     esp__file_put(&f, "o", 1);
-    assert_string_equal(content(path), "one"); /* not yet */
+    assert_string_equal(content(path), "one"); /* the file is not replaced yet */
     assert_int_equal(esp__file_sync(&f), 0);
     assert_string_equal(content(path), "one");
     assert_int_equal(esp__file_rename(&f), 0);
     assert_string_equal(content(path), "two");
-    esp__file_drop(&f); /* does nothing any more */
+    esp__file_drop(&f); /* a second drop does nothing */
     assert_int_equal(esp__file_open(&f, path), 0);
     esp__file_put(&f, "three", 5);
     esp__file_drop(&f);
@@ -84,7 +84,7 @@ TEST(full_disk, setup, folder_remove) {
     assert_string_equal(content(path), "old");
     assert_int_equal(names(), 1);
     assert_int_equal(esp__file_write_all(open("/dev/full", O_WRONLY | O_CLOEXEC), "x", 1), ENOSPC);
-    assert_int_equal(esp__file_replace("/dev/full", "x", 1), ENOSPC); /* a device is written to */
+    assert_int_equal(esp__file_replace("/dev/full", "x", 1), ENOSPC); /* a device is written directly */
     assert_int_equal(esp__file_replace("/dev/null", "x", 1), 0);
     struct stat st;
     assert_true(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));
@@ -101,7 +101,7 @@ TEST(killed, setup, folder_remove) {
         raise(SIGKILL);
     }
     assert_int_equal(child_wait(child), -SIGKILL);
-    assert_int_equal(names(), 1); /* only the temporary file */
+    assert_int_equal(names(), 1); /* only the temporary file is left */
     assert_int_equal(esp__file_replace(path, "new", 3), 0);
     assert_string_equal(content(path), "new");
     assert_int_equal(names(), 1);
@@ -116,7 +116,7 @@ TEST(several, setup, folder_remove) {
     esp__file_put(&a, "a", 1);
     esp__file_put(&b, "b", 1);
     assert_int_equal(esp__file_sync(&a), 0);
-    assert_int_equal(esp__file_replace(path, "c", 1), 0); /* a third one removes neither */
+    assert_int_equal(esp__file_replace(path, "c", 1), 0); /* a third writer removes neither */
     assert_int_equal(esp__file_close(&b), 0);
     assert_string_equal(content(path), "b");
     assert_int_equal(esp__file_rename(&a), 0);

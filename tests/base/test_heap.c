@@ -1,4 +1,4 @@
-/* test_heap.c: entries come out by time, and by key where times are equal, whatever the order of insertion. */
+/* test_heap.c checks that entries come out by time, and for equal times by key, whatever the order of insertion. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/heap.h"
 
@@ -12,7 +12,7 @@ static int order(const void *a, const void *b) {
     return (x->key > y->key) - (x->key < y->key);
 }
 
-/* Inserts all, then removes all: for every size, with times mostly equal, mostly different, or of all bits. */
+/* Inserts all entries, then removes all: for every size, with times mostly equal, mostly different, or random. */
 TEST(sorted) {
     esp__waiting at[MOST], want[MOST];
     uint64_t seed = 1;
@@ -33,7 +33,7 @@ TEST(sorted) {
     }
 }
 
-/* Inserts and removes in turn: a removed entry is never later than those that stay. */
+/* Inserts and removes in turn: a removed entry is never later than the remaining ones. */
 TEST(by_turns) {
     esp__waiting at[MOST];
     esp__heap h = {at, 0};

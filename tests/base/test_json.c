@@ -1,4 +1,4 @@
-/* test_json.c: JSON's strings and numbers, and the text that they are written to. */
+/* test_json.c checks JSON strings and numbers, and the text that they are written to. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/json.h"
 
@@ -15,11 +15,11 @@ TEST(strings) {
     string_is("", "\"\"");
     string_is("a \"b\" \\c\n\t\x01\x7f", "\"a \\\"b\\\" \\\\c\\n\\u0009\\u0001\x7f\"");
     string_is("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
-    string_is("a\xff\x80z", "\"a\\ufffd\\ufffdz\"");                   /* no UTF-8 at all         */
-    string_is("\xc0\xaf", "\"\\ufffd\\ufffd\"");                       /* too long for its number */
-    string_is("\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\"");            /* a surrogate             */
-    string_is("\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""); /* beyond the last one */
-    string_is("x\xe2\x82", "\"x\\ufffd\\ufffd\"");                     /* cut in the middle       */
+    string_is("a\xff\x80z", "\"a\\ufffd\\ufffdz\"");                   /* bytes that are not UTF-8 */
+    string_is("\xc0\xaf", "\"\\ufffd\\ufffd\"");                       /* overlong encoding */
+    string_is("\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\"");            /* a surrogate */
+    string_is("\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""); /* beyond the last code point */
+    string_is("x\xe2\x82", "\"x\\ufffd\\ufffd\"");                     /* truncated */
     char many[400], want[2402] = "\"";
     for (size_t i = 0; i < sizeof many - 1; i++) many[i] = i % 3 ? '\\' : 'x';
     many[sizeof many - 1] = 0;
@@ -71,7 +71,7 @@ TEST(numbers) {
     assert_string_equal(t.data, "0.3333333333333333");
     esp__text_free(&t);
     esp__json_scaled(&t, 1500.0, 1000.0);
-    assert_string_equal(t.data, "1.5"); /* the shortest */
+    assert_string_equal(t.data, "1.5"); /* the shortest text */
     esp__text_free(&t);
 }
 

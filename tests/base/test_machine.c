@@ -1,5 +1,5 @@
-/* test_machine.c: the number of cores that a process may use, with invented control groups of both versions; and facts
- * about this machine. */
+/* test_machine.c checks the number of cores that a process may use, with made-up control groups of both versions, and
+ * facts about this machine. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/machine.h"
 #include <sched.h>
@@ -41,9 +41,9 @@ TEST(bound, setup, folder_remove) {
     assert_in_range(esp__cores(), 1, (unsigned)CPU_COUNT(&before));
 }
 
-/* A container sees its own group as the root; else the group and all above it count. */
+/* A container sees its own group as the root; otherwise the process's group and all groups above it count. */
 TEST(version_2, setup, folder_remove) {
-    assert_int_equal(esp__cores_given(root), 0); /* nothing is there */
+    assert_int_equal(esp__cores_given(root), 0); /* there is no control group file */
     put("proc/self/cgroup", "0::/\n");
     assert_int_equal(esp__cores_given(root), 0);
     put("sys/fs/cgroup/cpu.max", "max 100000\n");
@@ -61,7 +61,7 @@ TEST(version_2, setup, folder_remove) {
     assert_int_equal(esp__cores_given(root), 4);
     put("sys/fs/cgroup/a.slice/b/cpu.max", "200000 100000\n");
     assert_int_equal(esp__cores_given(root), 2);
-    put("proc/self/cgroup", "0::/../b\n"); /* of a group outside: only what is seen counts */
+    put("proc/self/cgroup", "0::/../b\n"); /* the group is outside, so only visible limits count */
     assert_int_equal(esp__cores_given(root), 9);
     put("sys/fs/cgroup/cpu.max", "nonsense\n");
     assert_int_equal(esp__cores_given(root), 0);
@@ -69,7 +69,7 @@ TEST(version_2, setup, folder_remove) {
 
 TEST(version_1, setup, folder_remove) {
     put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/7\n1:name=systemd:/\n0::/\n");
-    put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* of another controller */
+    put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* a limit of another controller does not count */
     put("sys/fs/cgroup/memory/cpu.cfs_period_us", "100000\n");
     put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
     put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");

@@ -1,10 +1,10 @@
-/* test_process.c: a forked child is distinguished from the process that opened a context, however it was forked, and
- * without a call of getpid. */
+/* test_process.c checks that a forked child is distinguished from the process that opened a context, however it was
+ * forked, and without a call of getpid. */
 /* runs: quiet */
 #include "tests/lib/test.h"
 #include <sys/syscall.h>
 
-/* The child's answers as bits: of its parent's context; of one that it opens itself; of that in its own child. */
+/* Returns bits: whether this child opened its parent's context (0) and its own (1); bits 2 on are its child's. */
 static int child_says(const esp__process *parent) {
     esp__process mine;
     esp__process_open(&mine);
@@ -17,8 +17,7 @@ static int child_says(const esp__process *parent) {
 }
 
 TEST(children_are_others) {
-    for (int kind = 0; kind < 4;
-         kind++) { /* with the page, and where the kernel has none; by fork, and past the C library */
+    for (int kind = 0; kind < 4; kind++) { /* with and without kernel support; fork() and raw clone */
         esp__process p;
         esp__process_open(&p);
         void *page = p.page;
@@ -34,7 +33,7 @@ TEST(children_are_others) {
     }
 }
 
-/* Only the page is read: with a wrong pid the answer is the same. And closing leaves nothing mapped. */
+/* Only the shared page is read: with a wrong pid the answer is the same. Closing leaves nothing mapped. */
 TEST(asks_no_kernel) {
     esp__process p;
     esp__process_open(&p);

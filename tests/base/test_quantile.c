@@ -1,4 +1,4 @@
-/* test_quantile.c: medians and quantiles, both interpolated between neighbours and as one of the list's own numbers. */
+/* test_quantile.c checks medians and quantiles, interpolated between neighbours or as one of the list's numbers. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/quantile.h"
 

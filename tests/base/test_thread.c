@@ -1,4 +1,4 @@
-/* test_thread.c: threads of the library take no signals of the program, and still die of their own faults. */
+/* test_thread.c: threads of the library take no signals of the program, but still die of their own faults. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/os.h"
@@ -22,7 +22,7 @@ TEST(masks) {
     pthread_join(t, &came);
     assert_ptr_equal(came, &inside);
     for (int s = 1; s <= SIGRTMAX; s++) {
-        int fault = s == SIGKILL || s == SIGSTOP || (s > SIGSYS && s < SIGRTMIN); /* these cannot be blocked */
+        int fault = s == SIGKILL || s == SIGSTOP || (s > SIGSYS && s < SIGRTMIN); /* these signals cannot be blocked */
         for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) fault |= s == faults[i];
         if (sigismember(&inside, s) != !fault) fail_msg("signal %d", s);
         if (sigismember(&after, s) != (s == SIGUSR2)) fail_msg("signal %d of the starter", s);

@@ -1,5 +1,5 @@
-/* test_workers_omp.c: loops of the library on the trainer's OpenMP team: every index runs once, whichever threads help;
- * a context starts no compression threads and no second team; results are those of the library's own threads. */
+/* test_workers_omp.c checks loops of the library on the trainer's OpenMP team: every index runs once; a context starts
+ * no compression threads and no second team; results equal those of the library's own threads. */
 /* runs: quiet no-tsan: runs loops on an OpenMP team: the sanitizer does not understand the barriers of libgomp */
 #include "tests/lib/test.h"
 #include <sched.h>
@@ -62,7 +62,7 @@ static void *cpu_main(void *arg) {
     return NULL;
 }
 
-/* What esp_wait does. */
+/* Waits and helps as esp_wait does. */
 static int wait_and_help(loop *l) {
     int helped = 0;
     atomic_store(&waiting, 1);
@@ -85,7 +85,7 @@ static loop *run_scene(scene s, int *helped) {
     loop *l = loop_new(w, MOST, 1);
     l->slow = s.slow;
     atomic_store(&offers, 0), atomic_store(&waiting, 0), atomic_store(&quit, 0);
-    esp__workers_offered(w); /* as the first wait of a step, which sets the team's size */
+    esp__workers_offered(w); /* like the first wait of a step, which sets team size */
     assert_int_equal(pthread_create(&cpu, NULL, cpu_main, l), 0);
     *helped = 0;
     if (s.in_region) {
@@ -102,14 +102,14 @@ static loop *run_scene(scene s, int *helped) {
     return l;
 }
 
-/* Pieces take long here, so that the team comes before they are done: it then runs the rest. */
+/* Pieces take long here, so the team joins before they are done and runs the remaining ones. */
 TEST(test_who_waits_helps) {
     int helped;
     loop *l = run_scene((scene){.slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&offers) == 1);
-    assert_true(atomic_load(&l->most) <= TEAM + 1); /* the cpu thread ends the piece that it has begun */
+    assert_true(atomic_load(&l->most) <= TEAM + 1); /* the cpu thread finishes the piece it has begun */
     assert_true(atomic_load(&l->on_cpu) < atomic_load(&l->bodies));
-    assert_true(atomic_load(&l->late) <= 1); /* a piece that it was about to begin */
+    assert_true(atomic_load(&l->late) <= 1); /* at most the piece that it was about to begin */
     free(l);
 }
 
@@ -118,14 +118,14 @@ TEST(test_at_most_n) {
     loop *l = run_scene((scene){.most = 2, .slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&l->most) <= 3);
     free(l);
-    l = run_scene((scene){.most = 1, .slow = 100}, &helped); /* the cpu thread alone */
+    l = run_scene((scene){.most = 1, .slow = 100}, &helped); /* only the cpu thread runs the loop */
     assert_true(helped == 0 && atomic_load(&offers) == 0);
     assert_int_equal(atomic_load(&l->on_cpu), 1);
     free(l);
 }
 
-/* Inside a parallel region, even where nested ones are allowed, no further thread starts: each that waits runs pieces
- * itself. */
+/* Inside a parallel region no further thread starts, even if nested regions are allowed: each waiting thread runs
+ * pieces itself. */
 TEST(test_waiting_inside_a_region) {
     int helped, levels = omp_get_max_active_levels(), before;
     omp_set_max_active_levels(4);
@@ -149,8 +149,8 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* A thread that is not the library's (a measurement of the autopilot) runs its loop on its team, in pieces as ever. A
- * loop in a loop, a loop inside a region, and one no longer than its grain run inline. */
+/* A thread that does not belong to the library (here a measurement of the autopilot) runs its loop in pieces on its own
+ * team. A nested loop, a loop inside a region, and one no longer than its grain run inline. */
 TEST(test_own_loops) {
     esp__workers *w = NULL;
     assert_int_equal(esp__workers_open_omp(NULL, 0, offer, &w), ESP_OK);
@@ -255,8 +255,8 @@ TEST(test_same_results) {
     }
 }
 
-/* The trainer's team and three threads of the library, whatever the trainer does: cpu, links, and the watch thread of a
- * job of more ranks, which this one does not have. Own threads come on top of that only with "pthreads". */
+/* The process has the trainer's team and at most three threads of the library: cpu, links, and with several ranks the
+ * watchdog, which this job does not have. Only "pthreads" adds more. */
 TEST(test_one_pool) {
 #pragma omp parallel num_threads(TEAM)
     {}

@@ -1,7 +1,7 @@
-/* trainer.c: a program for the scripts of this folder: ranks that average made-up gradients for some steps.
+/* trainer.c is a program for the scripts of this folder: ranks average made-up gradients for some steps.
  *   trainer STEPS [--say] [--die STEP] [--save BASE] NAME:ELEMENTS[:raw] ...
- * --say: print the averages of the first tensor's first and last element after each step.
- * --die: rank 2 kills itself in that step. --save: save the state at the end. */
+ * --say prints the averages of the first tensor's first and last element after each step; --die kills rank 2 in that
+ * step; --save saves the state at the end. */
 #include "espresso.h"
 #include <signal.h>
 #include <stdio.h>

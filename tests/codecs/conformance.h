@@ -1,5 +1,5 @@
-/* conformance.h: shared by tests of single codecs (`espresso plugins --check` has the rules for all): codecs, a host,
- * inputs, one step. Tests call codecs through their tables, as the library does. */
+/* conformance.h helps tests of single codecs with codecs, a host, inputs and one step. Tests call codecs through their
+ * tables, as the library does. `espresso plugins --check` has the rules for all codecs. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 #include "tests/lib/test.h"
@@ -46,7 +46,7 @@ static void cf_free(void *user, esp_device d, void *p, uint64_t bytes) {
 static void cf_log(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_ERROR) (void)snprintf(cf_message, sizeof cf_message, "%s", ev->message);
 }
-/* Two threads, for the thread sanitizer; the caller takes the even pieces. */
+/* Runs loops on two threads, for the thread sanitizer; the caller takes the even pieces. */
 typedef struct cf_half {
     uint64_t n, grain, first;
     void (*body)(void *, uint64_t, uint64_t);
@@ -68,7 +68,7 @@ static void cf_two_threads(void *user, uint64_t n, uint64_t grain, void (*body)(
 }
 static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **table, void **self);
 static void cf_inner_close(void *user, const esp_codec *table, void *self);
-/* `user` is the host itself, so that inner codecs get the same one */
+/* `user` is the host itself, so that inner codecs get the same host. */
 #define CF_HOST(name, loop)                                                                                            \
     CF_UNUSED static const esp_host name = {.struct_size = sizeof(esp_host),                                           \
                                             .abi_major = 1,                                                            \
@@ -87,10 +87,10 @@ typedef struct cf_codec {
     const esp_codec *table;
     void *self;
     const char *spec;
-    esp_traits traits; /* of this instance */
+    esp_traits traits; /* traits of this codec instance */
 } cf_codec;
 
-/* The built-in codec number i, or NULL where there are fewer. */
+/* Returns the built-in codec number i, or NULL if there are fewer. */
 CF_UNUSED static const esp_codec *cf_nth(uint32_t i) {
     for (const esp_plugin_fn *e = cf_entries; *e; e++) {
         const esp_plugin *p = (*e)(&cf_plain);
@@ -99,7 +99,7 @@ CF_UNUSED static const esp_codec *cf_nth(uint32_t i) {
     }
     return NULL;
 }
-/* The built-in codec of that name, or NULL. */
+/* Returns the built-in codec of that name, or NULL. */
 CF_UNUSED static const esp_codec *cf_find(const char *spec) {
     const size_t n = strcspn(spec, ":");
     const esp_codec *c;
@@ -159,7 +159,7 @@ typedef struct cf_part {
     uint64_t count, used;
     esp_bound bound;
     cf_fenced payload, scratch, state, in, out, residual;
-    float *g, *o, *e; /* input, output, residual */
+    float *g, *o, *e; /* gradient, output, residual */
     int feedback;
     float beta, gamma;
     uint64_t step, state_bytes;
@@ -208,8 +208,8 @@ static esp_status cf_compress_call(cf_part *p, void *data, uint64_t capacity) {
 }
 static esp_status cf_decompress_all(cf_part *p, esp_payload *payload, uint32_t n, uint32_t mode, float scale);
 
-/* Compresses p->g into a payload of the given capacity, and sets p->used. Computes the residual as the host does, where
- * the codec does not. */
+/* Compresses p->g into a payload of the given capacity, and sets p->used. If the codec does not compute the residual,
+ * computes it as the host does. */
 CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t capacity) {
     float *g = p->g, *o = p->o, *phi, *back;
     esp_payload_header h;
@@ -264,7 +264,7 @@ CF_UNUSED static esp_payload_header cf_header(const cf_part *p) {
 /* ---- inputs --------------------------------------------------------------------------------------------------- */
 static uint64_t cf_seed = 1;
 CF_UNUSED static uint32_t cf_random(void) { return test_random32(&cf_seed); }
-/* Roughly normal, sigma about 0.6. */
+/* Returns a roughly normal random number with standard deviation 0.6. */
 CF_UNUSED static float cf_normal(void) {
     double s = 0;
     for (int i = 0; i < 4; i++) s += (double)cf_random() / 4294967296.0 - 0.5;
@@ -272,14 +272,14 @@ CF_UNUSED static float cf_normal(void) {
 }
 enum {
     CF_RANDOM,
-    CF_WIDE, /* every exponent */
+    CF_WIDE, /* floats with every exponent */
     CF_ZERO,
     CF_MINUS_ZERO,
     CF_DENORMAL,
     CF_EQUAL,
     CF_NEGATIVE,
     CF_SPIKE,
-    CF_FEW,   /* few values, among them the default thresholds themselves */
+    CF_FEW,   /* few values, among them the default thresholds */
     CF_LARGE, /* beyond f16's range */
     CF_NAN,
     CF_INF,

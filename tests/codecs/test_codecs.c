@@ -1,5 +1,4 @@
-/* test_codecs.c: every codec that is built in obeys every rule of `espresso plugins --check`, with several
- * parameters. */
+/* test_codecs.c runs `espresso plugins --check` on every built-in codec, with several parameters. */
 /* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads:
  * codecs/test_threads has them */
 #include "tests/lib/test.h"

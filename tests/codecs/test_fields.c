@@ -1,11 +1,11 @@
-/* test_fields.c: fields of payloads that a flipped bit makes invalid, codec by codec. `espresso plugins --check` has
- * what every codec must refuse. */
+/* test_fields.c checks fields of payloads that a flipped bit makes invalid, codec by codec. `espresso plugins --check`
+ * checks what every codec must refuse. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 
 enum { N = 1000, ROUNDS = 3000 };
 
-/* Decodes `bytes` of `data`, from memory that ends right there. Returns the status. */
+/* Decodes `bytes` of `data` from memory after which nothing can be read, and returns the status. */
 static esp_status try_decode(cf_part *p, const unsigned char *data, uint64_t bytes) {
     cf_fenced g = cf_fenced_make(bytes, 1);
     memcpy(g.data, data, bytes);
@@ -33,11 +33,11 @@ TEST(bad_fields) {
     assert_int_equal(cf_compress(&p), ESP_OK);
     unsigned char *d = p.payload.data;
     assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 8);
-    d[ESP_PAYLOAD_HEADER] = 0x40; /* code 01 */
+    d[ESP_PAYLOAD_HEADER] = 0x40; /* twobit's invalid code 01 */
     must_fail(&p, d, p.used, "code 01");
     d[ESP_PAYLOAD_HEADER] = 0xC0;
     assert_int_equal(try_decode(&p, d, p.used), ESP_OK);
-    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* element 17 of 17 */
+    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* index 17 of 17 elements */
     must_fail(&p, d, p.used, "a code behind the last element");
     d[ESP_PAYLOAD_HEADER + 4] = 0;
     const uint64_t thresholds[] = {0, 0x80000000u, 0xBF000000u, 0x7F800000u, 0x7FC00000u, 0x100000000ull};
@@ -90,7 +90,7 @@ TEST(both_flags) {
     }
 }
 
-/* Bodies of codes decode to finite numbers for any codes. */
+/* Payloads of codes decode to finite numbers for any codes. */
 TEST(any_codes) {
     static const char *const specs[] = {"efsignsgd", "twobit:threshold=0.5"};
     for (size_t s = 0; s < CF_COUNT(specs); s++) {

@@ -1,11 +1,11 @@
-/* test_golden.c: the bytes of payloads: small vectors computed by hand from each codec's rule, hashes for larger ones.
- * A change here is a change of the wire format and needs another wire_version. */
+/* test_golden.c checks the bytes of payloads: small vectors computed by hand from each codec's rule, hashes for larger
+ * ones. A change here is a change of the wire format and needs another wire_version. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include "codecs/common/rng.h"
 #include <float.h>
 
-/* Compresses `n` floats once, and compares the body's bytes, and the residual unless `keeps` is NULL. */
+/* Compresses `n` floats once, and compares the payload's body, and the residual unless `keeps` is NULL. */
 static void body_is(const char *spec, const float *in, uint64_t n, const unsigned char *want, uint64_t bytes,
                     const float *keeps, uint64_t aux) {
     cf_codec c;
@@ -44,7 +44,7 @@ TEST(halves) {
     const unsigned char bf16[] = {0x80, 0x3F, 0x00, 0xC0, 0xCD, 0x3D, 0x80, 0x47, 0xD7, 0x33, 0x00, 0x80};
     body_is("fp16", in, 6, f16, sizeof f16, NULL, 0);
     body_is("bf16", in, 6, bf16, sizeof bf16, NULL, 0);
-    /* beyond the range: Inf, or with feedback 65504 and a residual */
+    /* Numbers beyond f16's range become Inf; with error feedback they become 65504 and a residual. */
     const float big[] = {70000.0f, -1e6f};
     const float rest[] = {70000.0f - 65504.0f, -1e6f + 65504.0f};
     const unsigned char inf[] = {0x00, 0x7C, 0x00, 0xFC}, max[] = {0xFF, 0x7B, 0xFF, 0xFB};
@@ -57,7 +57,7 @@ TEST(halves) {
     body_is("bf16", huge, 2, bmax, sizeof bmax, left, 0);
 }
 
-/* Where n bodies will be summed, values are sent times 2^-ceil(log2 n), so that the largest ones cannot overflow. */
+/* If n payloads will be summed, values are sent times 2^-ceil(log2 n), so that the largest sums cannot overflow. */
 TEST(fp16_reduced) {
     const struct {
         uint32_t n, aux;
@@ -91,7 +91,7 @@ TEST(fp16_reduced) {
 }
 
 TEST(efsignsgd_vectors) {
-    /* |.|_1 = 6, s = 1.5; only the second is negative; -0 counts as positive */
+    /* The sum of magnitudes is 6, so the scale is 1.5. Only the second is negative; -0 counts as positive. */
     const float in[] = {1.0f, -2.0f, -0.0f, 3.0f}, keeps[] = {-0.5f, -0.5f, -1.5f, 1.5f};
     const unsigned char want[] = {0x00, 0x00, 0xC0, 0x3F, 0x02, 0, 0, 0};
     body_is("efsignsgd", in, 4, want, sizeof want, keeps, 0);
@@ -100,18 +100,18 @@ TEST(efsignsgd_vectors) {
     body_is("efsignsgd", zeros, 9, empty, sizeof empty, none, 0);
 }
 
-/* MXNet's rule, t = 0.5: >= t is 11, <= -t is 10, else 00; element 0 in the two highest bits of byte 0. */
+/* MXNet's rule with threshold t = 0.5: >= t is 11, <= -t is 10, else 00; element 0 is in byte 0's two highest bits. */
 TEST(twobit_vectors) {
     const float in[] = {1.0f, -1.0f, 0.25f, 0.5f, -0.5f, -0.0f, 0.4999f, -0.4999f, 2.0f,
                         0,    0,     0,     0,    0,     0,     -3.0f,   0.75f};
     const float keeps[] = {0.5f, -0.5f, 0.25f, 0.0f, 0.0f, 0.0f, 0.4999f, -0.4999f, 1.5f,
                            0,    0,     0,     0,    0,    0,    -2.5f,   0.25f};
-    const unsigned char want[] = {0xE3 /* 11 10 00 11 */, 0x80, 0xC0, 0x02, 0xC0, 0, 0, 0};
+    const unsigned char want[] = {0xE3 /* codes 11 10 00 11 in the first byte */, 0x80, 0xC0, 0x02, 0xC0, 0, 0, 0};
     float with_minus_zero[17];
     memcpy(with_minus_zero, keeps, sizeof keeps);
     body_is("twobit:threshold=0.5", in, 17, want, sizeof want, with_minus_zero, 0x3F000000u);
     body_is("twobit", in, 17, want, sizeof want, NULL, 0x3F000000u);
-    /* 0.2 per step is sent in the third step */
+    /* With 0.2 per step, the residual reaches 0.5 in the third step. */
     cf_codec c;
     assert_true(cf_open("twobit:threshold=0.5", &cf_plain, &c));
     cf_part p = cf_part_make(&c, 1, 1);
@@ -128,17 +128,17 @@ TEST(twobit_vectors) {
 /* With relative=2 the threshold is twice the mean magnitude, for any scale of the gradient. */
 TEST(twobit_of_mean) {
     const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
-    const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean is 2 */
-    const unsigned char want[] = {0x00, 0xC8 /* 11 00 10 00 */, 0, 0}, nothing[4] = {0};
+    const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean magnitude is 2 */
+    const unsigned char want[] = {0x00, 0xC8 /* codes 11 00 10 00 in the second byte */, 0, 0}, nothing[4] = {0};
     const float zeros[8] = {0};
     body_is("twobit:relative=2", in, 8, want, sizeof want, keeps, 0x40800000u);
     float small[8], kept[8];
     for (int i = 0; i < 8; i++) small[i] = in[i] / 1048576.0f, kept[i] = keeps[i] / 1048576.0f;
     body_is("twobit:relative=2", small, 8, want, sizeof want, kept, 0x40800000u - (20u << 23));
-    body_is("twobit:relative=2", zeros, 8, nothing, sizeof nothing, zeros, 0x0DA24260u); /* 1e-30 */
+    body_is("twobit:relative=2", zeros, 8, nothing, sizeof nothing, zeros, 0x0DA24260u); /* the bits of 1e-30 */
 }
 
-/* Three steps with feedback over 10007 elements. */
+/* Hashes of three steps with feedback over 10007 elements. */
 TEST(hashes) {
     const struct {
         const char *spec;
@@ -163,7 +163,7 @@ TEST(hashes) {
             cf_fill(p.g, N, CF_RANDOM);
             assert_int_equal(cf_compress(&p), ESP_OK);
         }
-        /* the codec's own bytes: the header's first half, and the body */
+        /* Hashes the codec's own bytes: the header's first half, and the body. */
         memmove(p.payload.data + 32, p.payload.data, 32);
         const uint64_t payload = cf_hash(p.payload.data + 32, p.used - 32), residual = cf_hash(p.e, N * 4);
         if (payload != want[i].payload || residual != want[i].residual)
@@ -192,7 +192,7 @@ TEST(philox) {
         assert_int_equal(esp_rng_u16(9, i), esp_philox(9, 2, 0).w[(i - 16) / 2] >> (i % 2 ? 16 : 0) & 0xFFFFu);
 }
 
-/* randomk with unbiased=1: over many steps the mean of the decoded values is the input, within 6 sigma. */
+/* With unbiased=1 the mean of randomk's decoded values over many steps is the input, within 6 standard deviations. */
 TEST(unbiased) {
     enum { N = 500, DRAWS = 2000 };
     cf_codec c;
@@ -206,7 +206,7 @@ TEST(unbiased) {
         for (int i = 0; i < N; i++) sum[i] += (double)p.o[i];
     }
     for (int i = 0; i < N; i++) {
-        /* each draw is 10 g with probability 0.1: its variance is 9 g^2 */
+        /* Each draw is 10 g with probability 0.1, so its variance is 9 g^2. */
         const double g = (double)p.g[i], sigma = 3 * fabs(g) / sqrt((double)DRAWS);
         if (!(fabs(sum[i] / DRAWS - g) <= 6 * sigma)) fail_msg("element %d: mean %g, not %g", i, sum[i] / DRAWS, g);
     }
@@ -214,7 +214,7 @@ TEST(unbiased) {
     cf_close(&c);
 }
 
-/* Where collectives sum bodies, that of a part with NaN or Inf is NaN. */
+/* If collectives sum payloads, the payload of a tensor with NaN or Inf decodes to NaN. */
 TEST(bodies_of_nan) {
     static const char *const specs[] = {"none", "fp16", "bf16", "randomk:ratio=0.3", "fp16:of=(none)"};
     for (size_t s = 0; s < CF_COUNT(specs); s++)

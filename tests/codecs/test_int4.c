@@ -1,4 +1,4 @@
-/* test_int4.c: the codec against a plain reference: levels, halves of bytes, ends of the range, NaN, corrupt
+/* test_int4.c checks the codec against a plain reference: levels, two codes per byte, ends of the range, NaN, corrupt
  * payloads. */
 #include "tests/lib/test.h"
 #include <float.h>
@@ -59,7 +59,7 @@ TEST(against_reference) {
             for (int k = 0; k < 12; k++) one_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
-/* The largest element of either sign is exact; the halves of bytes; the unused half after an odd count. */
+/* The largest element of either sign is exact, two codes share a byte, and the last half byte of an odd count is 0. */
 TEST(known_bytes) {
     const float in[9] = {7, -7, 0.5f, 1.5f, -1.5f, 3, -1, -0.0f, -6.4f};
     const unsigned char want[9] = {0, 0, 0x80, 0x3F /* 1.0f */, 0x97, 0x20, 0x3E, 0x0F, 0x0A};
@@ -123,7 +123,7 @@ TEST(corrupt) {
         assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
     }
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
-    body[12 + 150] |= 0x10; /* behind the last element */
+    body[12 + 150] |= 0x10; /* in the half byte after the last element */
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     ((unsigned char *)r.payload.data.ptr)[offsetof(esp_payload_header, aux)] = 1;

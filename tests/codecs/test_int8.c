@@ -1,6 +1,6 @@
-/* test_int8.c: the codec against a plain reference: blocks; a shared range over several ranks, whose bodies the test
- * reduces; rounding, zeros, ranges at the ends of f32, sums at the ends of 16 bits, NaN, bits on every instruction set,
- * corrupt payloads. */
+/* test_int8.c checks the codec against a plain reference: blocks; a range that several ranks share; rounding, zeros,
+ * ranges at the ends of f32, sums at the ends of 16 bits, NaN, equal bits on every instruction set, corrupt
+ * payloads. */
 #include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
@@ -13,7 +13,7 @@ static float ref_unit(const float *x, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
     return top < 0x1p-100f ? 0 : (float)((double)top / 127);
 }
-/* The level is the nearest one, and the residual is exact. */
+/* Checks that the level is the nearest one, and that the residual is exact. */
 static void ref_check(float x, float unit, int level, float rest, int feedback) {
     const double exact = unit > 0 ? (double)x / (double)unit : 0;
     assert_in_range(level + 127, 0, 254);
@@ -66,7 +66,7 @@ TEST(blocks_against_reference) {
             for (int k = 0; k < 12; k++) block_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
-/* Values with known bytes. */
+/* Values whose bytes are known. */
 TEST(known_bytes) {
     const float in[12] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -127, 126.5f, -0.0f, 0.25f, -126.75f, 3};
     const int8_t want[12] = {127, 0, 2, 2, 0, -2, -127, 126, 0, 0, -127, 3};
@@ -86,7 +86,7 @@ TEST(known_bytes) {
         assert_int_equal(codec_compress(&r, zeros, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 48; i++) assert_int_equal(body[i], 0);
-        for (int i = 0; i < 40; i++) same[i] = i < 32 ? -0.3f : 7e-5f; /* all of a block are the largest */
+        for (int i = 0; i < 40; i++) same[i] = i < 32 ? -0.3f : 7e-5f; /* all elements of a block are the largest */
         assert_int_equal(codec_compress(&r, same, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 40; i++) assert_int_equal((int8_t)body[8 + i], i < 32 ? -127 : 127);
@@ -94,7 +94,7 @@ TEST(known_bytes) {
     }
 }
 
-/* Ranges at the ends of f32: nothing becomes Inf or NaN, and nothing is lost. */
+/* With ranges at the ends of f32 nothing becomes Inf or NaN, and nothing is lost. */
 TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX,   0x1.fffffcp127f,  0x1p127f, 0x1p-99f,     0x1.000002p-100f,
                                  0x1p-100f, 0x1.fffffep-101f, FLT_MIN,  0x1p-149f * 5};
@@ -114,8 +114,8 @@ TEST(ends_of_f32) {
     }
 }
 
-/* The largest number below half a unit that is a power of two must have level 0: phi - unit would need one bit more
- * than f32 has. */
+/* The largest number below half a unit must have level 0. A unit is a power of two here, and the number's distance to
+ * it needs one bit more than f32 has. */
 TEST(half_a_unit) {
     opened_codec r = codec_open(codec_named("int8"), "", 3, NULL, 0);
     for (int k = -90; k <= 120; k++) {
@@ -147,7 +147,7 @@ TEST(blocks_not_finite) {
 }
 
 /* ---- a shared range ---------------------------------------------------------------------------------------------- */
-/* One tensor on several ranks. A collective sums the bodies of round 1 over `sums` ranks, unless `sums` is 1. */
+/* One tensor on several ranks. A collective sums the payloads of round 1 over `sums` ranks, unless `sums` is 1. */
 typedef struct team {
     const esp_codec *codec;
     void *self;
@@ -155,7 +155,7 @@ typedef struct team {
     uint32_t ranks, sums;
     esp_dtype dtype;
     float **g, **e;
-    esp_payload *payload, range; /* [ranks]; range: the reduced one */
+    esp_payload *payload, range; /* payload[ranks]; range: maximum over the ranks */
     uint64_t used;
 } team;
 
@@ -207,7 +207,7 @@ static esp_status team_call(team *t, uint32_t rank, uint32_t round, esp_payload 
     p->used = &t->used;
     return t->codec->compress(t->self, &a);
 }
-/* Both rounds on all ranks; the test takes the maximum of round 0. */
+/* Compresses both rounds on all ranks; the test takes the maximum of round 0. */
 static void team_compress(team *t, int feedback) {
     float top = -1;
     uint16_t flags = 0;
@@ -241,7 +241,7 @@ static int64_t team_level(const team *t, const esp_payload *p, uint64_t i) {
     memcpy(&d, body + 4 * i, sizeof d);
     return d;
 }
-/* Sums bodies as a collective does, in the body's number type, which must not overflow. */
+/* Sums payloads as a collective does, in their number type, which must not overflow. */
 static void team_sum(team *t, esp_payload *into) {
     const int64_t most = t->dtype == ESP_I8 ? INT8_MAX : t->dtype == ESP_I16 ? INT16_MAX : INT32_MAX;
     for (uint64_t i = 0; i < t->n; i++) {
@@ -288,7 +288,7 @@ static void team_case(uint64_t n, uint32_t ranks, uint32_t sums, const char *sim
         double *want = calloc(n + 1, sizeof *want);
         for (uint32_t r = 0; r < ranks; r++)
             for (uint64_t i = 0; i < n; i++) want[i] += (double)unit * (double)team_level(&t, &t.payload[r], i);
-        if (sums > 1) { /* one body, of sums */
+        if (sums > 1) { /* one payload with the sum of several */
             esp_payload all = {{malloc(t.bytes[1]), t.payload[0].data.bytes, {ESP_CPU, 0}}, NULL};
             memcpy(all.data.ptr, t.payload[0].data.ptr, all.data.bytes);
             team_sum(&t, &all);
@@ -313,7 +313,7 @@ TEST(shared_against_reference) {
                 team_case(sizes[z], ranks[r], k & 1 ? ranks[r] : 1, levels[(z + (size_t)r) % 3], k >> 1);
 }
 
-/* Every rank at +127 or -127: sums at the ends of 16 bits, and one more rank, which needs 32. */
+/* Every rank has +127 or -127: the sums reach the ends of 16 bits, and one more rank needs 32. */
 TEST(sums_do_not_overflow) {
     static const struct {
         uint32_t ranks;
@@ -388,14 +388,14 @@ TEST(corrupt) {
     for (int i = 0; i < 100; i++) t.g[0][i] = (float)i, out[i] = 77;
     team_compress(&t, 0);
     unsigned char *range = (unsigned char *)t.range.data.ptr, *p = (unsigned char *)t.payload[0].data.ptr;
-    range[ESP_PAYLOAD_HEADER] ^= 1; /* another range than the payload's */
+    range[ESP_PAYLOAD_HEADER] ^= 1; /* the range differs from the payload's */
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     range[ESP_PAYLOAD_HEADER] ^= 1;
     range[offsetof(esp_payload_header, body_bytes)] = 3;
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     assert_int_equal(team_call(&t, 0, 1, &t.payload[0], 0), ESP_E_CORRUPT);
     range[offsetof(esp_payload_header, body_bytes)] = 4;
-    t.sums = 2; /* bodies of 16 bits */
+    t.sums = 2; /* sums of two ranks need 16 bits */
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     t.sums = 1;
     p[offsetof(esp_payload_header, aux)] ^= 1;
@@ -447,8 +447,8 @@ TEST(parameters) {
     }
 }
 
-/* The shared instance's model against payloads, and against the error of normal numbers. (`espresso plugins --check`
- * does the same for blocks.) */
+/* Compares the cost model of a shared range with payloads, and with the error of normal numbers. (`espresso plugins
+ * --check` does so for blocks.) */
 TEST(shared_model) {
     enum { N = 1 << 20 };
     team t = team_open(N, 1, 1, NULL, 0);
@@ -470,7 +470,7 @@ TEST(shared_model) {
         esp_bound b = {.struct_size = sizeof b};
         assert_int_equal(t.codec->model(t.self, &like, n, (esp_device){ESP_CPU, 0}, &m), ESP_OK);
         assert_true(m.flags & ESP_MODEL_LOSSY);
-        assert_true(fabs(m.error / (lost / whole) - 1) < 0.2); /* it depends on one number, the largest */
+        assert_true(fabs(m.error / (lost / whole) - 1) < 0.2); /* the error depends only on the largest number */
         assert_int_equal(t.codec->bound(t.self, &like, 1, n, &b), ESP_OK);
         assert_true(fabs(m.reduced[1].fixed + m.reduced[1].per_element * N - (double)b.payload_bytes) <= 32);
         assert_true(m.reduced[0].fixed == ESP_PAYLOAD_HEADER + 4 && m.sent.per_element == 1);

@@ -1,4 +1,4 @@
-/* test_params.c: errors of a codec's open() for wrong parameters, and the members that every codec's table must
+/* test_params.c checks errors of a codec's open() for wrong parameters, and the members that every codec's table must
  * have. */
 #include "tests/lib/test.h"
 #include "conformance.h"
@@ -19,7 +19,7 @@ static void expect(const char *codec, const char *params, esp_status want, const
 }
 
 TEST(missing_and_unknown) {
-    for (uint32_t i = 0; cf_nth(i); i++) /* plugins --check has what all codecs must refuse */
+    for (uint32_t i = 0; cf_nth(i); i++) /* also checked by plugins --check */
         expect(cf_nth(i)->name, "nosuch=1", ESP_E_ARG, "nosuch");
     expect("none", "ratio=1", ESP_E_ARG, "takes none");
     expect("warmup", "steps=3", ESP_E_ARG, "of= is missing");

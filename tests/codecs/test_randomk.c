@@ -1,5 +1,5 @@
-/* test_randomk.c: the draw is fair, without replacement, and the same on all ranks; sums of payloads decode
- * correctly. */
+/* test_randomk.c checks that the draw of elements is fair, without replacement, and the same on all ranks, and that
+ * sums of payloads decode correctly. */
 #include "tests/lib/test.h"
 #include "codecs/randomk.h"
 #include "one_codec.h"
@@ -10,7 +10,7 @@ static void draw_all(uint64_t key, uint64_t count, uint64_t k, int level, uint64
         randomk_draw(&p, randomk_apply_for(level), at, k - at < RANDOMK_BATCH ? k - at : RANDOMK_BATCH, out + at);
 }
 
-/* The whole permutation: every index once, at every instruction set. */
+/* The whole permutation has every index once, on every instruction set. */
 TEST(a_permutation) {
     for (uint64_t n = 1; n < 300000; n += n < 40 ? 1 : n < 1100 ? 7 : n / 3) {
         uint64_t *at = malloc(n * 8), *same = malloc(n * 8);
@@ -28,7 +28,7 @@ TEST(a_permutation) {
     }
 }
 
-/* Domains beyond 32 bits: a pair covers them, and indices are within them. */
+/* Counts beyond 32 bits: indices are pairs of numbers, and stay below the count. */
 TEST(huge_counts) {
     for (int bits = 31; bits < 50; bits++)
         for (uint64_t d = 0; d <= 2; d++) {
@@ -40,7 +40,7 @@ TEST(huge_counts) {
         }
 }
 
-/* Each element, and each pair of neighbours, is drawn with the expected frequency, within 6 sigma. */
+/* Each element, and each pair of neighbours, is drawn with the expected frequency, within 6 standard deviations. */
 TEST(fair) {
     const uint64_t counts[] = {2, 3, 5, 10, 33, 100, 1000, 1025, 5000};
     for (size_t z = 0; z < sizeof counts / sizeof *counts; z++)
@@ -57,14 +57,14 @@ TEST(fair) {
             double p = (double)k / (double)n, q = p * (double)(k - 1) / (double)(n - 1), m = (double)draws;
             for (uint64_t i = 0; i < n; i++) {
                 assert_true(fabs(hits[i] - m * p) <= 6 * sqrt(m * p * (1 - p)) + 1);
-                /* far fewer hits than that are not normally distributed */
+                /* With far fewer hits the count is not normally distributed. */
                 if (m * q > 40) assert_true(fabs(pairs[i] - m * q) <= 6 * sqrt(m * q * (1 - q)) + 1);
             }
             free(hits), free(pairs), free(in);
         }
 }
 
-/* Places in the draw are fair too: P(j) for fixed j visits every element. */
+/* Each position of the draw visits every element with the same frequency. */
 TEST(fair_in_order) {
     enum { N = 50, DRAWS = 20000 };
     static uint32_t hits[4][N];
@@ -77,7 +77,7 @@ TEST(fair_in_order) {
         for (int i = 0; i < N; i++) assert_true(fabs(hits[j][i] - DRAWS / (double)N) < 6 * sqrt(DRAWS / (double)N));
 }
 
-/* Draws that begin in the same column end in unrelated places. */
+/* Draws that begin in the same column of the internal grid end in unrelated places. */
 TEST(no_trace_of_the_grid) {
     enum { N = 32 * 32, DRAWS = 40000 };
     static uint32_t apart[N];
@@ -96,7 +96,7 @@ static float *random_array(uint64_t n) {
     return x;
 }
 
-/* The arguments on which the draw depends, and others. */
+/* Some arguments change the draw, others do not. */
 TEST(draw_key) {
     float *g = random_array(10000);
     opened_codec r = codec_open(codec_named("randomk"), "", 10000, NULL, 0);
@@ -106,7 +106,7 @@ TEST(draw_key) {
         r.args = plain;
         r.tensor.key = 4711 + (i == 1);
         r.args.seed = i == 2, r.args.step = i == 3, r.args.comp_index = i == 4, r.offset = i == 5;
-        r.args.source = i == 6; /* the rank: left out */
+        r.args.source = i == 6; /* another rank draws the same */
         assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         keys[i] = codec_header(&r).aux;
         for (int j = 0; j < i; j++) assert_int_equal(keys[i] == keys[j], i == 6 && j == 0);
@@ -145,7 +145,7 @@ TEST(sent_and_kept) {
         }
 }
 
-/* Summed bodies decode to the sum of the decoded bodies; a NaN of any rank makes the result NaN on all. */
+/* Summed payloads decode to the sum of the decoded payloads; a NaN of any rank makes the result NaN on all. */
 TEST(summed_bodies) {
     enum { N = 9000, RANKS = 5 };
     opened_codec r[RANKS];
@@ -171,7 +171,7 @@ TEST(summed_bodies) {
     assert_int_equal(codec_compress(&r[1], bad, 1), ESP_OK);
     assert_memory_equal(out, r[1].residual, N * 4);
     assert_int_equal(codec_header(&r[1]).flags, ESP_PAYLOAD_NONFINITE);
-    assert_int_equal(r[1].used, r[0].used); /* full size: it takes part in the sum */
+    assert_int_equal(r[1].used, r[0].used); /* empty or not, because collectives sum it */
     for (uint64_t j = 0; j < codec_header(&r[0]).body_bytes / 4; j++)
         body0[j] += ((float *)esp_payload_body(&r[1].payload))[j];
     for (int i = 0; i < 2; i++) {
@@ -194,7 +194,7 @@ TEST(unbiased) {
     }
     for (int i = 0; i < N; i++) {
         assert_true(r.residual[i] == 0.0f);
-        assert_true(fabs(sum[i] / DRAWS - g[i]) <= 6 * fabs(g[i]) * sqrt(9.0 / DRAWS) + 1e-6); /* var: d/k - 1 */
+        assert_true(fabs(sum[i] / DRAWS - g[i]) <= 6 * fabs(g[i]) * sqrt(9.0 / DRAWS) + 1e-6); /* variance: 9 g^2 */
     }
     free(g), free(sum), codec_close(&r);
 }
@@ -206,7 +206,7 @@ TEST(many_payloads_and_corruption) {
     float *one = calloc(N, 4), *all = malloc(N * 4);
     for (int i = 0; i < MANY; i++) {
         float *g = random_array(N);
-        r.args.step = (uint64_t)i / 2; /* two of each draw */
+        r.args.step = (uint64_t)i / 2; /* two payloads of each draw */
         assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         p[i].data = (esp_buf){malloc(r.used), r.used, {ESP_CPU, 0}};
         memcpy(p[i].data.ptr, r.payload.data.ptr, r.used);
@@ -216,10 +216,10 @@ TEST(many_payloads_and_corruption) {
     for (int i = 0; i < MANY; i++) assert_int_equal(codec_decompress(&r, &p[i], 1, one, ESP_OUT_SUM), ESP_OK);
     assert_int_equal(codec_decompress(&r, p, MANY, all, ESP_OUT_SET), ESP_OK);
     assert_memory_equal(one, all, N * 4);
-    for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* any bit of the header but the draw key */
+    for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* any header bit before the draw key */
         ((uint8_t *)p[3].data.ptr)[bit / 8] ^= (uint8_t)(1u << bit % 8);
         esp_status st = codec_decompress(&r, p, MANY, all, ESP_OUT_SUM);
-        /* "holds NaN" or "empty" in place of no flag is another payload, not a corrupt one */
+        /* A flipped "holds NaN" or "empty" flag makes another valid payload, not a corrupt one. */
         assert_int_equal(st, bit == 48 || bit == 49 ? ESP_OK : ESP_E_CORRUPT);
         if (st != ESP_OK) assert_memory_equal(one, all, N * 4);
         memcpy(all, one, N * 4);

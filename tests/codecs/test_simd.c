@@ -1,7 +1,7 @@
-/* test_simd.c: every instruction set gives the same bytes, for every codec and odd sizes; and the numeric helpers
- * (half.h, norm.h, bits.h) agree with slow, plain references. */
+/* test_simd.c checks that every instruction set gives the same bytes, for every codec and odd sizes, and that the
+ * numeric helpers (half.h, norm.h, bits.h) agree with slow, plain references. */
 /* runs: slow asan-long */
-#define CONFORMANCE_OWN_CODECS /* whose instruction set the test chooses */
+#define CONFORMANCE_OWN_CODECS /* the test chooses the codecs' instruction set */
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include "codecs/common/bits.h"
@@ -10,7 +10,7 @@
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
-/* Payload, residual and decoded values of two steps, hashed. beta and gamma that fused multiply-add would show in. */
+/* Hashes payload, residual and decoded values of two steps. This beta and gamma reveal a fused multiply-add. */
 static uint64_t run(const char *spec, uint64_t n, int kind, int feedback) {
     cf_codec c;
     if (!cf_open(spec, &cf_plain, &c)) return 0;
@@ -71,7 +71,7 @@ static double f16_value(uint32_t h) {
     return h & 0x8000u ? -v : v;
 }
 
-/* Every f16 decodes to its value; every f16, every midpoint and neighbours encode to the nearest, ties to even. */
+/* Every f16 decodes to its value; every f16, midpoint and their neighbours encode to the nearest, ties to even. */
 TEST(every_f16) {
     enum { PER = 5, N = 0x7C00 * PER };
     static float in[N], out[N];
@@ -94,7 +94,7 @@ TEST(every_f16) {
         for (uint64_t i = 0; i < n; i++)
             if ((got[i] & 0x7FFFu) < 0x7C00u) assert_true((double)out[i] == f16_value(got[i]));
     }
-    /* all bit patterns, Inf and NaN too, at every level */
+    /* All bit patterns, Inf and NaN too, on every instruction set. */
     static half_u16 all[65536];
     static float a[65536], b[65536];
     for (uint32_t h = 0; h < 65536; h++) all[h] = (uint16_t)h;
@@ -106,7 +106,7 @@ TEST(every_f16) {
     }
 }
 
-/* Without a residual, every NaN becomes the same one, in vectors and behind them, at every level; so does one that the
+/* Without a residual, every NaN becomes the same NaN, in vectors and in the elements after them; so does a NaN that the
  * scale makes. */
 TEST(nan_to_half) {
     static const uint32_t nans[] = {0x7F800001u, 0x7FC00000u, 0x7FFFFFFFu, 0xFF800001u, 0xFFC12345u, 0xFFFFFFFFu};
@@ -137,7 +137,7 @@ TEST(bf16_rounding) {
 TEST(norm_reference) {
     static float x[NORM_BLOCK];
     for (uint64_t n = 0; n <= NORM_BLOCK; n += n < 70 ? 1 : 997) {
-        /* volatile: one rounding an add, whatever the compiler would like */
+        /* volatile makes the compiler round after each add. */
         volatile float part[16] = {0};
         cf_fill(x, n, CF_WIDE);
         for (uint64_t i = 0; i < n; i++) part[i % 16] = part[i % 16] + fabsf(x[i]);
@@ -146,7 +146,7 @@ TEST(norm_reference) {
         const float want = part[0];
         for (int l = 0; l <= esp_simd_best(); l++) {
             float sum[NORM_LANES] = {0};
-            const uint64_t half = n / 32 * 16; /* in two goes */
+            const uint64_t half = n / 32 * 16; /* in two pieces */
             norm_l1_for(l)(sum, x, half);
             norm_l1_for(l)(sum, x + half, n - half);
             assert_int_equal(float_bits(norm_tree(sum)), float_bits(want));

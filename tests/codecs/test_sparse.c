@@ -1,4 +1,4 @@
-/* test_sparse.c: topk, and the body that it shares with dgc: sent elements, residual, and corrupt bytes. */
+/* test_sparse.c checks topk and the payload format that it shares with dgc: sent elements, residual, corrupt bytes. */
 #include "tests/lib/test.h"
 #define ESPRESSO_STATIC_PLUGINS
 #include "codecs/common/sparse.h"
@@ -14,13 +14,13 @@ static float *random_array(uint64_t n) {
     for (uint64_t i = 0; i < n; i++) x[i] = codec_uniform() * codec_uniform() * codec_uniform();
     return x;
 }
-static esp_payload exact(const void *data, uint64_t bytes) { /* a copy that a sanitizer watches to the byte */
+static esp_payload exact(const void *data, uint64_t bytes) { /* an exact copy, so a sanitizer sees each byte */
     esp_payload p = {{malloc(bytes), bytes, {ESP_CPU, 0}}, NULL};
     memcpy(p.data.ptr, data, bytes);
     return p;
 }
 
-/* decode + residual == phi, to the bit, and sent elements are at least as large as others */
+/* Decoded elements plus the residual equal the input to the bit, and sent elements are at least as large as others. */
 TEST(sent_and_kept) {
     for (int z = 0; z < SIZES; z++)
         for (int q = 0; q < RATIOS; q++)
@@ -82,7 +82,7 @@ TEST(same_bytes_everywhere) {
 
 TEST(forms_and_sizes) {
     uint64_t before = 0;
-    assert_false(sparse_is_map(1600, 100)); /* 200 bytes either way: places */
+    assert_false(sparse_is_map(1600, 100)); /* 200 bytes in both formats: places are chosen */
     assert_true(sparse_is_map(1600, 101));
     assert_int_equal(sparse_body_bytes(0, 0), 0);
     assert_int_equal(sparse_body_bytes(100, 1), 4 + 4 + 2);
@@ -102,7 +102,7 @@ TEST(forms_and_sizes) {
     codec_close(&r);
 }
 
-/* Golden bytes: by hand from the wire format in sparse.h. */
+/* Bytes computed by hand from the wire format in sparse.h. */
 TEST(golden) {
     const float g[20] = {0, -3, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2};
     const uint8_t places[] = {0, 0, 0x40, 0xc0, 1, 0, 0, 0, 1, 0};
@@ -160,7 +160,7 @@ TEST(many_payloads) {
         }
 }
 
-/* NaN and Inf are sent as a flag, and the feedback memory does not change. */
+/* NaN and Inf are sent as a flag, and the residual does not change. */
 TEST(not_finite) {
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f};
     const esp_codec *const codecs[] = {codec_named("topk"), codec_named("dgc")};
@@ -186,7 +186,7 @@ TEST(not_finite) {
             }
 }
 
-/* An invalid payload is refused, and nothing is written. */
+/* Expects that an invalid payload is refused, and that nothing is written. */
 static void expect_corrupt(opened_codec *r, uint64_t at, const void *with, uint64_t bytes) {
     esp_payload p = exact(r->payload.data.ptr, r->used);
     float *out = malloc(r->count * 4), *was = malloc(r->count * 4);
@@ -218,13 +218,13 @@ TEST(corrupt_fields) {
     expect_corrupt(&r, place + 2, (uint8_t *)r.payload.data.ptr + place, 2); /* the same place twice */
     expect_corrupt(&r, place + 2 * 5, &zero, 2);                             /* not ascending */
     expect_corrupt(&r, place + 2 * (k - 1), &high, 2);                       /* past the end of the last span */
-    expect_corrupt(&r, held, &zero32, 4);                                    /* too few */
+    expect_corrupt(&r, held, &zero32, 4);                                    /* too few places */
     uint32_t fewer = two[1] - 1, more = (uint32_t)k + 1;
     expect_corrupt(&r, held + 4, &fewer, 4);
-    expect_corrupt(&r, held, &more, 4); /* would read behind the payload */
+    expect_corrupt(&r, held, &more, 4); /* would read past the payload */
     two[0]++, two[1]--;
     expect_corrupt(&r, held + 4, &inf, 4);
-    expect_corrupt(&r, held, two, 8); /* the right sum, the wrong spans: 5465 wide last span */
+    expect_corrupt(&r, held, two, 8); /* the right sum, but the last span is 5465 wide */
     codec_close(&r);
     r = codec_open(codec_named("topk"), "ratio=0.3", n, NULL, 1);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
@@ -234,7 +234,7 @@ TEST(corrupt_fields) {
     expect_corrupt(&r, map + 100, &full, 1);
     expect_corrupt(&r, map + 100, &none, 1);
     memcpy(&word, (uint8_t *)r.payload.data.ptr + r.used - 4, 4);
-    word = (word & (word - 1)) | 0x80000000u; /* as many bits, one of them past the end */
+    word = (word & (word - 1)) | 0x80000000u; /* as many marked elements, but one past the end */
     expect_corrupt(&r, r.used - 4, &word, 4);
     codec_close(&r);
     free(g);

@@ -1,5 +1,5 @@
-/* test_threads.c: codecs whose loops run on two threads, for the thread sanitizer: the bytes are those of one.
- * (`espresso plugins --check` has the rule, in processes that the sanitizer cannot follow.) */
+/* test_threads.c checks that codecs whose loops run on two threads give the same bytes as on one, for the thread
+ * sanitizer, which cannot follow the processes of `espresso plugins --check`. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "conformance.h"

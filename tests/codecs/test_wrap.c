@@ -1,5 +1,5 @@
-/* test_wrap.c: codecs that wrap another: their bytes, computed by hand and against the inner codec's; sums of payloads;
- * codecs that cannot be wrapped. */
+/* test_wrap.c checks codecs that wrap another codec: their bytes, computed by hand and against the inner codec's; sums
+ * of payloads; codecs that cannot be wrapped. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include <float.h>
@@ -10,14 +10,14 @@ static cf_codec opened(const char *spec) {
     return c;
 }
 
-/* topk keeps 3 of 5 numbers: a bitmap would be longer than three places. */
+/* topk keeps 3 of 5 numbers, as a bitmap, because three places would be longer. */
 TEST(halved_topk) {
     cf_codec c = opened("fp16:of=(topk:ratio=0.6)");
     cf_part p = cf_part_make(&c, 5, 1);
     const float in[] = {1.0f, 0.25f, -70000.0f, 0.1f, -0.125f}, rest[] = {0, 0, -70000.0f + 65504.0f, 0.1f, -0.125f};
     const unsigned char body[] = {0x00, 0x3C, 0x00, 0x34, 0xFF, 0xFB, /* f16: 1, 0.25, -65504 */
-                                  3,    0,    0,    0,                /* values in the only span */
-                                  0x07, 0,    0,    0};               /* bitmap: 0, 1, 2 */
+                                  3,    0,    0,    0,                /* three values in the only span */
+                                  0x07, 0,    0,    0};               /* bitmap of places 0, 1, 2 */
     memcpy(p.g, in, sizeof in);
     assert_int_equal(cf_compress(&p), ESP_OK);
     const esp_payload_header h = cf_header(&p);
@@ -31,7 +31,7 @@ TEST(halved_topk) {
     cf_close(&c);
 }
 
-/* Compresses with both, and compares all bytes. */
+/* Compresses with both codecs and compares all bytes. */
 static void same_payload(cf_part *a, cf_part *b, uint64_t step) {
     a->step = b->step = step;
     cf_fill(a->g, a->count, CF_RANDOM);
@@ -43,7 +43,7 @@ static void same_payload(cf_part *a, cf_part *b, uint64_t step) {
     assert_memory_equal(a->e, b->e, a->count * 4);
 }
 
-/* During the warm-up the payload is the gradient, without a residual. Afterwards it is the inner codec's, to the
+/* During the warmup the payload is the gradient, without a residual. Afterwards it is the inner codec's, byte by
  * byte. */
 TEST(warm_up) {
     static const char *const inner[] = {"topk:ratio=0.1", "efsignsgd", "fp16:of=(randomk:ratio=0.1)", "dgc:ratio=0.05"};
@@ -73,7 +73,7 @@ TEST(warm_up) {
     }
 }
 
-/* Payloads of both kinds in one step, as when a rank counts its steps wrongly. */
+/* Payloads of both kinds arrive in one step, as if a rank counts its steps wrongly. */
 TEST(mixed_kinds) {
     cf_codec c = opened("warmup:steps=1,of=(topk:ratio=0.1)");
     cf_part p = cf_part_make(&c, 1000, 0), q = cf_part_make(&c, 1000, 0);
@@ -102,7 +102,7 @@ static esp_codec_args args_of(cf_part *p, esp_tensor *const *t, esp_payload *pay
     return a;
 }
 
-/* Bodies of n ranks, summed as halves, do not overflow for any n, and decode to the sum. */
+/* Payloads of n ranks, summed as f16, do not overflow for any n, and decode to the sum. */
 TEST(summed_bodies) {
     static const uint32_t ranks[] = {2, 3, 8};
     enum { N = 100 };
@@ -137,7 +137,7 @@ TEST(summed_bodies) {
 }
 
 static esp_status no_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
-    *out = (esp_values){0, like->count, 4}; /* 4 bytes more than there are */
+    *out = (esp_values){0, like->count, 4}; /* claims 4 bytes more than the payload has */
     return ESP_OK;
 }
 static esp_codec liar;

@@ -1,4 +1,4 @@
-/* declarations.h: uses every declaration and inline function of espresso.h, with the strictest warnings. */
+/* declarations.h uses every declaration and inline function of espresso.h, with the strictest warnings. */
 #include "espresso.h"
 
 static int use_declarations(void);

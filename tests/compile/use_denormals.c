@@ -1,4 +1,4 @@
-/* use_denormals.c: prints the bits of the mean of denormal gradients and of their decoded payload, and whether this
+/* use_denormals.c prints the bits of the mean of denormal gradients and of their decoded payload, and whether this
  * program flushes denormals ("flushes" or "keeps"). The bits must be the same with and without -Ofast. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@ enum { COUNT = 1000 };
 static uint32_t grad[COUNT];
 static float packed[COUNT];
 
-static void fill(void) { /* by bits: arithmetic may flush them */
+static void fill(void) { /* writes bits, since arithmetic may flush denormals */
     for (uint32_t i = 0; i < COUNT; i++) grad[i] = (i * 2654435761u >> 10 | 64u) ^ (i % 2 ? 0x80000000u : 0u);
 }
 static void show(const char *what) {

@@ -1,6 +1,6 @@
-/* use_openmp.c: a trainer compiled with the one-file header. Prints a hash of all results for each codec, which must be
- * the same in all builds and with both kinds of workers. With ESPRESSO_WORKERS=openmp, the process may have no threads
- * besides the OpenMP team of its own loops and the library's cpu and link threads. */
+/* use_openmp.c is a trainer compiled with the one-file header. It prints a hash of all results for each codec, which
+ * must be the same in all builds and with both kinds of workers. With ESPRESSO_WORKERS=openmp, the process may have no
+ * threads besides the OpenMP team of its own loops and the library's cpu and link threads. */
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
 #include <dirent.h>

@@ -1,6 +1,6 @@
-/* use_ranks.c: one rank of a job that test_no_planner.sh starts: three steps of two tensors, each of which must end
- * with the exact mean. The strategy is ESPRESSO_STRATEGY's. Of three ranks the last one dies first, and the others go
- * on without it. Prints "ok", or the text of the error. */
+/* use_ranks.c is one rank of a job that test_no_planner.sh starts: it runs three steps of two tensors, each of which
+ * must end with the exact mean. Of three ranks the last one dies first, and the others continue without it. It prints
+ * "ok", or the text of the error. */
 #define _GNU_SOURCE
 #include "espresso.h"
 #include <stdio.h>
@@ -31,7 +31,7 @@ static int steps(esp_ctx *ctx, const uint32_t id[2]) {
     return 0;
 }
 
-/* Rank 2 has died: the first step fails, and the ranks that are left meet again. */
+/* Rank 2 has died: the first step fails, and the remaining ranks meet again. */
 static int shrink(esp_ctx *ctx, const uint32_t id[2]) {
     const esp_stream cpu = ESP_ZERO;
     static float w[W], b[B];

@@ -1,5 +1,5 @@
-/* test_activate.c: a change of strategy happens completely or not at all, wherever an allocation fails; memory is
- * proportional to the tensors; of two pushes of a tensor one is refused. Ranks are threads. */
+/* test_activate.c checks that a change of strategy happens completely or not at all, wherever an allocation fails,
+ * that memory is proportional to the tensors, and that one of two pushes of a tensor is refused. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/executor/small_model.h"
@@ -8,11 +8,10 @@ static esp_stream here;
 
 /* ---- memory that ends
  * ------------------------------------------------------------------------------------------------- */
-/* The allocations that this thread makes in the library: `left` more succeed, -1: all. `live`: taken by all ranks and
- * not given back. */
+/* `left` allocations of this thread may still succeed (-1: all). `live` counts all ranks' blocks that are not freed. */
 static _Thread_local long left = -1;
 static atomic_long live;
-static pthread_barrier_t quiet; /* of all ranks: between two of them no message is sent, which would be a live block */
+static pthread_barrier_t quiet; /* no message, hence no block, is on its way meanwhile */
 
 static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = NULL;
@@ -27,8 +26,8 @@ static void give(void *user, esp_device d, void *p, uint64_t bytes) {
     free(p);
 }
 
-/* Do the ranks hold no more than before? Their peers' threads may be about to give back the last message that they
- * handed over. */
+/* Returns 1 if the ranks hold no more blocks than before. It retries, because peers' threads may be about to free a
+ * message. */
 static int lives_again(long lives) {
     for (int tries = 0; tries < 5000 && atomic_load(&live) > lives; tries++) usleep(1000);
     return atomic_load(&live) <= lives;
@@ -38,7 +37,7 @@ static float gradient(int32_t rank, uint64_t i, int step) {
     return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
 }
 
-/* The sum of gradients `in` is the sum of results `out` and of the feedback, over all ranks and steps. */
+/* The sum of gradients `in` equals the sum of results `out` and of residuals, over all ranks and steps. */
 typedef struct book {
     double in[TOTAL], out[TOTAL];
     int step;
@@ -97,7 +96,7 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
         failed++;
         CHECK(s == ESP_E_NOMEM);
         CHECK(esp_rank(ctx) == 1 || error_has(ctx, "rank 1"));
-        CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the previous one is active */
+        CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the previous strategy is active */
         pthread_barrier_wait(&quiet);
         CHECK(lives_again(lives));
         pthread_barrier_wait(&quiet);
@@ -124,7 +123,7 @@ TEST(a_change_without_memory_changes_nothing) {
 
 /* ---- many tensors
  * ---------------------------------------------------------------------------------------------------------- */
-static atomic_ulong taken; /* bytes, also of blocks that were given back */
+static atomic_ulong taken; /* counts all bytes ever allocated */
 static void *take_counted(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     atomic_fetch_add(&taken, bytes);
     return test_host_alloc(user, d, bytes, align);
@@ -143,8 +142,7 @@ static void body_start(esp_ctx *ctx, void *user) {
     atomic_store(&taken, atomic_load(&taken) - before);
 }
 
-/* Twice the tensors take twice the memory, blocks that were given back included: no table is copied for each of its
- * entries. */
+/* Twice the tensors allocate at most twice the bytes, freed blocks included, so no table is copied for each entry. */
 TEST(memory_of_a_start_is_linear) {
     unsigned long bytes[2];
     for (int k = 0; k < 2; k++) {
@@ -175,7 +173,7 @@ static void *push_main(void *arg) {
     return NULL;
 }
 
-/* Exactly one of them takes part; the other is refused before it touches its memory. */
+/* One of two concurrent pushes takes part; the other is refused before it touches its memory. */
 static void body_race(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "w", .count = LARGE};
     float *zeros = malloc(LARGE * sizeof *zeros), *ones = malloc(LARGE * sizeof *ones);
@@ -192,7 +190,7 @@ static void body_race(esp_ctx *ctx, void *user) {
         CHECK(esp_wait_all(ctx) == ESP_OK);
         int zero_won = p[0].status == ESP_OK;
         for (uint64_t i = 0; i < LARGE; i += 4097) {
-            CHECK(zeros[i] == (zero_won ? 0.0f : 7.0f)); /* one rank: the mean is what went in */
+            CHECK(zeros[i] == (zero_won ? 0.0f : 7.0f)); /* with one rank the mean is the input */
             CHECK(ones[i] == 1.0f);
         }
     }
@@ -204,7 +202,7 @@ TEST(one_of_two_pushes_takes_part) { RUN_RANKS(.size = 1, .body = body_race); }
 
 /* ---- memory that is announced to the backend
  * ------------------------------------------------------------------------------ */
-static int announced, announcements, refusing; /* live; in all; the next is refused */
+static int announced, announcements, refusing; /* count now; count ever; 1: refuse the next */
 static esp_status announce(void *comm, const esp_buf *b, void **mh) {
     assert_true(comm && b->ptr && b->bytes);
     if (refusing) return ESP_E_NOMEM;
@@ -214,18 +212,18 @@ static esp_status announce(void *comm, const esp_buf *b, void **mh) {
 }
 static esp_status take_back(void *comm, void *mh) {
     assert_true(comm && mh);
-    memset(mh, 0x5A, 1); /* not freed before */
+    memset(mh, 0x5A, 1); /* fails if the memory was freed before */
     announced--;
     return ESP_OK;
 }
 
-/* Each strategy's arena is registered before it is active, and deregistered before it is freed. */
+/* The backend registers each strategy's memory before the strategy is active, and deregisters it before it is freed. */
 TEST(the_arena_is_announced) {
     const esp_config cfg = {.size = 1, .backend = "loop"};
     const esp_tensor_desc d = {.name = "w", .count = 1000};
     esp_ctx *ctx;
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
-    esp_backend table = *ctx->job.backend; /* as if it had both functions */
+    esp_backend table = *ctx->job.backend; /* pretends that the backend has both functions */
     table.reg = announce;
     table.dereg = take_back;
     for (uint32_t k = 0; k < ESP__SCOPES; k++)

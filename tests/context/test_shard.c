@@ -1,5 +1,5 @@
-/* test_shard.c: sharded tensors: parts, gathered parameters (exact and compressed), what is refused, and that parts
- * stay the same when the strategy changes. tests/strategy/test_narrow.c runs every option. */
+/* test_shard.c checks sharded tensors: their parts, gathered parameters (exact and compressed), refused calls, and
+ * that the parts stay the same when the strategy changes. strategy/test_narrow.c runs every option. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -22,7 +22,7 @@ static void add(esp_ctx *ctx, const char *codec, const char *gather, uint32_t fl
     }
 }
 
-/* The parts of all ranks are the whole tensor, each element once; sizes differ by at most the rounding of each cut. */
+/* The ranks' parts cover the tensor, each element once; sizes differ only by the rounding of each split. */
 static void parts_body(esp_ctx *ctx, void *user) {
     add(ctx, NULL, NULL, ESP_SHARD);
     esp_tensor_desc d = {.name = "whole", .count = 7};

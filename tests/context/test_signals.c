@@ -1,5 +1,5 @@
-/* test_signals.c: no thread that the library starts takes the program's signals: two ranks with all that starts threads
- * (peers, compression, lanes, statistics, the autopilot and its planning), looked at through /proc while they train. */
+/* test_signals.c checks that no thread of the library takes the program's signals: it starts all kinds of threads on
+ * two ranks and reads their signal masks in /proc. */
 /* runs: quiet no-tsan: of processes and signals; threads are those of executor/test_lanes */
 #include "tests/lib/test.h"
 
@@ -7,13 +7,13 @@ enum { RANKS = 2, STEPS = 400, COUNT = 3000, KNOWN = 8192 };
 
 static pid_t own[RANKS + 1]; /* the program's threads */
 static atomic_int wrong;
-static char seen[KNOWN][24]; /* by the library's threads: their ids */
+static char seen[KNOWN][24]; /* ids of the library's threads */
 static int n_seen;
 
 static unsigned long long blocked(const char *task) {
     char path[64], line[128];
     unsigned long long mask = ~0ull;
-    int threads = 1; /* 0: the thread is ending, and its masks read as 0 */
+    int threads = 1; /* masks read as 0 if the thread is just ending */
     snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
@@ -21,7 +21,7 @@ static unsigned long long blocked(const char *task) {
         if (sscanf(line, "SigBlk: %llx", &mask) == 1) break;
     }
     if (f) fclose(f);
-    return threads ? mask : ~0ull; /* all, of a thread that has just ended */
+    return threads ? mask : ~0ull; /* a thread that has ended counts as blocking all */
 }
 
 /* Every thread of the library blocks the signals that launchers and trainers send. */
@@ -73,6 +73,6 @@ TEST(all_threads) {
               .config.cpu_workers = 2);
     unlink(stats);
     assert_int_equal(atomic_load(&wrong), 0);
-    /* of each rank: the watch, one worker beside the caller, the two lanes; of rank 0 the statistics */
+    /* Each rank has a watchdog, a worker and two lanes; rank 0 also has the statistics thread. */
     assert_true(n_seen >= 4 * RANKS + 1);
 }

@@ -1,5 +1,5 @@
-/* test_state.c: states saved and loaded by ranks that are threads over `loop`: a resumed run gives the same bits, and a
- * state that is damaged, foreign or missing changes nothing on any rank. */
+/* test_state.c saves and loads states on ranks that are threads: a resumed run gives the same bits, and a damaged,
+ * foreign or missing state changes nothing on any rank. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"
@@ -26,7 +26,7 @@ static void start(esp_ctx *ctx, uint64_t count, const char *option) {
     CHECK(esp_start(ctx) == ESP_OK);
 }
 
-/* One step with gradients that follow from the step's number; out gets the mean of the first tensor. */
+/* Runs a step whose gradients follow from its number; out gets the mean of the first tensor. */
 static void step(esp_ctx *ctx, int number, float out[N]) {
     float bias[10];
     esp_stream here = ESP_ZERO;
@@ -63,15 +63,16 @@ static void body_second_half(esp_ctx *ctx, void *user) {
     }
 }
 
-/* Codecs with residuals, with momenta and masks, with random draws; the second run has another seed of its own. */
+/* Codecs with residuals, with momenta and masks, and with random draws; the second run has another seed. */
 TEST(test_resumed_run_is_bit_identical) {
     static const char *const codecs[] = {
         "topk:ratio=0.05", "dgc:ratio=0.05", "randomk:ratio=0.1", "efsignsgd", "twobit", "int8", "int8:shared=1",
         "int4", "chunktopk:chunk=64,k=8", "fp16:of=(topk:ratio=0.05)",
-        /* saved in the last step of the warm-up, and right behind it */
+        /* The state is saved in the last step of the warmup, and in the step after it. */
         "warmup:steps=4,of=(dgc:ratio=0.05)", "warmup:steps=3,of=(fp16:of=(topk:ratio=0.05))"};
     for (size_t c = 0; c < 2 * sizeof codecs / sizeof *codecs; c++) {
-        /* several Comps a tensor; and one on the rank's own gradient, where a method keeps its own memory */
+        /* Two options: one compresses a tensor several times, the other compresses the rank's own gradient, so dgc
+         * keeps momenta. */
         const char *option = c % 2 ? two : "comp@cpu > flat.allgather > decomp@cpu";
         run(RANKS, body_whole, (void *)(uintptr_t)option, codecs[c / 2], 5);
         run(RANKS, body_first_half, (void *)(uintptr_t)option, codecs[c / 2], 5);
@@ -79,7 +80,7 @@ TEST(test_resumed_run_is_bit_identical) {
     }
 }
 
-/* A change of strategy leaves pending residuals: they are part of the state. */
+/* Residuals that are pending after a change of strategy are part of the state. */
 static void body_carry(esp_ctx *ctx, void *user) {
     float out[N], again[N];
     char after[128];
@@ -119,7 +120,7 @@ static esp_status tape_read(void *user, void *data, uint64_t bytes) {
     return ESP_OK;
 }
 
-/* What of the context a load may change, as one number. */
+/* Hashes what a load may change in the context. */
 static uint64_t fingerprint(const esp_ctx *ctx) {
     uint64_t h = ESP__HASH0;
     h = esp__hash64(h, &ctx->steps.step, sizeof ctx->steps.step);
@@ -147,7 +148,7 @@ static void body_memory(esp_ctx *ctx, void *user) {
     CHECK(esp_state_read(ctx, tape_read, t) == ESP_OK);
     CHECK(t->at == t->n);
     CHECK(fingerprint(ctx) == saved);
-    /* one rank has no memory: all fail, and name it */
+    /* If the stream of one rank has no room, all ranks fail and name it. */
     t->n = 0;
     t->end = esp_rank(ctx) == 2 ? 1000 : sizeof t->data;
     CHECK(esp_state_write(ctx, tape_write, t) == ESP_E_TOO_SMALL);
@@ -156,8 +157,7 @@ static void body_memory(esp_ctx *ctx, void *user) {
 }
 TEST(test_through_callbacks) { run(RANKS, body_memory, NULL, "dgc:ratio=0.05", 3); }
 
-/* Every byte counts: whatever bit is wrong, and wherever the data ends, nothing is changed. One rank, so that each
- * position can be tried. */
+/* A wrong bit or a truncation anywhere changes nothing. One rank suffices, so every position can be tried. */
 static void body_damage(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     float out[N];
@@ -173,7 +173,7 @@ static void body_damage(esp_ctx *ctx, void *user) {
         t->data[i] ^= (uint8_t)(1u << (i % 8));
         t->at = 0;
         esp_status s = esp_state_read(ctx, tape_read, t);
-        CHECK(s == ESP_E_CORRUPT || (i >= 8 && i < 12 && s == ESP_E_MISMATCH)); /* the version */
+        CHECK(s == ESP_E_CORRUPT || (i >= 8 && i < 12 && s == ESP_E_MISMATCH)); /* bytes 8 to 11 are the version */
         t->data[i] ^= (uint8_t)(1u << (i % 8));
     }
     for (t->n = 0; t->n < n; t->n += t->n < 200 ? 1 : 13) {
@@ -219,7 +219,7 @@ static void body_save_strategy(esp_ctx *ctx, void *user) {
     if (esp_rank(ctx) == 0) saved_strategy = ctx->active.strategy.hash;
 }
 
-/* Loaded at once, and after some steps that the autopilot had begun to measure. */
+/* The state is loaded at once, and after some steps that the autopilot had begun to measure. */
 static void body_auto_resumes(esp_ctx *ctx, void *user) {
     float out[N];
     start(ctx, N, NULL);
@@ -232,7 +232,7 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
         step(ctx, k, out);
         CHECK(memcmp(out, expected[k], sizeof out) == 0);
     }
-    CHECK(ctx->active.strategy.hash == saved_strategy); /* it is watched now, and not measured again */
+    CHECK(ctx->active.strategy.hash == saved_strategy); /* the autopilot watches it, and does not measure again */
 }
 TEST(test_auto_takes_the_saved_strategy) {
     run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
@@ -254,7 +254,7 @@ static void body_auto_refuses(esp_ctx *ctx, void *user) {
     CHECK(fingerprint(ctx) == before && ctx->active.strategy.hash == strategy);
     CHECK(esp_barrier(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) CHECK(rename(kept, name) == 0);
-    step(ctx, 1, out); /* the context goes on */
+    step(ctx, 1, out); /* the context still works */
     CHECK(esp_state_load(ctx, path) == ESP_OK);
     CHECK(ctx->active.strategy.hash == saved_strategy);
 }
@@ -263,7 +263,7 @@ TEST(test_auto_keeps_its_strategy_on_failure) {
     run_auto(body_auto_refuses, NULL, 6);
 }
 
-/* A program that set a strategy itself keeps it, under the autopilot as without. */
+/* A strategy that the program set itself stays, with and without the autopilot. */
 static void body_program_decides(esp_ctx *ctx, void *user) {
     float out[N];
     start(ctx, N, NULL);
@@ -299,7 +299,7 @@ static void body_damaged_file(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
     CHECK(fingerprint(ctx) == before);
     CHECK(esp_state_load(ctx, "/no/such/dir/x") == ESP_E_NOT_FOUND);
-    step(ctx, 4, out); /* the context goes on */
+    step(ctx, 4, out); /* the context still works */
 }
 TEST(test_damaged_and_missing_files) { run(RANKS, body_damaged_file, NULL, "topk:ratio=0.05", 0); }
 
@@ -365,7 +365,7 @@ TEST(test_foreign_states) {
     run(RANKS, body_mixed_strategies, NULL, "topk:ratio=0.05", 0);
 }
 
-/* The name of rank 2's temporary file, the i-th that is tried. */
+/* Returns the i-th name that rank 2 tries for its temporary file. */
 static const char *in_the_way(char *out, size_t cap, int i) {
     int n = snprintf(out, cap, "%s.r2of4.tmp-espresso", path);
     if (i) snprintf(out + n, cap - (size_t)n, "-%d", i);
@@ -381,7 +381,7 @@ static void body_failed_save(esp_ctx *ctx, void *user) {
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
     step(ctx, 1, out);
-    for (int i = 0; i < ESP__FILE_NAMES && esp_rank(ctx) == 2; i++) /* in the way of the temporary file */
+    for (int i = 0; i < ESP__FILE_NAMES && esp_rank(ctx) == 2; i++) /* blocks every name of the temporary file */
         CHECK(mkdir(in_the_way(name, sizeof name, i), 0700) == 0);
     CHECK(esp_state_save(ctx, path) == ESP_E_ARG);
     CHECK(strstr(esp_last_error(ctx), esp_rank(ctx) == 2 ? "cannot write the state" : "rank 2 could not save"));
@@ -397,12 +397,12 @@ TEST(test_failed_save) { run(RANKS, body_failed_save, NULL, "topk:ratio=0.05", 0
 static void body_misuse(esp_ctx *ctx, void *user) {
     esp_stream here = ESP_ZERO;
     float data[N] = {0}, bias[10] = {0};
-    CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* not started */
+    CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* before esp_start */
     start(ctx, N, NULL);
     CHECK(esp_state_save(ctx, NULL) == ESP_E_ARG);
     CHECK(esp_state_read(ctx, NULL, NULL) == ESP_E_ARG);
     CHECK(esp_push(ctx, 0, data, here) == ESP_OK);
-    CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* in a step */
+    CHECK(esp_state_save(ctx, path) == ESP_E_STATE); /* inside a step */
     CHECK(esp_state_load(ctx, path) == ESP_E_STATE);
     CHECK(esp_push(ctx, 1, bias, here) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_OK);

@@ -1,5 +1,5 @@
-/* test_step.c: a trainer's calls in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and their
- * texts, changes of strategy. Ranks are threads over `loop`. */
+/* test_step.c makes a trainer's calls in a step, right and wrong: pushing, waiting, unused tensors, NaN, errors and
+ * their texts, changes of strategy. Ranks are threads. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -27,7 +27,7 @@ static void body_order(esp_ctx *ctx, void *user) {
     CHECK(esp_wait(ctx, x) == ESP_E_STATE && error_has(ctx, "not pushed"));
     CHECK(esp_test(ctx, x) == ESP_E_STATE);
     for (int i = 0; i < N; i++) a[i] = b[i] = (float)(esp_rank(ctx) * 2 + 1);
-    CHECK(esp_push(ctx, y, b, here) == ESP_OK); /* any order of pushing */
+    CHECK(esp_push(ctx, y, b, here) == ESP_OK); /* tensors may be pushed in any order */
     CHECK(esp_push(ctx, y, b, here) == ESP_E_STATE && error_has(ctx, "already pushed"));
     CHECK(esp_barrier(ctx) == ESP_E_STATE && error_has(ctx, "step is under way"));
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_STATE);
@@ -53,7 +53,7 @@ static void body_unused(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) a[i] = 1, b[i] = 8;
         CHECK(esp_push(ctx, x, a, here) == ESP_OK);
-        if (esp_rank(ctx) == 1 && step == 1) { /* forgets one tensor: the others continue, it gets an error */
+        if (esp_rank(ctx) == 1 && step == 1) { /* this rank gets an error, the others continue */
             CHECK(esp_step_end(ctx) == ESP_E_STATE && error_has(ctx, "'unused.weight'"));
             CHECK(esp_wait_all(ctx) == ESP_E_STATE && error_has(ctx, "esp_push_zero"));
             continue;
@@ -167,7 +167,7 @@ TEST(test_bad_strategy) {
     run(2, 2, body_bad_strategy, (void *)(uintptr_t)cases, NULL, 0);
 }
 
-/* NaN on one rank reaches all; that rank's feedback stays as before the step. */
+/* NaN on one rank reaches all ranks; that rank's residual stays as before the step. */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[N], residual[N];
     uint32_t x = tensor_add(ctx, "x", N);
@@ -196,7 +196,7 @@ TEST(test_nan) {
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);
 }
 
-/* Whatever the strategy becomes, what went in comes out in the end. */
+/* No change of strategy loses a part of a gradient. */
 static void body_strategies(esp_ctx *ctx, void *user) {
     const char *texts[] = {topk2,
                            "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu "
@@ -234,7 +234,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
         if (step == 2) memcpy(again, g, sizeof g);
         if (step == 1) CHECK(esp_discard_step(ctx) == (user ? ESP_OK : ESP_E_STATE));
     }
-    /* the step after a discarded one starts from the same feedback, so it sends the same */
+    /* The step after a discarded one starts from the same residuals, so it gives the same result. */
     CHECK(!memcmp(first, again, sizeof first) == (user != NULL));
     CHECK(esp_feedback_scale(ctx, 0.5f) == ESP_OK && esp_feedback_scale(ctx, -1.0f) == ESP_E_ARG);
 }
@@ -284,7 +284,7 @@ static void body_fork(esp_ctx *ctx, void *user) {
 }
 TEST(test_fork) { run(1, 1, body_fork, NULL, NULL, 0); }
 
-/* A rank that closes while others wait for it is named; pushes after that give the same error. */
+/* Errors name a rank that closes while others wait for it; later pushes give the same error. */
 static void body_left(esp_ctx *ctx, void *user) {
     float g[N] = {0};
     tensor_add(ctx, "x", N);
@@ -302,12 +302,12 @@ static void body_late(esp_ctx *ctx, void *user) {
     tensor_add(ctx, "slow.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 3) usleep(600000);
-    esp_push(ctx, 0, g, here); /* the rank may have got the error already */
+    esp_push(ctx, 0, g, here); /* this rank may have got the error already */
     CHECK(esp_wait_all(ctx) == ESP_E_TIMEOUT && error_has(ctx, "rank 3") && error_has(ctx, "slow.weight"));
 }
 TEST(test_late) { RUN_RANKS(.size = 4, .per_machine = 2, .body = body_late, .config.timeout_ms = 200); }
 
-/* Waiting before all is pushed: the error names the tensor that is missing, and not a rank. */
+/* The error of a wait before all tensors are pushed names the missing tensor, and no rank. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
     float g[N] = {0};
     tensor_add(ctx, "first.weight", N), tensor_add(ctx, "second.weight", N);
@@ -363,8 +363,8 @@ TEST(test_bad_config) {
     assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
 }
 
-/* A thread of the library notes an error, and writes its text a moment later: a call that comes in between has the
- * text, too. */
+/* A thread of the library notes an error and writes its text a moment later: a call in between must have the text,
+ * too. */
 static void *barrier_main(void *arg) {
     esp_ctx *ctx = arg;
     CHECK(esp_barrier(ctx) == ESP_E_NOMEM && error_has(ctx, "no memory left"));

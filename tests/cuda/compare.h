@@ -1,17 +1,17 @@
-/* compare.h: compares a codec's CPU and CUDA implementation, on parts that both compress and decompress. The latter
- * runs on the CUDA emulator. */
+/* compare.h compares a codec's CPU and CUDA implementation on parts of tensors that both compress and decompress. CUDA
+ * runs on the emulator, or on a GPU. */
 #ifndef CUDA_COMPARE_H
 #define CUDA_COMPARE_H
 #include "tests/codecs/conformance.h"
 #include "tests/cuda/emulator/missing.h"
 
-#ifdef CUDA_DEVICE /* a real one: its order is its own */
+#ifdef CUDA_DEVICE /* a real GPU orders threads itself */
 static void cuda_host_seed(uint64_t seed) { (void)seed; }
 #else
 void cuda_host_seed(uint64_t seed);
 #endif
 
-/* As esp_status_text(): this test links nothing of the library, so that the memory sanitizer sees all of it. */
+/* Like esp_status_text(): this test links nothing of the library, so that the memory sanitizer sees all of it. */
 static const char *pair_status(esp_status s) {
 #define TW_CASE(name, value, text)                                                                                     \
     if (s == value) return text;
@@ -51,7 +51,7 @@ static void pair_close(void) {
     pair_table->stream_destroy(pair_device, pair_stream);
     pair_table->close(pair_device);
 }
-/* The status of all that was enqueued. */
+/* Waits for all enqueued work, and returns its status. */
 static esp_status pair_wait(void) {
     void *event;
     assert_int_equal(pair_table->event_create(pair_device, &event), ESP_OK);
@@ -108,20 +108,20 @@ static void pair_codec_close(pair_codec *c) {
 }
 
 /* ---- parts ------------------------------------------------------------------------------------------------------- */
-/* The memory of one part, on one side. Sizes in bytes. */
+/* The memory of one part for one implementation. Sizes in bytes. */
 enum { TW_G, TW_E, TW_STATE, TW_OUT, TW_PAYLOAD, TW_USED, TW_MEMORIES, TW_ROUNDS = ESP_ROUNDS_MAX };
 typedef struct pair_side {
     unsigned char *at[TW_MEMORIES], *payload[TW_ROUNDS];
     uint64_t bytes[TW_MEMORIES], capacity[TW_ROUNDS];
 } pair_side;
 typedef struct pair_part {
-    /* shift: elements by which the gradient is off its memory's begin */
+    /* shift: elements from the begin of the memory to the gradient. */
     uint64_t count, rows, cols, shift;
     pair_side cpu, cuda;
     uint64_t body[TW_ROUNDS];
 } pair_part;
 
-/* A part of `rows` rows, or no matrix where rows is 0. 16 bytes before a payload keep its alignment; the gradient is
+/* Makes a part of `rows` rows, or no matrix if rows is 0. 16 bytes before a payload keep its alignment; the gradient is
  * aligned to 4. */
 static void pair_matrix_make(pair_part *p, const pair_codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced,
                              uint64_t shift) {
@@ -137,7 +137,7 @@ static void pair_matrix_make(pair_part *p, const pair_codec *c, uint64_t count, 
         assert_int_equal(b.payload_bytes, d.payload_bytes);
         assert_int_equal(b.state_bytes, d.state_bytes);
         if (r == 0) p->cpu.bytes[TW_STATE] = b.state_bytes;
-        if (!b.payload_bytes) b.payload_bytes = ESP_PAYLOAD_HEADER; /* begins with a later round: a header alone */
+        if (!b.payload_bytes) b.payload_bytes = ESP_PAYLOAD_HEADER; /* a part without this round sends only a header */
         p->cpu.capacity[r] = p->cuda.capacity[r] = b.payload_bytes;
         p->cpu.payload[r] = calloc(1, b.payload_bytes + 1);
         p->cuda.payload[r] = pair_take(b.payload_bytes);
@@ -166,18 +166,18 @@ static void pair_part_free(pair_part *p) {
 }
 static void pair_up(pair_part *p, int which) { pair_copy(p->cuda.at[which], p->cpu.at[which], p->cpu.bytes[which], 1); }
 
-/* How a list is called. */
+/* The arguments with which a list is called. */
 typedef struct pair_how {
     int feedback;
     float beta, gamma, scale;
     uint64_t step;
     uint32_t n_reduced, mode, n_payloads, flags;
-    /* the parts whose payloads a decompress sums, or NULL for its own */
+    /* Parts whose payloads a decompress sums, or NULL for its own. */
     pair_part *const *from;
     uint32_t n_from;
 } pair_how;
 
-/* Compresses (or decompresses) a list in a round, by the CUDA implementation where `cuda`, otherwise by the CPU's. */
+/* Compresses (or decompresses) a list in a round, by the CUDA implementation if `cuda`, otherwise by the CPU's. */
 enum { TW_MOST = 64, TW_PAYLOADS = 300 };
 typedef struct pair_call {
     esp_tensor tensor[TW_MOST], *list[TW_MOST];
@@ -225,7 +225,7 @@ static esp_codec_args pair_args(const pair_codec *c, pair_part *const *part, uin
     return a;
 }
 
-/* Scratch memory for a list: for each part as much as the largest needs. */
+/* Returns the scratch memory of a list: for each part as much as the largest needs. */
 static uint64_t pair_scratch(const esp_codec *table, void *self, pair_part *const *part, uint32_t n, uint32_t round,
                              uint32_t n_reduced) {
     uint64_t most = 0;
@@ -239,7 +239,7 @@ static uint64_t pair_scratch(const esp_codec *table, void *self, pair_part *cons
     return most * n;
 }
 
-/* The call on the CPU: part by part. */
+/* Calls the CPU implementation for each part. */
 static esp_status pair_on_cpu(const pair_codec *c, pair_part *const *part, uint32_t n, const pair_how *how,
                               uint32_t round, int decompress) {
     esp_status s = ESP_OK;
@@ -254,7 +254,7 @@ static esp_status pair_on_cpu(const pair_codec *c, pair_part *const *part, uint3
     }
     return s;
 }
-/* The call on the device: one list. Its status, or that of the work. */
+/* Calls the device's implementation once for the list. Returns its status, or that of the work. */
 static esp_status pair_on_cuda(const pair_codec *c, pair_part *const *part, uint32_t n, const pair_how *how,
                                uint32_t round, int decompress) {
     const uint64_t bytes = pair_scratch(c->cuda, c->self, part, n, round, how->n_reduced);
@@ -262,13 +262,13 @@ static esp_status pair_on_cuda(const pair_codec *c, pair_part *const *part, uint
     esp_buf scratch = {bytes ? pair_take(bytes) : NULL, bytes, {ESP_CUDA, 0}};
     a.scratch = bytes ? &scratch : NULL;
     esp_status s = decompress ? c->cuda->decompress(c->self, &a) : c->cuda->compress(c->self, &a);
-    memset(&pair_now, 0xEE, sizeof pair_now); /* the lists are gone when the call returns */
+    memset(&pair_now, 0xEE, sizeof pair_now); /* detects reads of the lists after the call */
     const esp_status later = pair_wait();
     if (bytes) pair_give(scratch.ptr, bytes);
     return s ? s : later;
 }
 
-/* Fails unless a memory is the same on both sides. */
+/* Fails unless both implementations wrote the same memory. */
 static void pair_same(const char *spec, const pair_part *p, const char *what, const void *cpu, const void *cuda,
                       uint64_t bytes) {
     unsigned char *got = malloc(bytes + 1);
@@ -280,7 +280,7 @@ static void pair_same(const char *spec, const pair_part *p, const char *what, co
                      ((const unsigned char *)cpu)[i], got[i]);
     free(got);
 }
-/* Compresses all rounds of a list on both sides, and compares everything that they wrote. */
+/* Compresses all rounds of a list with both, and compares everything that they wrote. */
 CF_UNUSED static void pair_compress(const pair_codec *c, pair_part *const *part, uint32_t n, const pair_how *how) {
     for (uint32_t r = 0; r < c->cpu.traits.n_rounds; r++) {
         const esp_status s = pair_on_cpu(c, part, n, how, r, 0);

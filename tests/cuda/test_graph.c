@@ -1,5 +1,5 @@
-/* test_graph.c: codecs' calls captured in a CUDA graph neither wait nor allocate memory, and each launch of the graph
- * runs the step again, with the same bytes as calls on the CPU. */
+/* test_graph.c checks that codecs' calls captured in a CUDA graph neither wait nor allocate memory, and that each
+ * launch of the graph runs the step again, with the same bytes as on the CPU. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -18,7 +18,7 @@ typedef struct captured {
     esp_status status;
 } captured;
 
-/* All rounds of a compress, and the decompress of what they made. Payloads have the same size in every step. */
+/* Compresses all rounds and decompresses the result. Payloads have the same size in every step. */
 static void calls(void *arg) {
     captured *k = arg;
     const uint32_t rounds = k->c->cpu.traits.n_rounds;
@@ -76,13 +76,13 @@ TEST(graphs) {
     for (size_t s = 0; s < CF_COUNT(specs); s++) one(specs[s]);
     pair_close();
 }
-/* A call that waits cannot be captured: the device's own copy back and its event. */
+/* A call that waits cannot be captured: here the device's copy to the host with its event. */
 static void waits(void *arg) {
     captured *k = arg;
     void *p = NULL;
     k->status = pair_table->alloc(pair_device, 64, ESP_MEM_DEVICE, &p);
 }
-/* A push inside a capture: its event would be the graph's. */
+/* A push inside a capture is refused, because its event would belong to the graph. */
 static void pushes(void *arg) {
     captured *k = arg;
     void *event = NULL;
@@ -102,7 +102,7 @@ TEST(refused) {
     pair_close();
 }
 
-/* Settings that the device does not understand are refused, with a text that says what to set. */
+/* Settings that the device does not understand are refused, with a text that names what to set. */
 TEST(settings) {
     static const struct {
         const char *name, *value, *says;

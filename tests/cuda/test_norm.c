@@ -1,6 +1,6 @@
-/* test_norm.c: the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order where that is exact,
- * has the bits of the sum in order: for sums of like size, of all sizes, with a few of another size in between, and at
- * the edge of what is exact. */
+/* test_norm.c checks the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order if that is
+ * exact. Its bits must equal those of the sum in order: for sums of like size, of all sizes, with a few of another
+ * size, and at the edge of exactness. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/norm.h"
@@ -9,7 +9,7 @@ enum { MOST = 20000 };
 static float sums[MOST];
 static uint64_t state_of = 1;
 static uint32_t next(void) { return test_random32(&state_of) >> 1; }
-/* A number of 24 random bits, times 2^exponent. */
+/* Returns a number of 24 random bits, times 2^exponent. */
 static float number(int exponent) { return ldexpf((float)(0x800000u | (next() & 0x7FFFFFu)), exponent); }
 
 static void compare(const char *what, uint64_t n, uint64_t seed) {
@@ -42,7 +42,7 @@ TEST(all_sizes) {
         compare("denormals", sizes[s], s);
     }
 }
-/* The rest is exact; one among them, or the sum before, is not. */
+/* Numbers of like size add exactly; three numbers of another size, or NaN or Inf, do not. */
 TEST(some_sizes) {
     for (int round = 0; round < 40; round++) {
         const uint64_t n = 3000 + next() % 3000;
@@ -53,7 +53,7 @@ TEST(some_sizes) {
         compare("one that is not finite", n, (uint64_t)round);
     }
 }
-/* Sums that just reach 2^53 of the smallest one's last place, or just do not. */
+/* Sums at the edge: the total just reaches 2^53 times the last digit of the smallest sum, or just does not. */
 TEST(edges) {
     for (int shift = 20; shift < 40; shift++)
         for (uint64_t n = 600; n <= 2000; n += 700) {
@@ -67,12 +67,12 @@ TEST(edges) {
         }
 }
 
-/* Large sums that follow a small one round it again and again, down to half of a place, and then to even: not as one
- * addition would. */
+/* Adding large sums one by one to a small one rounds each time, so the result differs from adding their total at
+ * once. */
 TEST(carried) {
     for (uint64_t round = 0; round < 20; round++) {
         memset(sums, 0, 512 * sizeof *sums);
-        sums[next() % 512] = 262145; /* 2^18 + 1; the sum ends with places of 2^19 */
+        sums[next() % 512] = 262145; /* 2^18 + 1: half of the total's last digit, and one more */
         for (uint64_t i = 512; i < 1024; i++) sums[i] = number(39);
         compare("a small one before large ones", 1024, round);
     }

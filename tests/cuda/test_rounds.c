@@ -1,6 +1,5 @@
-/* test_rounds.c: CUDA codecs on the emulator, in cases that test_codecs.c has not: matrices of many shapes
- * (powersgd), and payloads of one part that differ: of several random draws (randomk), empty, damaged in the round
- * before. */
+/* test_rounds.c checks CUDA codecs on the emulator in further cases: matrices of many shapes (powersgd), and payloads
+ * of one part that differ, because they come from several random draws (randomk), are empty, or are damaged. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -28,7 +27,7 @@ static void keep(payloads *all, const pair_part *p, uint32_t last) {
     pair_copy(all->cuda[all->n], all->cpu[all->n], bytes, 1);
     all->n++;
 }
-/* Keeps an empty one. */
+/* Keeps an empty payload. */
 static void keep_empty(payloads *all) {
     esp_payload_header h;
     memcpy(&h, all->cpu[0], sizeof h);
@@ -64,7 +63,7 @@ static esp_status decode(const pair_codec *c, pair_part *p, const pair_how *how,
     if (bytes) pair_give(scratch.ptr, bytes);
     return s ? s : later;
 }
-/* Decodes all of them by both implementations, to overwrite and to add. */
+/* Decodes all payloads with both implementations, to overwrite and to add. */
 static void decode_all(const pair_codec *c, pair_part *p, const payloads *all) {
     pair_how how = {.n_reduced = 1, .n_payloads = all->n, .scale = 0.5f};
     for (how.mode = 0; how.mode < 2; how.mode++) {
@@ -78,7 +77,7 @@ static void decode_all(const pair_codec *c, pair_part *p, const payloads *all) {
     }
 }
 
-/* The last number of the last payload that was kept becomes infinite, as sums of bodies can. */
+/* Makes the last number of the last kept payload infinite, as sums of payloads can be. */
 static void overflow(payloads *all) {
     const float inf = INFINITY;
     unsigned char *at = all->cpu[all->n - 1] + all->bytes[all->n - 1] - sizeof inf;
@@ -86,8 +85,8 @@ static void overflow(payloads *all) {
     pair_copy(all->cuda[all->n - 1], all->cpu[all->n - 1], all->bytes[all->n - 1], 1);
 }
 
-/* randomk: payloads of several draws, which have many elements in common; in runs, alone, with empty ones among
- * them. */
+/* randomk decodes payloads of several draws, which have many elements in common: in runs, alone, and with empty ones in
+ * between. */
 TEST(draws) {
     static const uint64_t sizes[] = {1, 5, 33, 1000, 1100, 9000};
     pair_open("1", 5); /* so that threads have several numbers each */
@@ -105,10 +104,10 @@ TEST(draws) {
             pair_same(c.spec, &p, "what is behind the payload", p.cpu.payload[0], p.cuda.payload[0], p.cpu.capacity[0]);
             keep(&all, &p, 0);
             if (n == 1 || n == 2) keep_empty(&all);
-            if (n == 1) decode_all(&c, &p, &all); /* of one draw so far */
+            if (n == 1) decode_all(&c, &p, &all); /* as long as all payloads come from one draw */
         }
         decode_all(&c, &p, &all);
-        while (all.n < 140) keep(&all, &p, 0); /* in two launches */
+        while (all.n < 140) keep(&all, &p, 0); /* more payloads than one launch takes */
         decode_all(&c, &p, &all);
         overflow(&all);
         decode_all(&c, &p, &all);
@@ -118,7 +117,7 @@ TEST(draws) {
         keep(&all, &p, 0);
         decode_all(&c, &p, &all);
         keep_empty(&all);
-        free(all.cpu[0]), pair_give(all.cuda[0], all.bytes[0]); /* empty ones alone */
+        free(all.cpu[0]), pair_give(all.cuda[0], all.bytes[0]); /* only empty payloads are left */
         all.cpu[0] = all.cpu[1], all.cuda[0] = all.cuda[1], all.bytes[0] = all.bytes[1], all.n = 1;
         decode_all(&c, &p, &all);
         forget(&all);
@@ -161,7 +160,7 @@ static void one(const pair_codec *c, const shape *x, int kind, uint64_t shift) {
         keep(&all, &p, 1);
     }
     decode_all(c, &p, &all);
-    while (all.n < 70) keep(&all, &p, 1); /* more than a launch takes */
+    while (all.n < 70) keep(&all, &p, 1); /* more payloads than one launch takes */
     if (x->rows * x->cols < 6000) decode_all(c, &p, &all);
     forget(&all);
     pair_part_free(&p);
@@ -180,7 +179,7 @@ TEST(matrices) {
     }
 }
 
-/* Matrices and others in one list. */
+/* One list contains matrices and tensors that are no matrices. */
 TEST(mixed) {
     static const uint64_t rows[] = {0, 30, 300, 0, 1, 5, 700, 0}, cols[] = {90, 40, 7, 3000, 200, 2, 13, 0};
     for (int feedback = 0; feedback < 2; feedback++) {
@@ -194,7 +193,7 @@ TEST(mixed) {
             list[t] = &part[t];
         }
         for (how.step = 0; how.step < 3; how.step++) {
-            /* a residual from elsewhere: that of a plain part is otherwise zero */
+            /* Starts from a random residual, because that of an uncompressed part would be zero. */
             for (uint32_t t = 0; t < 8; t++) {
                 cf_fill((float *)(void *)part[t].cpu.at[TW_E], part[t].cpu.bytes[TW_E] / 4, CF_RANDOM);
                 pair_up(&part[t], TW_E);
@@ -213,7 +212,7 @@ TEST(mixed) {
     }
 }
 
-/* P is finite, and Q is not. */
+/* The factor P is finite, and Q is not. */
 TEST(large) {
     pair_codec c;
     pair_part p, *list = &p;
@@ -235,7 +234,7 @@ TEST(large) {
     pair_close();
 }
 
-/* The sum of the round before is damaged, or has flag NONFINITE: round 1 and decompress do what the CPU does. */
+/* The sum of round 0 is damaged or has flag NONFINITE: round 1 and decompress do the same as on the CPU. */
 TEST(before) {
     for (int round = 0; round < 60; round++) {
         pair_codec c;

@@ -1,6 +1,6 @@
-/* test_select.c: the selection of k elements on the device (codecs/cuda/common/select.h) where it has to do with more
- * than one tile and span: inputs that mislead the sample, ties across tiles, numbers that differ in their last bits
- * alone. Against the CPU, byte by byte. */
+/* test_select.c checks the device's selection of k elements (codecs/cuda/common/select.h) against the CPU, byte by
+ * byte, if it needs more than one tile and span: inputs that mislead the sample, ties across tiles, numbers that differ
+ * only in their last bits. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -13,7 +13,7 @@ static float bits(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* The sample contains every third line of 16 elements of parts of these sizes. */
+/* The selection samples 16 of every 48 elements in parts of these sizes. */
 static float number(int shape, uint64_t i, uint64_t count) {
     const float sign = cf_random() % 2 ? 1.0f : -1.0f, u = uniform();
     const int sampled = i / 16 % 3 == 0;
@@ -83,7 +83,7 @@ TEST(many_spans) {
     pair_close();
 }
 
-/* Payloads of several spans, with other numbers each, are added in order. */
+/* Payloads of several spans with different numbers are added in order. */
 TEST(orders) {
     static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
     enum { FROM = 4 };
@@ -112,7 +112,7 @@ TEST(orders) {
 enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 }; /* LEFT: elements of the second span */
 enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
 
-/* Damages the body of a payload of k values; 0: there is no such damage for its form. */
+/* Damages a payload of k values. Returns 0 if this damage does not apply to the payload's form. */
 static int spoil(unsigned char *body, uint64_t k, int map, int how) {
     uint32_t *held = (uint32_t *)(void *)(body + 4 * k), *word = held + SPANS;
     uint16_t *place = (uint16_t *)(void *)word;
@@ -122,7 +122,7 @@ static int spoil(unsigned char *body, uint64_t k, int map, int how) {
     case ONE_LESS: return held[1]--, 1;
     case HUGE: return held[0] = UINT32_MAX, 1;
     case FIRST_TWICE: return !map && (place[1] = place[0], 1);
-    case BEYOND: /* the number of values stays */
+    case BEYOND: /* one element beyond the end, as many in all */
         if (!map) return place[k - 1] = LEFT, 1;
         for (uint32_t w = end;; w--)
             if (word[w]) return word[w] &= word[w] - 1, word[end] |= 1u << 31, 1;

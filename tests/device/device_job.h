@@ -1,5 +1,5 @@
-/* device_job.h: one job, run on the CPU's memory and on a device's: results and statistics must be the same, bit by
- * bit. The device is the fake one; with DEVICE_IS_CUDA it is plugin cuda's: a GPU, or the tests' CUDA runtime. */
+/* device_job.h runs one job on host memory and on a device's memory, and compares results and statistics bit by bit.
+ * The device is the fake one or, with DEVICE_IS_CUDA, plugin cuda's: a GPU, or the tests' CUDA runtime. */
 #ifndef DEVICE_JOB_H
 #define DEVICE_JOB_H
 #include "tests/lib/test.h"
@@ -8,7 +8,7 @@
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 #define device_plugin espresso_plugin_v1_cuda
 #define DEVICE_KIND ESP_CUDA
-static int fake_live, fake_refused; /* nothing counts them */
+static int fake_live, fake_refused; /* the CUDA device has no such counters */
 #else
 #include "tests/device/fake.c"
 #define device_plugin fake_plugin
@@ -17,27 +17,26 @@ static int fake_live, fake_refused; /* nothing counts them */
 
 enum { RANKS = 4, STEPS = 3 };
 
-/* What one rank of a job got. */
+/* The results of one rank of a job. */
 typedef struct outcome {
-    uint32_t value[STEPS][TOTAL]; /* bits */
+    uint32_t value[STEPS][TOTAL]; /* bits of floats */
     uint64_t nonfinite;
 } outcome;
 
 typedef struct device_job {
     task task;
     int devices;            /* 0: host memory, 1: a device's, 2: tensors alternate */
-    int nonfinite;          /* step 1 has NaN and Inf in it                       */
-    int wait;               /* how a step ends: see end_step                      */
-    esp_plugin_fn plugin;   /* NULL: device_plugin                                    */
-    const char *backend;    /* NULL: loop                                          */
-    const char *gather;     /* of sharded tensors                                  */
-    esp_plugin_fn backends; /* NULL: none but the built-in ones                    */
-    void (*between)(esp_ctx *ctx, struct device_job *j, int step); /* NULL, or called after each step but the last */
+    int nonfinite;          /* gradients of step 1 contain NaN and Inf */
+    int wait;               /* how a step ends: see end_step */
+    esp_plugin_fn plugin;   /* device plugin; NULL for device_plugin */
+    const char *backend;    /* backend's name; NULL for loop */
+    const char *gather;     /* codec that gathers sharded tensors */
+    esp_plugin_fn backends; /* plugin of more backends, or NULL */
+    void (*between)(esp_ctx *ctx, struct device_job *j, int step); /* called after each step but the last, or NULL */
     outcome *out;                                                  /* [RANKS] */
 } device_job;
 
-/* A tensor's memory: on the CPU, or on a device with a stream, and with pinned memory that the test writes and
- * reads. */
+/* A tensor's memory on the host, or on a device with a stream and with pinned host memory that the test accesses. */
 typedef struct place {
     const esp_device_table *table;
     void *self, *grad, *pinned;
@@ -102,15 +101,15 @@ static inline void place_close(place *p) {
     if (p->stream.native) p->table->stream_destroy(p->self, p->stream);
     place_give(p);
 }
-/* From here on with the device's default stream. */
+/* Uses the device's default stream from here on. */
 static inline void place_default(place *p) {
 #ifdef DEVICE_IS_CUDA
     if (p->device.kind) p->table->stream_destroy(p->self, p->stream), p->stream.native = NULL;
 #else
-    (void)p; /* the fake device has none */
+    (void)p; /* the fake device has no default stream */
 #endif
 }
-/* The device number k of the job: the last one, where there are fewer. */
+/* Returns the job's device number k, or the last device if there are fewer. */
 static inline esp_device test_device(int32_t k) {
     int32_t n = k + 1;
 #ifdef DEVICE_IS_CUDA
@@ -130,13 +129,13 @@ static inline float input(int32_t rank, int step, uint64_t i) {
     return ((float)x - 1001.0f) / 64.0f;
 }
 
-/* The gradient is written late, by a copy on the trainer's stream: the library must not read it before. */
+/* Writes the gradient late, by a copy on the trainer's stream, so that the library must wait for it. */
 static inline void write_late(place *p) {
     if (p->device.kind) CHECK(p->table->copy(p->self, p->grad, p->pinned, p->bytes, p->stream) == ESP_OK);
 }
 
-/* 0: wait_all; 1: wait for each tensor, the last first; 2: the trainer's streams wait, and read the result; 3: test,
- * and wait */
+/* Ends a step by j->wait: 0 wait_all; 1 waits for each tensor, the last first; 2 lets streams wait; 3 tests, then
+ * waits. */
 static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
     for (int t = TENSORS - 1; t >= 0; t--) {
         if (j->wait == 1) CHECK(esp_wait(ctx, (uint32_t)t) == ESP_OK);
@@ -154,7 +153,7 @@ static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
     }
 }
 
-/* The times of a unit's ops on its device are in the order of the chain, and inside the step. */
+/* The times of a unit's ops on its device are in the ops' order and inside the step. */
 static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i], *next = op + 1;
@@ -191,16 +190,15 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
     }
     end_step(ctx, j, p);
     check_times(ctx, begin);
-    for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD;
-         t++) { /* parameters are computed late, from the result */
+    for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD; t++) { /* the parameters follow from the result */
         float *params = p[t].pinned;
-        if (d != ESP_F32) { /* parameters are floats: these gradients have no room for them */
+        if (d != ESP_F32) { /* float parameters do not fit into f16 gradients */
             forget_others(ctx, (uint32_t)t, p[t].pinned);
             continue;
         }
         for (uint64_t i = 0; i < counts[t]; i++) params[i] *= -1.0f;
         write_late(&p[t]);
-        const int now = p[t].device.kind && t % 2; /* ready, and so on no stream */
+        const int now = p[t].device.kind && t % 2; /* ready, so it needs no stream */
         if (now) place_sync(&p[t]);
         CHECK(esp_gather(ctx, (uint32_t)t, p[t].grad, now ? (esp_stream){{0, 0}, NULL} : p[t].stream) == ESP_OK);
         if (p[t].device.kind) place_get(&p[t]);
@@ -225,7 +223,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
         if (t % 2) place_default(&p[t]);
     }
-    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* nearly all copies are large, and copied in pieces */
+    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* small pieces split nearly all copies */
     const esp_status s = esp_start(ctx);
     CHECK(s == ESP_OK);
     if (s) fprintf(stderr, "%s %s\n", j->task.codec, j->task.option);
@@ -256,7 +254,7 @@ static inline int run_devices(device_job *j, int32_t size, int32_t per_machine, 
                                          .config.n_builtin = j->backends ? 2 : 1});
 }
 
-/* Runs the job on the CPU's memory and on a device's, and compares. */
+/* Runs the job on host memory and on a device's memory, and compares the results. */
 static inline int same_on_device(const device_job *like, int32_t size, int32_t per_machine, uint32_t flags) {
     device_job j = *like;
     outcome *cpu = calloc(RANKS, sizeof *cpu), *dev = calloc(RANKS, sizeof *dev);

@@ -1,5 +1,5 @@
-/* device_options.h: many options of the tree in one job with a tensor each, on the CPU's memory and on the fake
- * device's: the bits must be the same. For tests; include after cmocka.h. */
+/* device_options.h runs many options of the decision tree in one job with a tensor each, on host memory and on the fake
+ * device's: the bits must be the same. Include it after cmocka.h. */
 #ifndef DEVICE_OPTIONS_H
 #define DEVICE_OPTIONS_H
 #include "tests/lib/test.h"
@@ -8,15 +8,15 @@
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
 
 typedef struct tree_plan {
-    const char *codec, *backend[2]; /* of gradients on the CPU, and on the device */
+    const char *codec, *backend[2]; /* backend[]: for gradients on the CPU, on the device */
     const esp_plugin_fn *entries;
-    uint32_t n_entries, every; /* of the options that compress on the CPU, too: every such one */
-    uint32_t every_gpu;        /* of those on the device alone; 0: all */
+    uint32_t n_entries, every; /* every: takes each `every`th option that uses the CPU */
+    uint32_t every_gpu;        /* the same for options that use only the device; 0: all */
 } tree_plan;
 typedef struct tree_job {
     const tree_plan *plan;
     int on_device;
-    uint32_t n; /* tensors */
+    uint32_t n; /* number of tensors */
     float *out; /* [rank][step][n][ELEMENTS] */
 } tree_job;
 
@@ -26,7 +26,7 @@ typedef struct adding {
     uint32_t seen[2], n; /* options on the device alone, and others */
 } adding;
 
-/* All options on the device, and some of the others. */
+/* Adds all options that compress on the device only, and a sample of the others. */
 static inline int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];

@@ -1,11 +1,7 @@
-/* fake.c: a device without hardware, of kind ESP_DEVKIND_OWN, for tests: every place of the library that assumes host
- * memory or host order crashes here, or gives wrong sums.
- *   - Its memory is mapped twice. The address that others see may not be read or written (PROT_NONE); only the device's
- * thread knows the other one.
- *   - Copies and kernels run late, on that thread, in the order of their stream; streams take turns at random. Events
- * fire then.
- *   - Copies from and to host memory that is not pinned fail.
- * fake_codecs.c has its tables of codecs. Tests include this file. */
+/* fake.c is a device without hardware for tests. Where the library wrongly assumes host memory or host order, it
+ * crashes or gives wrong sums: the host cannot access the device's memory (PROT_NONE), which is mapped a second time
+ * for the device's thread; that thread runs copies and kernels late, in the order of their stream, with streams in
+ * random order; copies from and to host memory that is not pinned fail. Tests include this file. */
 #ifndef TEST_FAKE_C
 #define TEST_FAKE_C
 #include "tests/lib/test.h"
@@ -15,21 +11,21 @@ enum { FAKE_KIND = ESP_DEVKIND_OWN, FAKE_ORDINALS = 2 };
 
 /* ---- memory: of the whole process, as that of a real device ------------------------------------------------------ */
 typedef struct fake_block {
-    /* the address that others see, and the device's own; pinned: the same */
+    /* The address for the host, and the device thread's address of the same memory (equal for pinned memory). */
     uint8_t *seen, *own;
     uint64_t bytes;
     int pinned;
 } fake_block;
-static fake_block **fake_blocks; /* [fake_n_blocks], by rising `seen` */
+static fake_block **fake_blocks; /* [fake_n_blocks], by increasing `seen` */
 static uint32_t fake_n_blocks, fake_cap_blocks;
-static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* of the blocks and the counters */
+static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the blocks and the counters */
 static int fake_live;                                         /* blocks, streams and events that are not freed */
-static int fake_refused;                                      /* copies that were refused                     */
+static int fake_refused;                                      /* number of refused copies */
 static uint64_t fake_left = UINT64_MAX;                       /* bytes that can still be allocated */
-static int fake_broken;                                       /* 1: kernels fail                               */
-static int fake_at_once;                                      /* 1: to record an event waits for the work before it  */
+static int fake_broken;                                       /* if 1, kernels fail */
+static int fake_at_once;                                      /* if 1, recording an event waits for earlier work */
 
-/* How many blocks begin at `p` or before. Lock held. */
+/* Returns how many blocks begin at `p` or before. The caller holds the lock. */
 static uint32_t fake_blocks_to(const void *p) {
     uint32_t low = 0, high = fake_n_blocks;
     while (low < high) {
@@ -78,7 +74,7 @@ static void fake_give(void *p) {
     pthread_mutex_lock(&fake_lock);
     const uint32_t end = fake_blocks_to(p);
     fake_block *b = end ? fake_blocks[end - 1] : NULL;
-    if (!b || b->seen != p) abort(); /* not the device's memory */
+    if (!b || b->seen != p) abort(); /* `p` is not the begin of a block */
     memmove(fake_blocks + end - 1, fake_blocks + end, (fake_n_blocks-- - end) * sizeof b);
     if (!fake_n_blocks) free(fake_blocks), fake_blocks = NULL, fake_cap_blocks = 0;
     fake_live--;
@@ -92,7 +88,7 @@ static void fake_give(void *p) {
     free(b);
 }
 
-/* The device's own address of `p`; NULL: the device cannot reach these bytes. */
+/* Returns the device thread's address of `p`, or NULL if the device cannot access these bytes. */
 static void *fake_own(const void *p, uint64_t bytes) {
     const uint8_t *at = p;
     void *own = NULL;
@@ -105,7 +101,7 @@ static void *fake_own(const void *p, uint64_t bytes) {
     return own;
 }
 
-/* A test's accesses: immediate, without order with any stream. */
+/* Lets a test access device memory at once, without order with any stream. */
 static ESP__UNUSED void fake_put(void *device, const void *from, uint64_t bytes) {
     memcpy(fake_own(device, bytes), from, bytes);
 }
@@ -115,16 +111,16 @@ static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct fake_event {
-    uint64_t recorded, passed; /* how often */
-    uint64_t ns;               /* when it passed */
+    uint64_t recorded, passed; /* how often it was recorded, and how often it passed */
+    uint64_t ns;               /* when it passed (ns) */
 } fake_event;
 
 typedef struct fake_item {
     struct fake_item *next;
-    fake_event *wait, *signal; /* one of them, or a kernel; `number` is the recording's */
+    fake_event *wait, *signal; /* event to wait for or signal; else a kernel */
     uint64_t number;
-    uint64_t order;          /* of all that the device was given */
-    int (*ready)(void *arg); /* may the kernel run now? polled; NULL: yes */
+    uint64_t order;          /* number of this item in the device's work */
+    int (*ready)(void *arg); /* polled until the kernel may run; NULL: at once */
     esp_status (*run)(void *arg);
     void *arg; /* freed afterwards */
 } fake_item;
@@ -147,13 +143,13 @@ typedef struct fake_device {
     esp_status error; /* the first failed kernel's error; never reset */
 } fake_device;
 
-static int fake_held; /* 1: no device does anything */
+static int fake_held; /* if 1, no device runs any work */
 static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held, __ATOMIC_SEQ_CST); }
 
-/* all streams share a hardware queue: work waits for earlier waits */
+/* If 1, all streams share a hardware queue, in which work waits for earlier waits. */
 static int fake_one_queue;
 
-/* Work that was enqueued after this must not run. */
+/* Returns the position of the first waiting work if all streams share one queue: no later work may run. */
 static uint64_t fake_barrier(const fake_device *d) {
     uint64_t least = UINT64_MAX;
     for (const fake_stream *s = d->streams; s && fake_one_queue; s = s->next) {
@@ -165,7 +161,7 @@ static uint64_t fake_barrier(const fake_device *d) {
 
 static unsigned fake_random(fake_device *d) { return (d->random = d->random * 1664525u + 1013904223u) >> 8; }
 
-/* A stream whose first item can run. *ask: one may become ready without notice. */
+/* Returns a stream whose first item can run. Sets *ask if an item may become ready without notice. */
 static fake_stream *fake_runnable(fake_device *d, int *ask) {
     fake_stream *found = NULL;
     unsigned n = 0;
@@ -229,7 +225,7 @@ static void fake_enqueue(fake_stream *s, fake_item i) {
     pthread_cond_signal(&s->device->more);
 }
 
-/* A kernel with its arguments, which are copied. */
+/* Launches a kernel with a copy of its arguments. */
 static esp_status fake_launch_when(esp_stream to, int (*ready)(void *arg), esp_status (*run)(void *arg),
                                    const void *arg, size_t bytes) {
     fake_stream *s = to.native;
@@ -312,7 +308,7 @@ static void fake_stream_destroy(void *self, esp_stream x) {
     fake_device *d = self;
     fake_stream *s = x.native, **at = &d->streams;
     pthread_mutex_lock(&d->lock);
-    if (s->first) abort(); /* work is left behind */
+    if (s->first) abort(); /* the stream still has work */
     while (*at != s) at = &(*at)->next;
     *at = s->next;
     pthread_mutex_unlock(&d->lock);

@@ -1,12 +1,12 @@
-/* fake_codecs.c: part of fake.c: the fake device's tables of the codecs none and topk, which run the CPU's kernels on
- * its thread, and the plugins that bring them. */
+/* fake_codecs.c has the fake device's tables of the codecs none and topk, which run the CPU's kernels on the device's
+ * thread, and the plugins that register them. It belongs to fake.c. */
 typedef struct fake_codec {
     const esp_codec *cpu;
     void *self;
     int lists; /* its table has ESP_CODEC_LISTS */
 } fake_codec;
-static int fake_list_calls; /* calls for several parts */
-static int fake_corrupts;   /* 1: payloads are damaged before they are decoded */
+static int fake_list_calls; /* counts calls for several parts */
+static int fake_corrupts;   /* if 1, payloads are damaged before they are decoded */
 
 static esp_status fake_codec_open(const esp_host *h, const char *name, const char *params, void **self) {
     fake_codec *c = calloc(1, sizeof *c);
@@ -40,7 +40,7 @@ static esp_status fake_codec_model(void *self, const esp_tensor *like, uint32_t 
     return c->cpu->model(c->self, like, n_reduced, d, out);
 }
 
-/* One call: the host's arguments are gone when it runs. */
+/* The arguments of a call are copied, because the host's are gone when it runs. */
 enum { FAKE_PAYLOADS = 16 };
 typedef struct fake_call {
     const fake_codec *codec;
@@ -63,12 +63,12 @@ static esp_status fake_codec_run(void *arg) {
     if (c->args.scratch) c->args.scratch = &c->scratch;
     if (c->args.reduced) c->args.reduced = &c->reduced;
     if (!c->compress && __atomic_load_n(&fake_corrupts, __ATOMIC_SEQ_CST))
-        ((uint8_t *)c->payload[0].data.ptr)[8] ^= 1; /* the count */
+        ((uint8_t *)c->payload[0].data.ptr)[8] ^= 1; /* damages the count */
     return c->compress ? c->codec->cpu->compress(c->codec->self, &c->args)
                        : c->codec->cpu->decompress(c->codec->self, &c->args);
 }
 
-/* The buffer at the device's own address. A buffer of another device is refused. */
+/* Sets *to to the buffer at the device thread's address. A buffer of another device is refused. */
 static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
     if (!from || !from->bytes) return ESP_OK;
     if (from->dev.kind != FAKE_KIND) return ESP_E_ARG;
@@ -118,7 +118,7 @@ static const esp_device_table *const fake_devices[] = {&fake_table};
 static esp_plugin fake_plugin_table;
 static pthread_mutex_t fake_once = PTHREAD_MUTEX_INITIALIZER;
 
-/* The CPU's table, except for the calls that run on the device. */
+/* Copies the CPU's table, except for the calls that run on the device. */
 static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
                             esp_status (*open)(const esp_host *, const char *, void **)) {
     *c = *cpu;
@@ -131,7 +131,7 @@ static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
     c->model = cpu->model ? fake_codec_model : NULL;
 }
 
-/* The plugin's entry, for esp_config.builtin: the built-in codecs are registered before. */
+/* The plugin's entry for esp_config.builtin, which runs after the built-in codecs are registered. */
 static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     pthread_mutex_lock(&fake_once);
     if (!fake_plugin_table.struct_size) {
@@ -146,7 +146,7 @@ static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_plugin_table;
 }
-/* The codecs of several rounds, for jobs that have tests/lib/rounds_codec.h. */
+/* Opens codecs of several rounds, for jobs that have tests/lib/rounds_codec.h. */
 static esp_status fake_shared2_open(const esp_host *h, const char *params, void **self) {
     return fake_codec_open(h, "shared2", params, self);
 }
@@ -168,7 +168,7 @@ static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_shared_table;
 }
-/* The same codecs with the opposite ESP_CODEC_LISTS: none has it, topk does not. */
+/* The same codecs with ESP_CODEC_LISTS inverted: here none has it, and topk does not. */
 static esp_codec fake_flipped[2];
 static const esp_codec *const fake_flipped_list[] = {&fake_flipped[0], &fake_flipped[1]};
 static esp_plugin fake_flipped_table;
@@ -186,7 +186,7 @@ static ESP__UNUSED const esp_plugin *fake_plugin_lists(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_flipped_table;
 }
-/* Without its codecs: they run on the CPU. */
+/* A plugin without codecs for the device, so they run on the CPU. */
 static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {
     static const esp_plugin p = {.struct_size = sizeof p, .n_devices = 1, .devices = fake_devices};
     return &p;

@@ -1,9 +1,9 @@
-/* test_device.c: device plugins in the registry, codecs with tables for several devices, devices that open on demand,
- * and the CPU's device table. */
+/* test_device.c checks device plugins in the registry, codecs with tables for several devices, devices that open on
+ * demand, and the CPU's device table. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
-/* A device that counts how often it is opened and closed; else it is the CPU. */
+/* A device that counts how often it is opened and closed, and otherwise equals the CPU. */
 static int opened, closed;
 static esp_status two_probe(const esp_host *h, int32_t *count) { return (void)h, *count = 2, ESP_OK; }
 static esp_status two_open(const esp_host *h, int32_t ordinal, void **self) {
@@ -92,7 +92,7 @@ TEST(test_host_access) {
     d.device = stream.dev;
     d.codec = "topk:ratio=1";
     d.option = "comp@gpu > flat.allgather > decomp@gpu";
-    ctx->devices.warned = true; /* it has none */
+    ctx->devices.warned = true; /* the context has no such device */
     assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
     assert_int_equal(opened, 1);
     assert_int_equal(ctx->model.tensors[0].device, ESP__CPU_INDEX);
@@ -119,7 +119,7 @@ TEST(test_unique) {
     assert_error("device \"three\" of both.so has kind 16, as \"two\" of both.so has");
     assert_int_equal(ctx->registry.devices.n, 0);
     assert_int_equal(add(ctx, &a), ESP_OK);
-    assert_int_equal(add(ctx, &a), ESP_OK); /* the same once more */
+    assert_int_equal(add(ctx, &a), ESP_OK); /* adding the same device again is allowed */
     assert_int_equal(add(ctx, &b), ESP_E_ARG);
     assert_error("device \"two\" is there twice");
     assert_int_equal(add(ctx, &c), ESP_E_ARG);
@@ -128,7 +128,7 @@ TEST(test_unique) {
     esp_close(ctx);
 }
 
-/* Every required member, absent once. */
+/* Each required member is missing once. */
 TEST(test_members) {
     static const struct {
         size_t at;
@@ -153,7 +153,7 @@ TEST(test_members) {
     t.struct_size = offsetof(esp_device_table, convert);
     assert_int_equal(add(ctx, &t), ESP_E_ABI);
     assert_error("required member convert");
-    t = two_table("two", 16), t.elapsed = NULL, t.core_time = NULL; /* optional */
+    t = two_table("two", 16), t.elapsed = NULL, t.core_time = NULL; /* optional members */
     t.struct_size = offsetof(esp_device_table, elapsed);
     assert_int_equal(add(ctx, &t), ESP_OK);
     t = two_table("three", 18), t.caps = 2;
@@ -182,7 +182,7 @@ static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
     return esp__registry_add(ctx, &p, "device_codec.so");
 }
 
-/* Traits of instances are compared too, except for ESP_CODEC_LISTS. */
+/* Traits of instances must agree too, except for ESP_CODEC_LISTS. */
 static esp_traits said;
 static esp_status say(void *self, esp_traits *out) { return (void)self, *out = said, ESP_OK; }
 
@@ -211,7 +211,7 @@ TEST(test_instances) {
     esp_close(ctx);
 }
 
-/* A wrapper has a table, but the codec in it has none: they run on the CPU. */
+/* If a wrapper has a table for the device but its inner codec has none, both run on the CPU. */
 static esp_status no_inner(const esp_host *h, const char *params, void **self) {
     const esp_codec *inner;
     return h->codec_open(h->user, "randomk:ratio=0.5", &inner, self);
@@ -255,9 +255,9 @@ TEST(test_device_implementations) {
     t.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL;
     assert_int_equal(add_codec(ctx, &t), ESP_E_UNSUPPORTED);
     assert_error("caps: lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x10000");
-    t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL; /* how the host calls the table may differ */
+    t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL; /* these flags may differ between tables */
     assert_int_equal(add_codec(ctx, &t), ESP_OK);
-    assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu); /* both are there */
+    assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu); /* both are registered */
     assert_ptr_equal(esp__registry_codec_on(ctx, "topk", 16), &t);
     assert_null(esp__registry_codec_on(ctx, "topk", 17));
     assert_int_equal(esp__codec_on(ctx, c, ESP_CPU, &device_codec), ESP_OK);
@@ -269,9 +269,9 @@ TEST(test_device_implementations) {
     assert_int_equal(esp__codec_on(ctx, c, 16, &again), ESP_OK);
     assert_ptr_equal(again, device_codec);
     assert_null(esp__registry_codec(ctx, "tokp"));
-    assert_error("known: none, "); /* each name once */
+    assert_error("known: none, "); /* the error lists each name once */
     assert_null(strstr(strstr(esp_last_error(ctx), "known: ") + 8, "topk, randomk, dgc, topk"));
-    esp_codec both = t; /* overlaps with the CPU's */
+    esp_codec both = t; /* tries to replace the CPU's own table */
     both.devices |= ESP_BIT(ESP_CPU);
     assert_int_equal(add_codec(ctx, &both), ESP_E_ARG);
     assert_error("codec \"topk\" is there twice");

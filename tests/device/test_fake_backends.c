@@ -1,6 +1,6 @@
-/* test_fake_backends.c: backends that move the device's memory: one whose test() returns ESP_OK at the end, and a
- * stream-ordered one. The results are those of the CPU, and with the second the host does not wait for the device
- * between two ops. */
+/* test_fake_backends.c checks backends that move the device's memory: one whose test() returns ESP_OK at the end, and a
+ * stream-ordered one. Results equal the CPU's, and with the second the host does not wait for the device between two
+ * ops. */
 /* runs: quiet slow asan-long tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -20,7 +20,7 @@
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "intra.allgather > decomp@cpu"
 
-/* All on the device. */
+/* Everything runs on the device. */
 #define TREE_DEEP                                                                                                      \
     "comp@gpu > intra.alltoall > decomp@gpu > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > "  \
     "decomp@gpu > intra.allgather"
@@ -53,15 +53,15 @@ static void run_options(const char *backend, int least) {
 
 TEST(test_served) { run_options("served", 100); }
 TEST(test_ordered) { run_options("ordered", 100); }
-/* All streams share a hardware queue, in which work waits for earlier waits. Tensors are pushed in another order on
- * every rank; the ranks must not deadlock. */
+/* All streams share a hardware queue, in which work waits for earlier waits. Each rank pushes tensors in another order;
+ * the ranks must not deadlock. */
 TEST(test_one_queue) {
     fake_one_queue = 1;
     for (unsigned k = 0; k < test_repeats(3); k++) run_options("ordered", 100);
     fake_one_queue = 0;
 }
 
-/* While the device does nothing, a whole step is pushed, and the trainer's streams wait for it: the host never does. */
+/* While the device is stopped, the host can push a whole step and let the trainer's streams wait for it. */
 static pthread_barrier_t together;
 static void held_body(esp_ctx *ctx, void *user) {
     const char *const option = user;
@@ -88,7 +88,7 @@ static void held_body(esp_ctx *ctx, void *user) {
         CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
         CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
     }
-    pthread_barrier_wait(&together); /* all ranks are here: all is enqueued, and nothing has moved */
+    pthread_barrier_wait(&together); /* all is enqueued on all ranks, and nothing has moved */
     CHECK(__atomic_load_n(&moved_done, __ATOMIC_SEQ_CST) == done);
     CHECK(__atomic_load_n(&moved_issued, __ATOMIC_SEQ_CST) >= issued + 2 * TENSORS);
     for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));

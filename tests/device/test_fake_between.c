@@ -1,6 +1,5 @@
-/* test_fake_between.c: calls between steps, with gradients on the fake device: change of strategy, discarded
- * steps, scaled feedback, state files, broadcast and allreduce, tensors that are not pushed, sampled compression
- * errors. */
+/* test_fake_between.c makes calls between steps with gradients on the fake device: change of strategy, discarded steps,
+ * scaled residuals, state files, broadcast and allreduce, tensors not pushed, sampled compression errors. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -56,7 +55,7 @@ TEST(test_change_of_strategy) {
     j.task.dtype = ESP_F16;
     j.between = change;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS); /* from one device to others */
+    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS); /* now with tensors on different devices */
     j.devices = 2;
     j.between = change_sides;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
@@ -71,7 +70,7 @@ static void discard(esp_ctx *ctx, device_job *j, int step) {
 }
 
 static void scale(esp_ctx *ctx, device_job *j, int step) {
-    if (step == 0) change(ctx, j, 1); /* residuals become pending */
+    if (step == 0) change(ctx, j, 1); /* makes the residuals pending */
     CHECK(esp_feedback_scale(ctx, 0.3f) == ESP_OK);
 }
 
@@ -99,11 +98,11 @@ static int same_files(const char *a, const char *b) {
     return same;
 }
 
-/* After step 0, the CPU's job saves its state; the device's job saves the same bytes, changes its feedback, and loads
- * the CPU's. */
+/* After step 0, the job on host memory saves its state. The job on the device must save the same bytes; then it changes
+ * its residuals and loads the other job's state. */
 static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
     char cpu[128], device[128], a[160], b[160];
-    if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* pending residuals are saved, too */
+    if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* so that there are pending residuals to save */
     if (step) return;
     snprintf(cpu, sizeof cpu, "%s", in_folder("cpu"));
     snprintf(device, sizeof device, "%s", in_folder("device"));
@@ -196,7 +195,7 @@ TEST(test_zeros) { run_plain(zeros_body, 2); }
 /* ---- compression errors ------------------------------------------------------------------------------------------ */
 typedef struct errors {
     int on_device;
-    esp_tensor_stats of[2]; /* with and without feedback */
+    esp_tensor_stats of[2]; /* statistics with and without error feedback */
 } errors;
 
 static void errors_body(esp_ctx *ctx, void *user) {
@@ -212,7 +211,7 @@ static void errors_body(esp_ctx *ctx, void *user) {
         place_open(ctx, &p[t], d.device, 80000);
     }
     CHECK(esp_start(ctx) == ESP_OK);
-    for (int step = 0; step < 2; step++) { /* one unit a step, the other in the next */
+    for (int step = 0; step < 2; step++) { /* each step samples one of two units */
         for (uint32_t t = 0; t < 2; t++) {
             for (uint64_t i = 0; i < 20000; i++) ((float *)p[t].pinned)[i] = input(0, 0, i);
             write_late(&p[t]);

@@ -1,27 +1,27 @@
-/* test_fake_pieces.c: large copies between host and device overlap the host's work on them. The fake device copies a
- * piece to the host only when the host has begun to compress the piece before, and the codec decompresses a part only
- * when the part before was copied to the device: without overlap both would wait for each other until a timeout, and
- * the test fails. The results are the CPU's. */
+/* test_fake_pieces.c checks that large copies between host and device overlap the host's work on them. The fake device
+ * copies a piece to the host only when the host has begun to compress the piece before it, and the codec decompresses a
+ * part only when the part before it was copied to the device. Without overlap both wait for each other until a timeout,
+ * and the test fails. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };
 
-/* What copy k, from 0, waits for: the begin of k compressions, the begin of k decompressions, or nothing. */
+/* Copy number k waits until k compressions or k decompressions have begun, or for nothing. */
 typedef enum waits { BY_PART, BY_CHUNK, BY_NOTHING } waits;
 
 /* What one rank has done in the observed step. */
 typedef struct gate {
     const esp_ctx *ctx;
     void *device;
-    int on; /* this step is watched */
+    int on; /* this step is observed */
     waits waits;
     int first_up;                     /* decompressions before the first that is copied up */
-    int down, up;                     /* copies that were enqueued */
-    int copied_up;                    /* that were done */
+    int down, up;                     /* enqueued copies to the host, and to the device */
+    int copied_up;                    /* copies to the device that have ended */
     int compress, decompress;         /* calls that have begun */
-    uint64_t first_ns[2], last_ns[2]; /* when copies were done: [up] */
+    uint64_t first_ns[2], last_ns[2]; /* when the first and last copy ended: [up] or [down] */
     int gave_up;
 } gate;
 static gate gates[PIECE_RANKS];
@@ -30,7 +30,7 @@ static int get(const int *x) { return __atomic_load_n(x, __ATOMIC_SEQ_CST); }
 static int add(int *x) { return __atomic_fetch_add(x, 1, __ATOMIC_SEQ_CST); }
 static gate *gate_of(const esp_ctx *ctx) { return &gates[esp_rank(ctx)]; }
 
-/* Allocations of host and device memory, by all ranks. A step has none. */
+/* Counts allocations of host and device memory by all ranks. A step must make none. */
 static int allocations;
 static void *host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     add(&allocations);
@@ -43,7 +43,7 @@ static esp_status table_alloc(void *self, uint64_t bytes, uint32_t where, void *
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 typedef struct gated_copy {
-    fake_move move; /* first: fake_run_copy casts it */
+    fake_move move; /* must be first: fake_run_copy casts it */
     gate *g;
     int k, asked, up;
 } gated_copy;
@@ -81,7 +81,7 @@ static esp_status table_copy(void *self, void *dst, const void *src, uint64_t by
 
 /* ---- codecs: the CPU's, which count their calls ------------------------------------------------------------------ */
 typedef struct gated_codec {
-    fake_codec of; /* first: fake_codec_bound and others cast it */
+    fake_codec of; /* must be first: fake_codec_bound casts it */
     gate *g;
 } gated_codec;
 
@@ -103,7 +103,7 @@ static esp_status gated_decompress(void *self, const esp_codec_args *a) {
     gated_codec *c = self;
     gate *g = c->g;
     if (get(&g->on)) {
-        const int k = add(&g->decompress) - g->first_up; /* how many were to be copied up before this one */
+        const int k = add(&g->decompress) - g->first_up; /* copies to the device that must precede it */
         int asked = 0;
         while (g->device && g->waits != BY_NOTHING && get(&g->copied_up) < k && ++asked < GIVE_UP) usleep(50);
         if (asked == GIVE_UP) add(&g->gave_up);
@@ -138,7 +138,7 @@ static const esp_plugin *gated_plugin(const esp_host *h) {
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 typedef struct piece_job {
     const char *codec, *option;
-    int chunks; /* 0: the tensor is one unit */
+    int chunks; /* 0 if the tensor is one unit */
     esp_dtype dtype;
     waits waits;
     int on_device, first_up;
@@ -157,7 +157,7 @@ static void piece_strategy(const piece_job *j, char *text, size_t cap) {
     }
 }
 
-/* The time of a copy in pieces is that of all its pieces. */
+/* The measured time of a copy in pieces spans all its pieces. */
 static void check_spans(const esp_ctx *ctx, const gate *g) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
@@ -201,7 +201,7 @@ static void piece_body(esp_ctx *ctx, void *user) {
     place_close(&p);
 }
 
-/* Runs the job on the CPU's memory and on the device's, where `copies` pieces are copied in each direction. */
+/* Runs the job on host memory and on the device's, where `down` and `up` pieces are copied. */
 static void run_pieces(piece_job j, int32_t size, int down, int up) {
     static const esp_plugin_fn entry = gated_plugin;
     static const esp_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free_ = test_host_free};
@@ -227,7 +227,7 @@ static void run_pieces(piece_job j, int32_t size, int down, int up) {
 #define ENDS                                                                                                           \
     "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* many parts at both ends */
 
-/* The first Comp has four parts, and so has the last Decomp. Each is a piece of its copy. */
+/* The first compression has four parts, and so has the last decompression. Each is a piece of its copy. */
 TEST(test_parts) {
     static const char *const codecs[] = {"one", "list:ratio=0.1", "one:feedback=residual"};
     piece_job j = {.option = ENDS, .dtype = ESP_F32, .first_up = 1, .piece_bytes = 4096};
@@ -242,13 +242,13 @@ TEST(test_parts) {
     run_pieces(j, 4, 2, 2);
     assert_int_equal(gates[0].compress, 3);
     assert_int_equal(gates[0].decompress, 3);
-    j.piece_bytes = 1 << 20; /* the copy is not large: there is one call */
+    j.piece_bytes = 1 << 20; /* the copy is not large, so there is one call */
     j.waits = BY_NOTHING;
     run_pieces(j, 4, 1, 1);
     assert_int_equal(gates[0].compress, 2);
 }
 
-/* Chunks of a tensor: one is copied while others are compressed, sent, decompressed and copied back. */
+/* One chunk of a tensor is copied while others are compressed, sent, decompressed and copied back. */
 TEST(test_chunks) {
     piece_job j = {.codec = "one", .option = "comp@cpu > flat.allgather > decomp@cpu", .dtype = ESP_F32};
     j.chunks = 4;
@@ -257,7 +257,7 @@ TEST(test_chunks) {
     run_pieces(j, 4, 4, 4);
 }
 
-/* Conversions also run piece by piece: halves around Comp and Decomp, and a mean over a number of ranks that is no
+/* Conversions also run piece by piece: f16 before and after the codec, and a mean over a number of ranks that is no
  * power of two. */
 TEST(test_conversions) {
     piece_job j = {.codec = "list:ratio=0.1", .option = ENDS, .dtype = ESP_BF16, .piece_bytes = 4096};
@@ -267,6 +267,6 @@ TEST(test_conversions) {
     run_pieces(j, 3, 6, 6);
     j.dtype = ESP_F32;
     run_pieces(j, 3, 3, 12);
-    j.piece_bytes = 64; /* not more than 16 of a conversion */
+    j.piece_bytes = 64; /* at most 16 pieces in a conversion */
     run_pieces(j, 3, 3, 16);
 }

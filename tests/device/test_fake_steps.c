@@ -1,5 +1,5 @@
-/* test_fake_steps.c: steps with gradients on the fake device give the same bits as on the CPU: flat and hierarchical
- * options, raw and compressed on CPU or device, chunks and groups, halves, every way to wait. */
+/* test_fake_steps.c checks that steps with gradients on the fake device give the same bits as on the CPU: flat and
+ * hierarchical options, compressed or not, chunks and groups, f16, every way to wait. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -47,7 +47,7 @@ TEST(test_codecs) {
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)
         for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
             device_job j = job(codecs[c], options[o], (esp_dtype)(ESP_F32 + n % 3), n % KINDS);
-            if (c == 1 && o == 7) continue; /* topk's bodies cannot be summed */
+            if (c == 1 && o == 7) continue; /* topk's payloads cannot be summed */
             j.wait = n % 4;
             j.nonfinite = n % 2;
             assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
@@ -55,8 +55,7 @@ TEST(test_codecs) {
         }
 }
 
-/* Each rank gets its part, and the parts are gathered again: exactly, and as halves. Parts of gradients in f16 and
- * bf16. */
+/* Each rank gets its part of f16 or bf16 gradients, and the parts are gathered again, exactly or as f16. */
 TEST(test_sharded) {
     static const char *const options[] = {
         "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",
@@ -74,8 +73,8 @@ TEST(test_sharded) {
 }
 
 #ifndef DEVICE_IS_CUDA
-/* One of the codec's tables, the device's or the CPU's, has ESP_CODEC_LISTS: both give the same result. Comps and
- * Decomps of several parts run on CPU and device. */
+/* One of the codec's tables, the device's or the CPU's, has ESP_CODEC_LISTS: both give the same result, for
+ * compressions of several parts on CPU and device. */
 TEST(test_lists) {
     static const char *const codecs[] = {"none", "none:feedback=residual", "topk:ratio=0.1"};
     for (int other = 0; other < 2; other++)
@@ -92,7 +91,7 @@ TEST(test_lists) {
         }
 }
 
-/* Where the device has no tables of codecs, they run on the CPU. */
+/* If the device has no tables of codecs, codecs run on the CPU. */
 TEST(test_codecs_elsewhere) {
     device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
     j.plugin = fake_plugin_bare;

@@ -1,6 +1,6 @@
-/* test_fake_survey.c: the cost calibration measures codecs on a device: sizes, payloads and errors are those of the
- * CPU, times are of the GPU's part of the planner's input; a device that is not there, has no memory left or fails is
- * an error on all ranks, and nothing is left. */
+/* test_fake_survey.c checks that the calibration measures codecs on a device: sizes, payloads and errors equal the
+ * CPU's, and times become the planner's GPU costs. A device that is missing, has no memory left or fails is an error on
+ * all ranks. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"

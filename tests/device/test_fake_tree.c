@@ -1,6 +1,6 @@
-/* test_fake_tree.c: every option with compression on the device, and some of those that compress on CPU and device, in
- * one job with a tensor for each: the fake device's bits are the CPU's. With a stream-ordered backend, and with codecs
- * of several rounds. For a backend that moves host memory only see test_fake_processes.c. */
+/* test_fake_tree.c runs every option that compresses on the device, and some that compress on CPU and device, in one
+ * job with a tensor for each: the fake device's bits equal the CPU's. It uses a stream-ordered backend and codecs of
+ * several rounds; test_fake_processes.c has a backend that moves host memory only. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_options.h"
@@ -14,7 +14,7 @@ static void over(const char *codec, const char *backend) {
 }
 
 TEST(test_ordered) { over("topk:ratio=0.1", "ordered"); }
-/* Codecs of several rounds: reduced payloads are copied to the memory space of the next round, and of the Decomp. */
+/* Codecs of several rounds: reduced payloads are copied to the memory of the next round and of the decompression. */
 TEST(test_rounds) {
     over("shared2", "loop");
     over("shared3", "ordered");

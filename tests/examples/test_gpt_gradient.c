@@ -1,5 +1,5 @@
-/* test_gpt_gradient.c: the gradients of examples/gpt against finite differences. The model is compiled here with double
- * instead of float, so that rounding errors do not hide wrong terms. */
+/* test_gpt_gradient.c checks the gradients of examples/gpt against finite differences. The model is compiled with
+ * double instead of float, so that rounding errors do not hide wrong terms. */
 #include "tests/lib/test.h"
 
 #define float double
@@ -7,7 +7,7 @@
 #define expf exp
 #define logf log
 #define powf pow
-#define param train_param /* of the other trainer, in the included file */
+#define param train_param /* avoids a clash with the included file's name */
 #define model train_model
 #include "examples/gpt/gemm.c"
 #undef param
@@ -26,7 +26,7 @@ static void open_model(gpt *m) {
 
 static void close_model(gpt *m) { free(m->l[0].x), free(m->value); }
 
-/* The loss whose derivative gpt_backward computes. */
+/* Returns the loss whose derivative gpt_backward computes. */
 static double loss_of(gpt *m, int second) {
     gpt_forward(m, seq, BATCH);
     double loss = gpt_loss(m, seq, BATCH);
@@ -40,7 +40,7 @@ static double loss_of(gpt *m, int second) {
 
 static size_t ready_ids[MAX_PARAMS], n_ready;
 static const gpt *ready_of;
-static double sum_when_ready[MAX_PARAMS]; /* of each gradient, in the ready callback */
+static double sum_when_ready[MAX_PARAMS]; /* sum of each gradient in the ready callback */
 static double sum_of(const param *p) {
     double sum = 0;
     for (size_t i = 0; i < p->count; i++) sum += p->grad[i];

@@ -1,5 +1,5 @@
-/* test_trainers_gradient.c: the gradients of the models of bench/trainers against finite differences. They are compiled
- * here with double instead of float, so that rounding errors do not hide wrong terms. */
+/* test_trainers_gradient.c checks the gradients of the models of bench/trainers against finite differences. They are
+ * compiled with double instead of float, so that rounding errors do not hide wrong terms. */
 #include "tests/lib/test.h"
 
 #define float double
@@ -27,13 +27,13 @@ static int wide_open_small(net *n, uint64_t seed) { return wide_open_table(n, se
 static void open_net(net *n, int (*open)(net *n, uint64_t seed)) {
     *n = (net){.vocab = VOCAB, .width = 3, .hidden = 4, .length = LENGTH, .batch = PIECES};
     assert_int_equal(open(n, 3), 0);
-    uint64_t random = 5; /* also for values that are 0 initially */
+    uint64_t random = 5; /* also changes values that are 0 initially */
     for (size_t i = 0; i < n->n_values; i++) n->value[i] += 0.6 * ((double)(random_u64(&random) >> 11) * 0x1p-53 - 0.5);
 }
 
 static const net *ready_of;
 static size_t n_ready;
-static double sum_when_ready[NET_PARAMS]; /* of each gradient, in the ready callback */
+static double sum_when_ready[NET_PARAMS]; /* sum of each gradient in the ready callback */
 static double sum_of(const net_param *p) {
     double sum = 0;
     for (size_t i = 0; i < p->count; i++) sum += p->grad[i] * (double)(i % 7 + 1);
@@ -85,7 +85,7 @@ TEST(test_update) {
     static net n;
     net_describe(&n, "x", 1, 2, 0);
     assert_int_equal(net_allocate(&n, 1), 0);
-    n.grad[0] = 3, n.grad[1] = 4; /* norm 5 */
+    n.grad[0] = 3, n.grad[1] = 4; /* the norm is 5 */
     net_update(&n, 0.1, 0.5, 10);
     assert_true(fabs(n.value[0] + 0.3) < 1e-12 && fabs(n.value[1] + 0.4) < 1e-12);
     net_update(&n, 0.1, 0.5, 2.5); /* clips to half the gradient; momentum 0.5 */

@@ -1,4 +1,4 @@
-/* small_model.h: a small model, and strategies that split and merge its tensors, for the tests of units. */
+/* small_model.h has a small model and strategies that split and merge its tensors, for the tests of units. */
 #ifndef SMALL_MODEL_H
 #define SMALL_MODEL_H
 #include "tests/lib/test.h"
@@ -51,7 +51,7 @@ static text strategy_of(int kind, const char *codec, const char *option) {
     return t;
 }
 
-/* The parameters of a body. */
+/* The arguments of a test's function that each rank runs. */
 typedef struct task {
     const char *codec, *option;
     esp_dtype dtype;

@@ -1,5 +1,5 @@
-/* test_lanes.c: lanes run at the same time, collectives keep the strategy's order on every rank, and a step allocates
- * no memory. Checks intervals of the measured timeline over an emulated link, not total times. */
+/* test_lanes.c checks that lanes (links and cores) work at the same time, that collectives keep the strategy's order on
+ * every rank, and that a step allocates no memory. It reads the measured timeline of an emulated link. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -81,7 +81,7 @@ TEST(test_no_allocation) {
 #endif
 
 /* ---- overlap ----------------------------------------------------------------------------------------------------- */
-/* Do an event of lane `a` and one of lane `b` that belong to different tensors overlap? */
+/* Returns 1 if an event of lane `a` overlaps one of lane `b` that belongs to another tensor. */
 static int overlap(const esp__trace *t, uint32_t a, uint32_t b) {
     uint64_t n = atomic_load(&t->n);
     for (uint64_t i = 0; i < n; i++)
@@ -138,7 +138,7 @@ TEST(test_overlap) {
     free(text);
 }
 
-/* ESPRESSO_TRACE=FILE,steps=2: after two steps every rank writes its file, which contains only these steps. */
+/* With ESPRESSO_TRACE=FILE,steps=2 every rank writes its file after two steps, which contains only these steps. */
 static void body_traced(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     char path[64];
@@ -187,7 +187,7 @@ static void body_returns(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (uint64_t i = 0; i < TENSORS * COUNT; i++) g[i] = 1.0f;
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + t * COUNT, here) == ESP_OK);
-    CHECK(esp_test(ctx, TENSORS - 1) == ESP_PENDING); /* 960 KB over 100 Mbit/s take longer */
+    CHECK(esp_test(ctx, TENSORS - 1) == ESP_PENDING); /* 960 KB over 100 Mbit/s take longer than the push */
     CHECK(esp_wait_all(ctx) == ESP_OK && g[0] == 1.0f && g[TENSORS * COUNT - 1] == 1.0f);
     free(g);
 }

@@ -1,6 +1,5 @@
-/* test_lists.c: codecs with ESP_CODEC_LISTS get all parts of a Comp or Decomp in one call, in the order of their
- * elements, each with its own residual, state, scratch and payloads. The results have the same bits as with one call
- * for each part. */
+/* test_lists.c checks codecs with ESP_CODEC_LISTS, which get all parts of a compression in one call, each with its
+ * own residual, state, scratch and payloads. The results have the same bits as with one call per part. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/lib/rounds_codec.h"
@@ -66,7 +65,7 @@ static const esp_plugin *entry(const esp_host *h) {
         topk = *esp__registry_codec(h->user, "topk");
         esp_codec c = k < 4 ? topk : rounds_shared2;
         c.caps = (c.caps & ~(uint64_t)ESP_CODEC_LISTS) | (k % 2 ? (uint64_t)ESP_CODEC_LISTS : 0);
-        if (k == 2 || k == 3) c.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL; /* the library does feedback */
+        if (k == 2 || k == 3) c.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL; /* the library computes the residual */
         c.compress = k < 4 ? topk_call : shared_call;
         c.decompress = k < 4 ? topk_back : shared_back;
         c.name = names[k];
@@ -84,8 +83,8 @@ typedef struct task {
     atomic_int ops, ranges;
 } task;
 
-/* Computes the expected number of calls in a step. For a codec without feedback of its own, each part is also decoded
- * once by the rank that compressed it. */
+/* Computes the expected number of calls in a step. For a codec that does not compute residuals, the compressing rank
+ * also decodes each part once. */
 static void expect(const esp_ctx *ctx, task *k) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
@@ -109,7 +108,7 @@ static void body(esp_ctx *ctx, void *user) {
             g[i] = (float)((int)((i * 2654435761u + (uint64_t)step * 97u + (uint64_t)esp_rank(ctx) * 31u) % 2003u) -
                            1001) /
                    64.0f;
-        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN; /* a NaN in one of several parts */
+        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN; /* a NaN in one of the parts */
         CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
         CHECK(esp_wait_all(ctx) == ESP_OK);
         if (!esp_rank(ctx)) memcpy(k->out + (uint64_t)step * k->count, g, k->count * sizeof *g);
@@ -135,7 +134,7 @@ static void run(task *k) {
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
 
-/* An option whose Decomp has two parts with two payloads each. */
+/* In this option the last decompression has two parts with two payloads each. */
 #define SPREAD "intra.reduce_scatter > comp@cpu > inter.allgather > intra.allgather > decomp@cpu"
 
 /* 3 elements leave some parts empty. Of 300000, one part is too small for all workers, but the whole list is not. */
@@ -153,7 +152,7 @@ TEST(one_call_a_list) {
                 assert_true(longest <= 1);
                 const int alone = parts;
                 run(&list);
-                /* after a NaN or Inf in all parts, the library does not decode them for feedback */
+                /* After a NaN or Inf in all parts, the library does not decode them to compute residuals. */
                 if (strstr(list.codec, "host")) {
                     assert_true(calls <= STEPS * list.ops && calls >= (STEPS - 1) * list.ops);
                 } else {

@@ -1,6 +1,6 @@
-/* test_matrices.c: tensors with rows and columns: options that split them between rows, chunks of whole rows, and codec
- * powersgd for a whole model: equal bits, no loss of gradients, discarded steps, saved states, and changes of
- * strategy. */
+/* test_matrices.c checks tensors with rows and columns: options that split them between rows, chunks of whole rows,
+ * and codec powersgd on a whole model (equal bits, no lost gradients, discarded steps, saved states, new
+ * strategies). */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -9,7 +9,7 @@
 #define ROOT "intra.reduce > comp@cpu > inter.allreduce > decomp@cpu > intra.broadcast"
 #define FLAT_CUT "flat.reduce_scatter > comp@cpu > flat.allgather > decomp@cpu"
 
-/* The model: a bias, and matrices with few columns, whose rows are fewer than the ranks or no multiple of them. */
+/* A bias, and matrices with few columns; some have fewer rows than ranks, or no multiple of the ranks. */
 typedef struct shape {
     const char *name;
     uint64_t rows, cols, count;
@@ -42,7 +42,7 @@ static void add_model(esp_ctx *ctx, const task *k) {
     CHECK(esp_start(ctx) == ESP_OK);
 }
 
-/* Element i of the gradient of tensor t: a matrix of rank k->rank, or of full rank if that is 0. */
+/* Returns element i of the gradient of tensor t, a matrix of rank k->rank, or of full rank if k->rank is 0. */
 static float gradient(const task *k, int32_t rank, int t, int step, uint64_t i) {
     const uint64_t cols = model[t].cols ? model[t].cols : 1, r = i / cols, c = i % cols;
     const float a = sinf((float)(r * 3 + (uint64_t)t) * 0.7f + (float)step), b = cosf((float)c * 0.3f);
@@ -113,7 +113,7 @@ static void model_body(esp_ctx *ctx, void *user) {
     free(out);
 }
 
-/* Codec powersgd for the whole model: on 2, 3 and 4 ranks, one and two machines, with several options. */
+/* Codec powersgd on the whole model: 1 to 6 ranks, one and two machines, several options. */
 TEST(test_model) {
     static const int32_t shapes[][2] = {{2, 2}, {3, 3}, {4, 4}, {4, 2}, {6, 3}, {1, 1}};
     static const char *const codecs[] = {"powersgd:rank=2", "powersgd:rank=4,start=cold"};
@@ -208,7 +208,7 @@ static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4), *want = malloc(TOTAL * 4);
     add_model(ctx, k);
-    fill(ctx, k, g, 0); /* its random start depends on the step's number */
+    fill(ctx, k, g, 0); /* the codec's random start depends on the step's number */
     step_run(ctx, g);
     for (int step = 1; step < 4; step++)
         for (int again = 0; again < 2; again++) {
@@ -234,7 +234,7 @@ static void save_body(esp_ctx *ctx, void *user) {
     CHECK(!memcmp(g, want, TOTAL * 4));
     free(g), free(want);
 }
-/* A change of the option loses no residual. The same flat option again also keeps the state of the power iteration. */
+/* A change of the option loses no residual. Setting the same option again also keeps the power iteration's state. */
 static void change_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4);
@@ -251,7 +251,7 @@ static void change_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 7; step++) {
         CHECK(esp_strategy_set(ctx, text[step == 6 ? 2 : step / 2 % 2]) == ESP_OK);
         const esp__feedback *f = &ctx->active.feedback[0];
-        if (step % 2 && step / 2 % 2 == 0) { /* set again: it keeps its state */
+        if (step % 2 && step / 2 % 2 == 0) { /* set again, so the state stays */
             float any = 0;
             for (uint64_t i = 0; i < f->state_bytes / 4; i++) any += fabsf(((const float *)(const void *)f->state)[i]);
             CHECK(any > 0);
@@ -299,14 +299,14 @@ static void alone_body(esp_ctx *ctx, void *user) {
     CHECK(esp_compress(h, in, 1200, payload, sizeof payload, &used) == ESP_OK);
     for (uint64_t n = 0; n < used; n += 16)
         CHECK(esp_decompress(h, payload, n, out, 1200, ESP_OUT_SET) == ESP_E_CORRUPT);
-    for (uint64_t n = 0; n < 64; n++) { /* the first header */
+    for (uint64_t n = 0; n < 64; n++) { /* damages the first header */
         memcpy(damaged, payload, sizeof damaged);
         damaged[n] ^= 0x40;
         esp_status s = esp_decompress(h, damaged, used, out, 1200, ESP_OUT_SET);
         CHECK(s == ESP_OK || s == ESP_E_CORRUPT);
     }
     esp_codec_close(h);
-    CHECK(esp_codec_open(ctx, "powersgd:rank=4", 100, NULL, &h) == ESP_OK); /* a vector is sent as it is */
+    CHECK(esp_codec_open(ctx, "powersgd:rank=4", 100, NULL, &h) == ESP_OK); /* a vector is sent uncompressed */
     CHECK(esp_compress_bound(h) == 64 + 416);
     CHECK(esp_compress(h, in, 100, payload, sizeof payload, &used) == ESP_OK && used == 64 + 400);
     CHECK(esp_decompress(h, payload, used, out, 100, ESP_OUT_SET) == ESP_OK && !memcmp(in, out, 400));

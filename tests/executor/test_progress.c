@@ -1,5 +1,5 @@
-/* test_progress.c: ops run on threads of the trainer or of the library, with the same bits. Ops do not wait for a
- * trainer that computes for long, and several threads of a trainer may push and wait. */
+/* test_progress.c checks that ops give the same bits on threads of the trainer and of the library, do not wait for a
+ * trainer that computes for long, and that several threads may push and wait. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -83,7 +83,7 @@ TEST(test_same_bits) {
         assert_int_equal(atomic_exchange(&by_library, 0), RANKS * STEPS);
         run("caller", backends[b], body_steps, results[1]);
         assert_true(atomic_load(&by_trainer) >
-                    /* the link thread may have run some: a rank may have stood still for a while */
+                    /* A rank may have stood still for a while, so the library's thread may have run some of the ops. */
                     0);
         assert_int_equal(atomic_exchange(&by_trainer, 0) + atomic_exchange(&by_library, 0), RANKS * STEPS);
         assert_memory_equal(results[0], results[1], sizeof *results);
@@ -148,9 +148,7 @@ TEST(test_two_threads) {
 }
 
 /* ---- a rank that leaves while what it sent is still on a slow link ----------------------------------------------- */
-enum {
-    LATE_BYTES = 8 << 20
-}; /* two seconds of the link: the root is done, and leaves, a second before the data is there */
+enum { LATE_BYTES = 8 << 20 }; /* the root finishes a second before the data arrives */
 static void body_root_leaves(esp_ctx *ctx, void *user) {
     unsigned char *data = calloc(1, LATE_BYTES);
     if (!esp_rank(ctx)) memset(data, 7, LATE_BYTES);

@@ -1,6 +1,5 @@
-/* test_rounds.c: codecs of several rounds: every option of the tree, equal bits, no loss of gradients, the text of the
- * order, discarded steps, state files, a change of strategy, NaN. The codec in rounds_codec.h checks its own
- * arguments. */
+/* test_rounds.c checks codecs of several rounds: every option of the decision tree, equal bits, no lost gradients,
+ * discarded steps, state files, a change of strategy, NaN. The codec in rounds_codec.h checks its arguments. */
 /* runs: slow tsan-long */
 #include "tests/lib/test.h"
 #include "tests/lib/rounds_codec.h"
@@ -9,7 +8,7 @@
 #define TREE "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
 #define TREE_ALL "comp@cpu > intra.reduce_scatter > inter.allreduce > intra.allgather > decomp@cpu"
 
-/* The parameters of a body. */
+/* The arguments of a test's function that each rank runs. */
 typedef struct task {
     const char *codec, *option, *path;
     uint64_t count;
@@ -163,7 +162,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         snprintf(text, sizeof text, "%s%s", unit, bad[i].order);
         CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && error_has(ctx, bad[i].says));
     }
-    for (int i = -1; i < 2; i++) { /* the default order and two others */
+    for (int i = -1; i < 2; i++) { /* -1 is the default order */
         snprintf(text, sizeof text, "%s%s", unit, i < 0 ? "" : good[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
         printed = strdup(ctx->active.strategy.text);
@@ -185,7 +184,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         CHECK(fabsf(g[0][5] - 1) < 0.01f && fabsf(g[1][5] - 1) < 0.01f && g[2][1] == 1.0f);
         free(printed);
     }
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* the timeline names the round */
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* the timeline's label has the round */
         const esp__op *op = &ctx->active.program.ops[i];
         if (op->unit == 1 && op->step == 1 && op->round == 1) CHECK(!strcmp(op->label, "flat.allreduce[2/3] t1"));
         if (op->unit == 0 && op->step == 4) CHECK(!strcmp(op->label, "decomp@cpu t0"));
@@ -345,8 +344,8 @@ TEST(test_nan) {
 }
 
 /* ---- int8:shared=1 with extreme inputs --------------------------------------------------------------------------- */
-/* Step 0 has the largest value on all ranks, so that sums are as large as possible. Step 1 has unequal ranges, where
- * results are off by at most half a unit. Then all is zero. */
+/* In step 0 all ranks have the largest value, so sums are as large as possible. In step 1 ranges differ, so results
+ * are off by at most half a unit. Later steps are zero. */
 static void full_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     const int32_t size = ctx->job.size;
@@ -360,8 +359,8 @@ static void full_body(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < k->count && !atomic_load(&failures); i++) {
             double mean = 0;
             for (int32_t r = 0; r < size && step == 1; r++) mean += (double)gradient(r, 0, 1, i) / size;
-            /* the inputs of step 1 are at most 2.22, times the number of ranks that are summed before compression */
-            if (step == 0) CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division rounds */
+            /* Inputs of step 1 are at most 2.22 per rank that is summed before compression. */
+            if (step == 0) CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division by 127 rounds */
             if (step == 1) CHECK(fabs((double)g[i] - mean) <= 2.22 / 127 / 2 + 1e-6);
             if (step == 2) CHECK(fabs((double)g[i]) <= 2.22 / 127);
         }

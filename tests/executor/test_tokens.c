@@ -1,19 +1,19 @@
-/* test_tokens.c: no more ranks compress at the same time than there are tokens (see run_tokens_open in
- * tools/run/spawn.c), and no rank waits for a lost token for ever. */
+/* test_tokens.c checks that no more ranks compress at the same time than there are tokens (see run_tokens_open in
+ * tools/run/spawn.c), and that a lost token blocks no rank for ever. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
 enum { TOKENS = 2, RANKS = 4, STEPS = 5, COUNT = 20000 };
 static atomic_int inside, most, calls;
 
-/* Codec fp16, which counts the ranks that compress at the same time. */
+/* Codec fp16 that counts the ranks which compress at the same time. */
 static const esp_codec *fp16;
 static void enter(void) {
     int now = atomic_fetch_add(&inside, 1) + 1, seen = atomic_load(&most);
     while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now)) {
     }
     atomic_fetch_add(&calls, 1);
-    usleep(2000); /* gives others time to come in */
+    usleep(2000); /* lets other ranks begin */
 }
 static esp_status counted_compress(void *self, const esp_codec_args *a) {
     enter();
@@ -118,7 +118,7 @@ TEST(test_other_files) {
     unsetenv("ESPRESSO_TOKENS");
 }
 
-/* If a rank dies with a token, the wait for it ends with the job, or after a time limit. */
+/* If a rank dies with a token, other ranks wait for it until the job ends or a time limit passes. */
 TEST(test_lost) {
     int ends[2];
     esp_ctx ctx;

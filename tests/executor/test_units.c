@@ -1,12 +1,12 @@
-/* test_units.c: chunks and groups give the same results as whole tensors, and the same bits on all ranks, in whatever
- * order tensors are pushed. */
+/* test_units.c checks that chunks and groups give the same results as whole tensors, and the same bits on all ranks,
+ * in whatever order tensors are pushed. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "small_model.h"
 
 static esp_stream here;
 
-/* A small multiple of the number of ranks, so that sums and means are exact, also in 16-bit floats. */
+/* Returns a small multiple of the number of ranks, so that sums and means are exact, also in 16-bit floats. */
 static float gradient(int32_t size, int32_t rank, uint64_t i, int step) {
     return (float)(size * ((int)((i * 7 + (uint64_t)step * 5 + (uint64_t)rank * 11) % 13) - 6));
 }
@@ -34,7 +34,7 @@ static void body_exact(esp_ctx *ctx, void *user) {
         for (int step = 0; step < 2; step++) {
             fill(ctx, k->dtype, g, step);
             for (int t = 0; t < TENSORS; t++) {
-                int pushed = (step ? t * 5 : t) % TENSORS; /* in both orders */
+                int pushed = (step ? t * 5 : t) % TENSORS; /* different orders in the two steps */
                 CHECK(esp_push(ctx, (uint32_t)pushed, at(g, k->dtype, pushed), here) == ESP_OK);
             }
             CHECK(esp_wait_all(ctx) == ESP_OK);
@@ -100,14 +100,14 @@ static void body_one_tensor(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     text s = strategy_of(MIXED, "topk:ratio=0.01", FLAT_COMP);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
-    for (int i = 0; i < TOTAL; i++) g[i] = i < 7 ? (float)(i + 1) : 1.0f; /* largest of the first chunk: 6 */
-    g[1037 + 2] = 50.0f; /* largest of the group b and c: c[2]         */
+    for (int i = 0; i < TOTAL; i++) g[i] = i < 7 ? (float)(i + 1) : 1.0f; /* topk sends element 6 of the first chunk */
+    g[1037 + 2] = 50.0f;                                                  /* topk sends c[2] of the group b and c */
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait_all(ctx) == ESP_OK);
     for (int i = 0; i < 7; i++) CHECK(g[i] == (i == 6 ? 7.0f : 0.0f));
     for (int i = 1000; i < 1042; i++) CHECK(g[i] == (i == 1039 ? 50.0f : 0.0f));
 }
-/* Codec randomk draws different elements in chunks of equal size, since it knows their places in the tensor. */
+/* Codec randomk draws different elements in chunks of equal size, as the draw depends on their place in the tensor. */
 static void body_draws(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     int differ = 0;
@@ -145,7 +145,7 @@ static void body_pushing(esp_ctx *ctx, void *user) {
         fill(ctx, ESP_F32, g, step);
         CHECK(esp_wait(ctx, 3) == ESP_E_STATE && error_has(ctx, "'d' was not pushed"));
         for (uint32_t t = 0; t < TENSORS; t++) {
-            if (t == 3 && step == 1 && ctx->job.rank == 1) continue; /* not pushed: counts as zeros */
+            if (t == 3 && step == 1 && ctx->job.rank == 1) continue; /* not pushed, so it counts as zeros */
             if (t == 1 && step == 2 && ctx->job.rank == 0)
                 CHECK(esp_push_zero(ctx, t, g + begins[t], here) == ESP_OK);
             else
@@ -243,7 +243,7 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
           error_has(ctx, "a[1/4], 250 elements") && error_has(ctx, "differing ranks: 1)"));
     CHECK(!strcmp(ctx->active.strategy.units[0].name, "a") &&
-          ctx->active.strategy.of_tensor[3].n == 1); /* the old one stays active */
+          ctx->active.strategy.of_tensor[3].n == 1); /* the previous strategy stays active */
     a = strategy_of(GROUPS, "none", FLAT_RAW), b = strategy_of(MIXED, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);
@@ -254,7 +254,7 @@ TEST(test_agreement) {
     run_ranks(3, 3, "loop", 0, body_agreement, &k);
 }
 
-/* Units have different roots, labels of the timeline name units, and memory statistics include buffers of groups. */
+/* Units have different roots, the timeline names units, and memory statistics include buffers of groups. */
 static void body_details(esp_ctx *ctx, void *user) {
     float g[TOTAL] = {0};
     esp_stats whole = ESP_ZERO, group = ESP_ZERO;

@@ -1,4 +1,4 @@
-/* test_units_feedback.c: no residual is lost if a new strategy, or a loaded state, has other chunks and groups. */
+/* test_units_feedback.c: no residual is lost if a new strategy or a loaded state has other chunks and groups. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "small_model.h"
@@ -9,7 +9,7 @@ static float gradient(int32_t rank, uint64_t i, int step) {
     return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
 }
 
-/* The sums of all gradients and of all results. */
+/* The sums of all gradients and of all results of this rank. */
 typedef struct totals {
     double in[TOTAL], out[TOTAL];
     int step;
@@ -29,13 +29,13 @@ static void train(esp_ctx *ctx, totals *b, int steps) {
     free(g);
 }
 
-/* Adds up this rank's residuals by element. own: those of its own gradients only, otherwise also its share of the
- * residuals of sums, and pending ones. */
+/* Adds up this rank's residuals by element. With `own` only the residuals of its own gradients; else also its share
+ * of the residuals of sums, and pending ones. */
 static void add_residuals(const esp_ctx *ctx, float *held, int own) {
     memset(held, 0, TOTAL * sizeof *held);
     for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
         const esp__feedback *f = &ctx->active.feedback[k];
-        uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* as in `begins` */
+        uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* the same index as in `begins` */
         for (uint64_t i = 0; f->residual && (own ? f->raw : f->owner_replica) && i < f->count; i++)
             held[first + i] += f->residual[i];
     }
@@ -71,14 +71,14 @@ static void body_conserved(esp_ctx *ctx, void *user) {
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        /* options alternate, so that residuals of sums must move, too */
+        /* Options alternate, so that residuals of sums must move, too. */
         set(ctx, kinds[i], k->codec, ctx->job.topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
         check_totals(ctx, b);
         train(ctx, b, 3);
         check_totals(ctx, b);
     }
     set(ctx, GROUPS, "none", FLAT_RAW);
-    train(ctx, b, 1); /* uncompressed: sends all residuals */
+    train(ctx, b, 1); /* without compression, all residuals are sent */
     for (int i = 0; i < TOTAL; i++)
         if (fabs(b->in[i] - b->out[i]) >= 2e-2) {
             CHECK(fabs(b->in[i] - b->out[i]) < 2e-2);
@@ -103,7 +103,7 @@ TEST(test_conserved) {
     }
 }
 
-/* Residuals of a rank's own gradients move through all shapes without a change of a bit. */
+/* Residuals of a rank's own gradients move between all kinds of units without a change of a bit. */
 static void body_moved(esp_ctx *ctx, void *user) {
     static const int kinds[] = {CHUNKS, GROUPS, MIXED, ALL_IN_ONE, WHOLE, ALL_IN_ONE, CHUNKS, WHOLE};
     totals *b = calloc(1, sizeof *b);
@@ -117,7 +117,7 @@ static void body_moved(esp_ctx *ctx, void *user) {
         set(ctx, kinds[i], "topk:ratio=0.05", i % 2 ? TREE_THREE : FLAT_COMP);
         add_residuals(ctx, after, 1);
         CHECK(!memcmp(before, after, TOTAL * 4));
-        for (uint32_t t = 0; t < TENSORS; t++) /* other Comps have no residual yet */
+        for (uint32_t t = 0; t < TENSORS; t++) /* no other unit has a residual yet */
             for (uint64_t e = 0; ctx->model.tensors[t].pending_residual && e < counts[t]; e++)
                 CHECK(ctx->model.tensors[t].pending_residual[e] == 0);
     }
@@ -131,7 +131,7 @@ TEST(test_moved_bit_by_bit) {
     run_ranks(4, 2, "loop", 0, body_moved, &k);
 }
 
-/* If the new unit of a tensor has no Comp, its residual is added to the next gradient. Other tensors keep theirs. */
+/* If a tensor's new unit does not compress, its residual is added to the next gradient. Other tensors keep theirs. */
 static const char part_only[] =
     "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 none " FLAT_RAW "\nchunk 400 topk:ratio=0.05 " FLAT_COMP
     "\ntensor b 37 group\ntensor c 5 group\ngroup 42 none " FLAT_RAW "\ntensor d 2048 topk:ratio=0.05 " FLAT_COMP
@@ -181,11 +181,11 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     memcpy(state, f->state, bytes);
     for (uint64_t i = 0; i < bytes; i++) nonzero += state[i] != 0;
     CHECK(bytes >= 1600 && nonzero > 100);
-    /* the second chunk stays, and the others get codec topk, which has no state */
+    /* The second chunk keeps dgc, and the others get topk, which has no state. */
     memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
     CHECK(esp_strategy_set(ctx, other) == ESP_OK);
     CHECK(ctx->active.feedback[1].place.begin == 600 && !memcmp(state, ctx->active.feedback[1].state, bytes));
-    /* each of two chunks of equal size keeps its own state */
+    /* Each of two chunks of equal size keeps its own state. */
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     train(ctx, b, 2);
     bytes = ctx->active.feedback[0].state_bytes;
@@ -197,7 +197,7 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     CHECK(!memcmp(state, ctx->active.feedback[0].state, bytes) &&
           !memcmp(state + bytes, ctx->active.feedback[1].state, bytes));
-    set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* other elements: state is dropped */
+    set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* other elements, so the state is dropped */
     nonzero = 0;
     for (uint64_t i = 0; i < ctx->active.feedback[0].state_bytes; i++) nonzero += ctx->active.feedback[0].state[i] != 0;
     CHECK(nonzero == 0);
@@ -232,7 +232,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
         check_totals(ctx, b);
     }
     set(ctx, k->kind, "topk:ratio=0.05", k->option);
-    for (int round = 0; round < 2; round++) { /* a step, then one that is discarded */
+    for (int round = 0; round < 2; round++) { /* a step that counts, then a step that is discarded */
         train(ctx, b, 1);
         check_totals(ctx, b);
         *thrown = *b;
@@ -272,7 +272,7 @@ static void body_load(esp_ctx *ctx, void *user) {
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int kind = 0; kind < KINDS; kind++)
-        for (int other = 0; other < 3; other++) { /* same option, another, no compression */
+        for (int other = 0; other < 3; other++) { /* sets the same option, another option, none */
             const char *option = other == 0 ? k->option : other == 1 ? TREE_COMP : TREE_RAW;
             set(ctx, kind, other == 2 ? "none" : "topk:ratio=0.05", option);
             *b = saved_books[ctx->job.rank];

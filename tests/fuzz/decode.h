@@ -1,10 +1,9 @@
-/* decode.h: the fuzz target that decodes arbitrary bytes with every built-in codec: by decompress, by a round that
- * reads reduced bodies, and by esp_decompress. They must return ESP_OK or ESP_E_CORRUPT, read only the payload, write
- * only the output, write nothing after an error, and give the same bits at every SIMD level. Include
- * tests/lib/library.h first.
+/* decode.h has the fuzz target that decodes arbitrary bytes with every built-in codec. Decoders must return ESP_OK or
+ * ESP_E_CORRUPT, read only the payload, write only the output, write nothing after an error, and give the same bits at
+ * every SIMD level. Include tests/lib/library.h first.
  *
- * The input selects codec, sizes and call (see decode_case_of). Then follows the payload: bytes to change in a valid
- * payload, a body behind a valid header, or all bytes of the payload. */
+ * The input selects codec, sizes and call (see decode_case_of). The payload follows: bytes to change in a valid
+ * payload, a body for a valid header, or all bytes of the payload. */
 #ifndef ESPRESSO_TESTS_FUZZ_DECODE_H
 #define ESPRESSO_TESTS_FUZZ_DECODE_H
 #include "check.h"
@@ -79,8 +78,8 @@ static inline void decode_close(void) {
 }
 
 /* ---- the case that an input selects ------------------------------------------------------------------------------ */
-enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };           /* see the top */
-enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* the call */
+enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };           /* see the head of this file */
+enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* kinds of calls */
 enum {
     DECODE_SUM = 1,
     DECODE_FEEDBACK = 2,
@@ -231,7 +230,7 @@ static inline guarded decode_hostile(const decode_case *c, const decode_payload 
         for (uint64_t i = ESP_PAYLOAD_HEADER; i < n && c->bytes; i++)
             g.data[i] = in[(i - ESP_PAYLOAD_HEADER) % c->bytes];
     } else {
-        /* changes: three bytes of place, one of value. Half of them hit the header */
+        /* Each change has three bytes of place and one of value. Half of the changes hit the header. */
         memcpy(g.data, real->data, (size_t)n);
         for (size_t i = 0; i + 4 <= c->bytes; i += 4) {
             const uint64_t at = (uint64_t)in[i + 1] | (uint64_t)in[i + 2] << 8 | (uint64_t)(in[i] >> 1) << 16;
@@ -248,7 +247,7 @@ static inline guarded decode_hostile(const decode_case *c, const decode_payload 
 typedef struct decode_result {
     esp_status status;
     uint64_t used;
-    guarded out; /* numbers, or a payload followed by the residual */
+    guarded out; /* decoded numbers, or a payload and the residual */
 } decode_result;
 
 enum { DECODE_FILL = 0x4d };
@@ -284,7 +283,7 @@ static inline esp_status decode_call(const decode_case *c, const decode_sizes *z
     }
     call.args.payload = all;
     if (!lists) return esp__call_decompress(&call);
-    /* two parts, the first with valid payloads, the second with the one under test */
+    /* Two parts, the first with valid payloads, the second with the payload under test. */
     esp_tensor parts[DECODE_PARTS], *list[DECODE_PARTS] = {&parts[0], &parts[1]};
     const uint64_t offset[DECODE_PARTS] = {0, c->count};
     esp_payload both[2 * DECODE_PARTS], reduced[DECODE_PARTS];
@@ -393,7 +392,7 @@ static inline decode_result decode_at(const decode_case *c, const decode_sizes *
             memcpy(&word, m.state + i, sizeof word);
             fuzz_check((word & 0x7f800000u) != 0x7f800000u, "NaN or Inf went into the codec's state");
         }
-    /* all output, to compare SIMD levels */
+    /* All output of a call, to compare SIMD levels. */
     r.out = guard_new(numbers + r.used + (c->op == DECODE_DECOMPRESS ? z->bound[0].state_bytes : 0), 0);
     memcpy(r.out.data, c->op == DECODE_DECOMPRESS || c->op == DECODE_HANDLE ? m.out.data : m.residual.data,
            (size_t)numbers);

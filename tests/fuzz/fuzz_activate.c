@@ -1,4 +1,4 @@
-/* fuzz_activate.c: libFuzzer's entry to esp_strategy_set; `make fuzz`. */
+/* fuzz_activate.c is libFuzzer's entry to esp_strategy_set, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "state.h"
 

@@ -1,4 +1,4 @@
-/* fuzz_costs.c: libFuzzer's entry to the reader of costs files; `make fuzz`. */
+/* fuzz_costs.c is libFuzzer's entry to the reader of costs files, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"

@@ -1,4 +1,4 @@
-/* fuzz_decode.c: libFuzzer's entry to the decoders of all built-in codecs; `make fuzz`. */
+/* fuzz_decode.c is libFuzzer's entry to the decoders of all built-in codecs, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "decode.h"
 

@@ -1,4 +1,4 @@
-/* fuzz_gc.c: libFuzzer's entry to the reader of codec files; `make fuzz`. */
+/* fuzz_gc.c is libFuzzer's entry to the reader of codec files, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"

@@ -1,4 +1,4 @@
-/* fuzz_model.c: libFuzzer's entry to the reader of model files; `make fuzz`. */
+/* fuzz_model.c is libFuzzer's entry to the reader of model files, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"

@@ -1,4 +1,4 @@
-/* fuzz_state.c: libFuzzer's entry to the reader of saved states; `make fuzz`. */
+/* fuzz_state.c is libFuzzer's entry to the reader of saved states, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "state.h"
 

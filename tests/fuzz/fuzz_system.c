@@ -1,4 +1,4 @@
-/* fuzz_system.c: libFuzzer's entry to the reader of system files; `make fuzz`. */
+/* fuzz_system.c is libFuzzer's entry to the reader of system files, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "planner/files/files.h"
 #include "planner/files/read.h"

@@ -1,4 +1,4 @@
-/* fuzz_wire.c: libFuzzer's entry to the reader of messages between ranks; `make fuzz`. */
+/* fuzz_wire.c is libFuzzer's entry to the reader of messages between ranks, for `make fuzz`. */
 #include "tests/lib/library.h"
 #include "espresso_impl/job/peers.h"
 #include "wire.h"

@@ -1,5 +1,5 @@
-/* guard.h: memory between two guard zones. With the address sanitizer every access to them is an error; without it,
- * writes are found when the memory is freed. */
+/* guard.h allocates memory between two guard zones. With the address sanitizer every access to them is an error;
+ * without it, writes are detected when the memory is freed. */
 #ifndef ESPRESSO_TESTS_FUZZ_GUARD_H
 #define ESPRESSO_TESTS_FUZZ_GUARD_H
 #include <stdint.h>
@@ -35,7 +35,7 @@ static inline guarded guard_new(uint64_t bytes, uint32_t misaligned) {
     memset(g.all, GUARD_BYTE, g.whole);
     g.data = g.all + GUARD_ZONE + misaligned;
     ASAN_POISON_MEMORY_REGION(g.all, g.whole);
-    ASAN_UNPOISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned + bytes); /* from a multiple of 8 bytes */
+    ASAN_UNPOISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned + bytes); /* unpoisons from a multiple of 8 bytes on */
     if (misaligned >= 8) ASAN_POISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned / 8 * 8);
     return g;
 }

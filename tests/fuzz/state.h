@@ -1,6 +1,6 @@
-/* state.h: the fuzz target that reads arbitrary bytes as a saved state. esp_state_read must return ESP_OK, and the
+/* state.h has the fuzz target that reads arbitrary bytes as a saved state. esp_state_read must return ESP_OK, and the
  * state must be the same when it is written again; or an error with a text, and the context must not change. The target
- * corrects the checksums of most inputs, which otherwise would always be refused. Include tests/lib/library.h first. */
+ * corrects the checksums of most inputs, which otherwise would always be refused. */
 #ifndef ESPRESSO_TESTS_FUZZ_STATE_H
 #define ESPRESSO_TESTS_FUZZ_STATE_H
 #include "check.h"
@@ -82,8 +82,8 @@ static void state_close(void) {
 }
 
 /* The fuzz target. Byte 0 of the input selects the strategy that reads, and by bits: 0 corrects nothing, 1 keeps the
- * size, 2 takes the rest of the input as the state. Otherwise the rest changes bytes in a valid state, whose strategy
- * bit 3 selects. */
+ * size, 2 takes the input after byte 0 as the state. Without bit 2 the input changes bytes in a valid state, whose
+ * strategy bit 3 selects. */
 static inline int fuzz_state(const uint8_t *data, size_t size) {
     static state_bytes b, before, after;
     if (!state_ctx[0])
@@ -121,7 +121,7 @@ static inline int fuzz_state(const uint8_t *data, size_t size) {
                    "refused, but something changed");
         return 0;
     }
-    /* the state that was written must be read again as the same */
+    /* The state that was written must be the same when it is read again. */
     before.n = 0;
     after.at = 0;
     fuzz_check(esp_state_read(ctx, state_get, &after) == ESP_OK, "a state that was written is refused");

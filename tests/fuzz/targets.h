@@ -1,6 +1,5 @@
-/* targets.h: the fuzz targets of the planner's files. A reader must report an error with a text, or read a value that
- * is the same after it is written and read again. tests/planner/files uses them too. Include tests/lib/library.h and
- * planner/files/files.h first. */
+/* targets.h has the fuzz targets of the planner's files. A reader must report an error with a text, or read a value
+ * that is the same after it is written and read again. Include tests/lib/library.h and planner/files/files.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H
 #include "planner/files/files.h"

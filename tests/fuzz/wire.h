@@ -1,7 +1,6 @@
-/* wire.h: the fuzz target that sends arbitrary messages over the connections between ranks, to rank 0 and to others. No
- * message may crash a rank, make it write outside its memory, or complete an exchange with wrong bytes. Messages come
- * over connected sockets as in a job, but the target calls the watch thread's functions itself. Include
- * tests/lib/library.h first. */
+/* wire.h has the fuzz target that sends arbitrary messages over the connections between ranks. No message may crash a
+ * rank, make it write outside its memory, or complete an exchange with wrong bytes. Messages arrive over sockets as in
+ * a job, but the target calls the watchdog thread's functions itself. Include tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_WIRE_H
 #define ESPRESSO_TESTS_FUZZ_WIRE_H
 #include "check.h"
@@ -51,7 +50,7 @@ static void wire_open(wire *w, esp_ctx *ctx, int32_t rank) {
         w->p->conns[k].fd = pair[0];
         w->far[k] = pair[1];
     }
-    /* this rank waits in an allgather of all ranks */
+    /* This rank waits in an allgather of all ranks. */
     w->waiter = (esp__waiter){NULL, 1, 0, WIRE_WAITS / WIRE_RANKS, WIRE_WAITS, w->out + 1, 0, -2, -2};
     memset(w->out, 0xee, sizeof w->out);
     w->p->waiters = &w->waiter;
@@ -85,7 +84,7 @@ static void wire_deliver(wire *w, int32_t k, const void *data, size_t bytes) {
     wire_answers(w);
 }
 
-/* Delivers the input: as it is if `raw`, otherwise as messages. WIRE_MESSAGE bytes of the input select connection and
+/* Delivers the input unchanged if `raw`, otherwise as messages: WIRE_MESSAGE bytes of the input select connection and
  * header of each message, and its body follows. */
 static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
     if (raw) {
@@ -101,7 +100,7 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
         const uint8_t body = data[5], n = data[6];
         size_t at = sizeof m, own = data[7] % 65;
         if (data[0] & 64) m.tag = data[0] & 32 ? UINT64_MAX : UINT32_MAX;
-        if (body & 128) { /* an allgather: its members */
+        if (body & 128) { /* an allgather message has a list of members */
             const int32_t members = (int8_t)n;
             memcpy(text + at, &members, 4), at += 4;
             for (int i = 0; i < (body & 7); i++) {
@@ -114,7 +113,7 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
         memcpy(text + at, data, own), at += own;
         data += own, size -= own;
         m.bytes = at - sizeof m;
-        if (body & 8) m.bytes = (uint64_t)n << (body & 56); /* a wrong size */
+        if (body & 8) m.bytes = (uint64_t)n << (body & 56); /* a header with a wrong size */
         memcpy(text, &m, sizeof m);
         wire_deliver(w, k, text, at);
     }

@@ -1,5 +1,5 @@
-/* use_api.c: a user's program, which the tests here build outside the source tree, as C and as C++: compresses and
- * decompresses without a job, then runs a training step with one rank. Prints "ok". */
+/* use_api.c is a user's program, which the tests build outside the source tree, as C and as C++: it compresses and
+ * decompresses without a job, then runs a training step with one rank. It prints "ok". */
 #include "espresso.h"
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* use_backend.c: a rank of a job that `espresso run` starts, with backend argv[2] of plugin argv[1]. Runs three steps
- * with small integers, whose mean is exact, without and with a codec. Rank 0 prints "ok". */
+/* use_backend.c is a rank of a job that `espresso run` starts, with backend argv[2] of plugin argv[1]. It runs three
+ * steps with small integers, whose mean is exact, without and with a codec. Rank 0 prints "ok". */
 #include "espresso.h"
 #include <stdio.h>
 

@@ -1,9 +1,8 @@
-/* test_agree.c: settings that must be equal on all ranks: all ranks report the first difference, and none hangs. Ranks
- * are threads over `loop`. */
+/* test_agree.c checks settings that must be equal on all ranks: all ranks report the first difference, none hangs. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
-/* How rank 1's settings differ, and the error of all ranks (NULL: they agree). */
+/* How rank 1's settings differ, and the error that all ranks must get (NULL if they must agree). */
 typedef struct difference {
     const char *strategy, *codec, *other_strategy, *other_codec;
     uint64_t other_seed;
@@ -34,7 +33,7 @@ static void body(esp_ctx *ctx, void *user) {
     CHECK(strstr(esp_last_error(ctx), "ranks disagree: rank 0 has '"));
     CHECK(strstr(esp_last_error(ctx), "(differing ranks: 1)"));
     for (int k = 0; k < 2; k++) CHECK(strstr(esp_last_error(ctx), d->says[k]));
-    CHECK(esp_start(ctx) == ESP_E_MISMATCH); /* and again, without hanging */
+    CHECK(esp_start(ctx) == ESP_E_MISMATCH); /* a second call does not hang either */
 }
 
 static void check(difference d) { RUN_RANKS(.size = 3, .body = body, .user = &d, .config.timeout_ms = 20000); }
@@ -52,12 +51,12 @@ TEST(test_codec_and_strategy) {
                        .other_strategy = "layerwise",
                        .other_codec = topk,
                        .says = {"codec none", "codec topk:ratio=0.1"}});
-    /* the same under another name is the same */
+    /* Strategy fp32 equals a text that says the same. */
     check((difference){.strategy = "fp32",
                        .other_strategy = "espresso-strategy 1\ntensor weight 100 none flat.allreduce\n"});
 }
 
-/* With an autopilot on some ranks only, they would wait for the others' after the first steps. */
+/* If only some ranks had an autopilot, they would wait for the others after the first steps. */
 TEST(test_autopilot) {
     const char *codecs = "fp16;topk:ratio=0.1";
     check((difference){.strategy = "auto",

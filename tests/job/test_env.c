@@ -1,4 +1,4 @@
-/* test_env.c: the meaning of the launchers' environment variables, and the errors of wrong values. */
+/* test_env.c checks the meaning of the launchers' environment variables, and the errors of wrong values. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -43,7 +43,7 @@ static int clean(void **state) {
     return 0;
 }
 
-/* Sets "A=1 B=2 ..." after cleaning. */
+/* Sets "A=1 B=2 ..." after cleaning the environment. */
 static void set(const char *pairs) {
     char copy[1024], *save = NULL;
     clean(NULL);
@@ -79,7 +79,7 @@ TEST(test_launchers, clean) {
     expect("PMI_RANK=1 PMI_SIZE=2 ESPRESSO_ROOT=[::1]:5", 1, 2, "[::1]:5");
     expect("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:5", 1, 2, "h:5");
     expect("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=29500", 1, 2, "h:29501");
-    /* on one host the job's name is enough */
+    /* On one host the job's name is enough to meet. */
     snprintf(root, sizeof root, "unix:espresso-%u-ompi-77", (unsigned)getuid());
     expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=77", 1, 2, root);
     expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_ess_base_jobid=77", 1,
@@ -103,13 +103,13 @@ TEST(test_secret, clean) {
     setenv("ESPRESSO_SECRET", longest, 1);
     assert_int_equal(esp__env_where(NULL, &w), ESP_OK);
     expect_error(TWO "ESPRESSO_SECRET=hunter2hunter2x", "ESPRESSO_SECRET has 15 characters: it must have 16 to 255");
-    assert_null(strstr(esp_last_error(NULL), "hunter2")); /* no error shows it */
+    assert_null(strstr(esp_last_error(NULL), "hunter2")); /* no error shows the secret */
     expect_error(TWO "ESPRESSO_SECRET=", "ESPRESSO_SECRET has 0 characters");
     longest[255] = 'a';
     longest[256] = 0;
     setenv("ESPRESSO_SECRET", longest, 1);
     assert_int_equal(esp__env_where(NULL, &w), ESP_E_ARG);
-    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* of one rank, too */
+    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* also in a job of one rank */
 }
 
 TEST(test_mpich_ranks_share_their_parents_name, clean) {
@@ -130,11 +130,11 @@ TEST(test_order_of_launchers, clean) {
     expect(
         "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1",
         1, 2, "h:1");
-    /* Slurm started torchrun, which started us */
+    /* Slurm started torchrun, which started this rank. */
     expect("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 RANK=5 WORLD_SIZE=8 MASTER_ADDR=h MASTER_PORT=1 "
            "TORCHELASTIC_RUN_ID=none",
            5, 8, "h:2");
-    /* a batch script or a shell is no task, and two unrelated variables are no launcher */
+    /* A batch script or a shell is no task, and two unrelated variables are no launcher. */
     expect("SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, "");
     expect("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_ID=4294967291", 0, 1, "");
     expect("RANK=admiral", 0, 1, "");
@@ -160,7 +160,7 @@ TEST(test_wrong_values_are_named, clean) {
     expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=:7", "ESPRESSO_ROOT is \":7\"");
 }
 
-/* No address is known; a backend may have its own. */
+/* No address is known to meet at, but a backend may have its own. */
 TEST(test_nowhere_to_meet, clean) {
     static const struct {
         const char *pairs;
@@ -216,7 +216,7 @@ TEST(test_machine, clean) {
     assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
     assert_int_equal(esp__env_where(NULL, &b), ESP_OK);
     assert_string_equal(a.machine, b.machine);
-    assert_true(strlen(a.machine) > 30); /* the boot id is in it */
+    assert_true(strlen(a.machine) > 30); /* the default name has the boot id */
     cfg.machine = -1;
     assert_int_equal(esp__env_where(&cfg, &a), ESP_E_ARG);
     memset(longest, 'x', sizeof longest - 1);
@@ -243,7 +243,7 @@ TEST(test_overrides, clean) {
     assert_int_equal(out.cpu_workers, 3);
     assert_int_equal(out.log_level, ESP_LOG_DEBUG);
     assert_true(out.seed == 77);
-    set("ESPRESSO_CODEC= ESPRESSO_LOG=2"); /* empty is not set */
+    set("ESPRESSO_CODEC= ESPRESSO_LOG=2"); /* an empty variable counts as not set */
     assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
     assert_string_equal(out.codec, "topk");
     assert_int_equal(out.log_level, ESP_LOG_WARN);
@@ -297,7 +297,7 @@ TEST(test_progress, clean) {
     assert_non_null(strstr(esp_last_error(NULL), "esp_config.progress is \"thread\""));
 }
 
-/* A caller built against an older header has a shorter struct: what lies behind it must not be read. */
+/* A caller built against an older header has a shorter struct, whose end must not be read past. */
 TEST(test_short_config, clean) {
     esp_config cfg = ESP_ZERO, out;
     set("");
@@ -320,7 +320,7 @@ TEST(test_short_config, clean) {
                         .trace = "",
                         .stats = "",
                         .workers = ""};
-    assert_int_equal(esp__env_config(&empty, &out), ESP_OK); /* as if they were not set */
+    assert_int_equal(esp__env_config(&empty, &out), ESP_OK); /* empty variables count as not set */
     assert_true(!out.backend && !out.codec && !out.strategy && !out.plugin_path && !out.root && !out.trace &&
                 !out.stats && !out.workers);
 }

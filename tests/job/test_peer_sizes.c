@@ -1,5 +1,5 @@
-/* test_peer_sizes.c: messages with wrong sizes, ranks and members. No memory is read or written out of bounds (see the
- * address sanitizer), and nothing grows without bounds. */
+/* test_peer_sizes.c sends messages with wrong sizes, ranks and members. No memory may be read or written out of bounds
+ * (the address sanitizer checks that), and none may grow without bounds. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -9,7 +9,7 @@ static int32_t lost_rank, late_rank;
 static void on_lost(void *user, int32_t rank, int left) { (void)user, (void)left, lost_rank = rank; }
 static void on_late(void *user, int32_t rank, uint32_t tensor) { (void)user, (void)tensor, late_rank = rank; }
 
-/* Peers without threads; the connections are socket pairs, of which `other` has the other ends. */
+/* Opens peers without threads on socket pairs, whose other ends are in `other`. */
 static esp__peers *open_peers(int32_t rank, int other[SIZE]) {
     esp__where w = {.rank = rank, .size = SIZE};
     const esp__peers_events ev = {NULL, on_lost, on_late, NULL, NULL};
@@ -40,11 +40,11 @@ TEST(test_body_sizes) {
     assert_int_equal(write(other[0], &m, sizeof m), sizeof m);
     assert_int_equal(write(other[0], data, 1000), 1000);
     assert_int_equal(esp__conn_read(NULL, c, ESP__BODY_MOST), 0);
-    assert_true(c->body_cap <= ESP__BODY_FIRST); /* of the half GiB that it announced */
+    assert_true(c->body_cap <= ESP__BODY_FIRST); /* though the message announced half a GiB */
     esp__conn_free(NULL, c);
     close_peers(p, other);
 
-    p = open_peers(1, other); /* a true size: the message comes as it was sent */
+    p = open_peers(1, other); /* with the true size, the message arrives unchanged */
     c = &p->conns[0];
     m.bytes = sizeof data;
     assert_int_equal(write(other[0], &m, sizeof m), sizeof m);
@@ -69,7 +69,7 @@ TEST(test_body_sizes) {
     close_peers(p, other);
 }
 
-/* Packed data is unpacked to the original, and wrong data is refused: every shorter text, and every wrong run. */
+/* Packed data is unpacked to the original, and every truncated text and every wrong run is refused. */
 TEST(test_packed) {
     static uint8_t data[3000], packed[2 * sizeof data], out[sizeof data + 1];
     static const uint64_t eaches[] = {1, 4, 24, 56, 300, 1000, 3000};
@@ -89,7 +89,7 @@ TEST(test_packed) {
         assert_false(esp__unpack(packed, bytes, out, each, all - 1));
         packed[bytes] = 1;
         assert_false(esp__unpack(packed, bytes + 1, out, each, all));
-        for (uint64_t i = 0; i < bytes; i += 37) { /* whatever comes, nothing is written outside */
+        for (uint64_t i = 0; i < bytes; i += 37) { /* no input makes it write out of bounds */
             const uint8_t was = packed[i];
             packed[i] = (uint8_t)(was ^ (1u << i % 8));
             esp__unpack(packed, bytes, out, each, all);
@@ -97,7 +97,7 @@ TEST(test_packed) {
         }
         assert_int_equal(out[all], 0xee);
     }
-    memset(data, 0, sizeof data); /* all ranks send the same */
+    memset(data, 0, sizeof data); /* equal data of all ranks is packed to few bytes */
     assert_true(esp__pack(data, 10, sizeof data, packed) < 30);
     assert_true(esp__unpack(NULL, 0, out, 0, 0));
 }
@@ -123,23 +123,23 @@ TEST(test_gather) {
                          four[] = {4, 0, 1, 2, 1};
     int other[SIZE], taken = 0;
     esp__peers *p = open_peers(0, other);
-    assert_false(gather(p, all, 2, 0, 0, 2));              /* not even a length */
+    assert_false(gather(p, all, 2, 0, 0, 2));              /* too short for a length */
     assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8)); /* fewer members than announced */
     assert_false(gather(p, negative, 12, tag_of(negative, 12), 0, 12));
     assert_false(gather(p, many, 12, tag_of(many, 12), 0, 12));
     assert_false(gather(p, beyond, 16, tag_of(beyond, 16), 0, 16));
     assert_false(gather(p, below, 16, tag_of(below, 16), 0, 16));
     assert_false(gather(p, four, 20, tag_of(four, 20), 0, 20));
-    assert_false(gather(p, others, 12, tag_of(others, 12), 0, 12));          /* not a member */
-    assert_false(gather(p, all, 16, tag_of(all, 16) + 1, 0, 16));            /* another set's tag */
-    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16 + (1ull << 29))); /* 3 ranks: 1.5 GiB */
-    assert_null(p->exchanges);                                               /* none of these began one */
+    assert_false(gather(p, others, 12, tag_of(others, 12), 0, 12));          /* the sender is not a member */
+    assert_false(gather(p, all, 16, tag_of(all, 16) + 1, 0, 16));            /* the tag of another set of ranks */
+    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16 + (1ull << 29))); /* half a GiB from each of 3 ranks */
+    assert_null(p->exchanges);                                               /* no message has begun an exchange */
     assert_true(gather(p, all, 16, tag_of(all, 16), 0, 16));
-    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16)); /* twice */
+    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16)); /* refuses the same part a second time */
     for (uint64_t seq = 1; seq < 100000; seq++) taken += gather(p, all, 16, tag_of(all, 16), seq, 16);
     assert_int_equal(taken, ESP__EXCHANGES_EACH * SIZE - 1);
     assert_int_equal(p->n_exchanges, ESP__EXCHANGES_EACH * SIZE);
-    for (int i = 0; i < 1000; i++) { /* final messages: one counts */
+    for (int i = 0; i < 1000; i++) { /* only one of many final messages counts */
         esp__conn *c = &p->conns[1];
         c->head = (esp__msg){ESP__MSG_FINAL, 1, 0, 0, 1000};
         c->body = (uint8_t *)esp__alloc(NULL, 1000);
@@ -181,14 +181,14 @@ TEST(test_wild_ranks) {
                     assert_true(late_rank == -99 || (late_rank >= -1 && late_rank < SIZE));
                     assert_true(lost_rank == -99 || (lost_rank >= 0 && lost_rank < SIZE));
                     assert_true(w.failed >= -2 && w.failed < SIZE && w.missing >= -2 && w.missing < SIZE);
-                    assert_true(!w.done || w.failed != -2); /* no data came */
+                    assert_true(!w.done || w.failed != -2); /* the exchange must not succeed without data */
                     p->waiters = NULL;
                     c->body = NULL;
                     close_peers(p, other);
                 }
 }
 
-/* An exchange that cannot be sent is an error of the caller, before anything is sent. */
+/* An exchange that is too large to send fails before anything is sent. */
 TEST(test_too_much) {
     int other[SIZE];
     esp__peers *p = open_peers(1, other);
@@ -199,21 +199,21 @@ TEST(test_too_much) {
     close_peers(p, other);
 }
 
-/* Rank 0 answers with texts of its own: shorter than this rank's, and without an end. */
-enum { OWN = 4096 }; /* of this rank's text and its end */
+/* Plays a hostile rank 0, whose answers have texts that are shorter than this rank's or lack their end. */
+enum { OWN = 4096 }; /* bytes of this rank's text and its end */
 static void *hostile_hub(void *arg) {
     int fd = *(int *)arg;
     for (int round = 0; round < 3; round++) {
         esp__msg m;
         static uint8_t body[SIZE * OWN + 64], packed[2 * sizeof body];
-        uint64_t d[SIZE][2]; /* hash, lines */
+        uint64_t d[SIZE][2]; /* hash and number of lines of each rank */
         uint64_t each;
         while (recv(fd, &m, sizeof m, MSG_WAITALL) < 0) poll(NULL, 0, 1);
         for (uint64_t got = 0; got < m.bytes;) {
             ssize_t n = recv(fd, body + got, m.bytes - got, 0);
             if (n > 0) got += (uint64_t)n;
         }
-        each = m.bytes - 4; /* its own part: digest, status, text */
+        each = m.bytes - 4; /* a rank's part: digest, status, text */
         m.type = ESP__MSG_SHARED;
         memset(body, 'x', sizeof body); /* no newline, no NUL */
         if (round == 1) memset(body, 0, sizeof body);

@@ -1,5 +1,5 @@
-/* test_peers.c: meeting, exchanges and leaving, with threads as ranks (also for the thread sanitizer). Deaths are in
- * tests/jobs/faults. */
+/* test_peers.c checks how ranks meet, exchange data and leave, with threads as ranks. tests/jobs/faults has ranks that
+ * die. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -12,7 +12,7 @@ typedef struct job {
     int32_t size, victim;
     uint32_t timeout_ms;
     void (*body)(rank_t *);
-    test_exchange all; /* its barrier; its allgather where use_oob is set */
+    test_exchange all; /* a barrier; an allgather if use_oob is set */
     bool use_oob;
 } job;
 
@@ -21,11 +21,11 @@ struct rank_t {
     test_member member;
     int32_t rank, says_rank, says_size;
     esp__peers *p;
-    esp_status status; /* of open, or what the body stores */
+    esp_status status; /* status of open, or the body's result */
     char error[ESP__ERROR_MAX];
     int32_t lost_rank, lost_left, late_rank;
     uint32_t late_tensor;
-    int32_t waits_for; /* -2: not waiting */
+    int32_t waits_for; /* rank it waits for; -2 if it waits for none */
     char *collected[MAX_RANKS];
     uint64_t collected_bytes[MAX_RANKS];
     pthread_mutex_t lock;
@@ -124,7 +124,7 @@ static void run(int32_t size, void (*body)(rank_t *)) {
     expect_statuses(t, size, ESP_OK);
 }
 
-/* Waits until a callback has set *value, and checks it and what came with it. */
+/* Waits until a callback has set *value, and checks it and the callback's other arguments. */
 static int await(rank_t *t, int32_t *value, int32_t want, int32_t want_left, uint32_t want_tensor) {
     int ok;
     pthread_mutex_lock(&t->lock);
@@ -164,8 +164,8 @@ TEST(test_allgather) {
     run(7, body_all);
 }
 
-/* Machines of two ranks: each pair exchanges at its own pace, then all do (rank 0 serves every exchange, so it must
- * leave last). */
+/* Machines have two ranks: each pair exchanges at its own pace, then all ranks do. Rank 0 serves every exchange, so it
+ * must leave last. */
 static void body_sets(rank_t *t) {
     int32_t pair[2] = {t->rank & ~1, t->rank | 1}, column[3] = {t->rank % 2, t->rank % 2 + 2, t->rank % 2 + 4};
     int rounds = 20 * (1 + t->rank / 2);
@@ -236,7 +236,7 @@ TEST(test_by_callers_allgather) {
     expect_statuses(t, 4, ESP_E_MISMATCH);
 }
 
-/* Several hosts: the invitation's addresses must be usable. Here all lie on this host. */
+/* On several hosts, the invitation's addresses must be usable. In this test all are on one host. */
 TEST(test_invitation_over_tcp) {
     esp__invitation inv;
     esp__peers p;
@@ -263,7 +263,7 @@ TEST(test_missing_rank_is_named) {
     rank_t t[MAX_RANKS];
     job_init(&j, t, 4, body_none);
     j.timeout_ms = 300;
-    j.size = 3; /* of 4: rank 3 never starts */
+    j.size = 3; /* one of 4 ranks, rank 3, never starts */
     job_run(&j, t);
     expect_statuses(t, 3, ESP_E_TIMEOUT);
     for (int32_t r = 0; r < 3; r++) assert_non_null(strstr(t[r].error, "missing rank 3."));
@@ -347,7 +347,7 @@ TEST(test_unknown_peers_are_ignored) {
     job_init(&j, t, 2, body_all);
     pthread_create(&other, NULL, rank_main, &t[0]);
     for (int i = 0; i < 3; i++) pthread_create(&noisy[i], NULL, noise_main, &x[i]);
-    poll(NULL, 0, 50); /* they connect before all ranks have met */
+    poll(NULL, 0, 50); /* the peers connect before all ranks have met */
     rank_main(&t[1]);
     pthread_join(other, NULL);
     for (int i = 0; i < 3; i++) pthread_join(noisy[i], NULL);
@@ -382,7 +382,7 @@ TEST(test_rank_0_leaves_first) {
     for (int i = 0; i < 20; i++) run(3, body_hub_leaves);
 }
 
-/* A rank leaves without error, then one after an error: the others are notified of both, whichever ranks they are. */
+/* A rank leaves without error, then another one after an error: the others are notified of both, whichever they are. */
 static void body_leave_after_error(rank_t *t) {
     const int32_t failing = t->j->victim;
     const int32_t first = (failing + 1) % t->j->size;
@@ -444,17 +444,17 @@ static void body_chain(rank_t *t) {
 }
 TEST(test_late_rank_behind_a_chain) { run(4, body_chain); }
 
-/* All wait in a circle: no failed rank is found. */
+/* If all ranks wait in a circle, none is found to have failed. */
 static void body_circle(rank_t *t) {
     set_waits_for(t, (t->rank + 1) % 3);
     pthread_barrier_wait(&t->j->all.barrier);
-    esp__peers_suspect(t->p, t->waits_for, 7); /* all at once */
+    esp__peers_suspect(t->p, t->waits_for, 7); /* all ranks suspect at once */
     await(t, &t->late_rank, -1, 0, 0);
     pthread_barrier_wait(&t->j->all.barrier);
 }
 TEST(test_circle_of_waits) { run(3, body_circle); }
 
-/* A second context may open at the same place right after the first. */
+/* A second context may open at the same address right after the first. */
 static void body_reopen(rank_t *t) {
     esp__where w = {0};
     esp_config cfg = ESP_ZERO;

@@ -1,5 +1,5 @@
-/* test_secret.c: who may join a meeting: ranks with the job's secret, and nobody else. Ranks are threads (also for the
- * thread sanitizer). Floods of hostile connections are in tests/jobs/faults/test_hostile.c. */
+/* test_secret.c checks that only ranks with the job's secret can join a meeting. Ranks are threads.
+ * tests/jobs/faults/test_hostile.c has floods of hostile connections. */
 /* runs: quiet slow tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -10,7 +10,7 @@ static const char ours[] = "correct horse battery", theirs[] = "Tr0ub4dor&3 and 
 
 typedef struct rank_t {
     const char *root, *secret;
-    test_member member; /* of an allgather of the caller, where it has one */
+    test_member member; /* the rank's part in the caller's allgather, if any */
     int32_t rank, size;
     uint32_t timeout_ms;
     esp_status status;
@@ -39,7 +39,7 @@ static void *rank_main(void *arg) {
         t->status = esp__peers_allgather(p, NULL, 0, &in, out, sizeof in);
         for (int32_t r = 0; r < t->size; r++)
             if (out[r] != (uint64_t)r + 1) t->status = ESP_E_CORRUPT;
-        if (p->secret[0]) t->status = ESP_E_CORRUPT; /* it must not stay in memory */
+        if (p->secret[0]) t->status = ESP_E_CORRUPT; /* the secret must not stay in memory */
     }
     esp__peers_close(p, NULL, 0, NULL, NULL);
     return NULL;
@@ -112,7 +112,7 @@ TEST(test_meeting_goes_on) {
     for (int r = 0; r < 3; r++) ended(&t[r], ESP_OK, "");
 }
 
-/* Over the caller's allgather: a job without a secret gets one, which only its ranks know. Where rank 0 has one in its
+/* Over the caller's allgather, a job without a secret gets one that only its ranks know. If rank 0 has one in its
  * environment, all others must have it too. */
 TEST(test_callers_allgather) {
     static const struct {
@@ -133,7 +133,7 @@ TEST(test_callers_allgather) {
         for (int r = 0; r < 2; r++) start(&t[r]);
         ended(&t[1], good ? ESP_OK : ESP_E_MISMATCH, kinds[k].says_one);
         ended(&t[0], good ? ESP_OK : ESP_E_TIMEOUT, kinds[k].says_zero);
-        memcpy(&inv, area.board, sizeof inv); /* what rank 0 sent last */
+        memcpy(&inv, area.board, sizeof inv); /* rank 0's last message */
         exchange_close(&area);
         assert_int_equal(strlen(inv.secret), kinds[k].zero ? 0 : 48);
         assert_int_equal(strspn(inv.secret, "0123456789abcdef"), strlen(inv.secret));
@@ -150,7 +150,7 @@ TEST(test_replay) {
     start(&t[0]);
     fd = hello_connect(t[0].root, 5000);
     assert_int_equal(hello_as(fd, 1, 2, ours, sent, answer, sizeof answer), ESP__MSG_PROOF);
-    assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_WELCOME); /* it is rank 1 for rank 0 */
+    assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_WELCOME); /* rank 0 accepts it as rank 1 */
     close(fd);
     pthread_join(t[0].thread, NULL);
 
@@ -163,14 +163,14 @@ TEST(test_replay) {
     assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
     assert_non_null(strstr(answer, "ESPRESSO_SECRET differs"));
     close(fd);
-    fd = hello_connect(t[0].root, 5000); /* with a wrong job number, it is no rank of this job */
+    fd = hello_connect(t[0].root, 5000); /* a wrong job number is refused */
     assert_int_equal(hello_as(fd, 1, 2, theirs, unused, answer, sizeof answer), ESP__MSG_REFUSE);
     close(fd);
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 }
 
-/* The code covers every byte: any changed byte is refused. */
+/* The authentication code covers every byte: any changed byte is refused. */
 TEST(test_every_byte_counts) {
     esp__peers p;
     esp__hello k;
@@ -186,7 +186,7 @@ TEST(test_every_byte_counts) {
     assert_true(esp__challenge_make(&p, &ch));
     assert_true(esp__response_make(&p, &k, &ch, &h));
     assert_true(esp__code_check(&p, 0, &k, &ch, &h, h.code));
-    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* sent back, it does not prove rank 0 */
+    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* as rank 0's proof, the same code is refused */
     for (int part = 0; part < 3; part++)
         for (size_t i = 0; i < bytes[part]; i++) {
             parts[part][i] ^= 1;
@@ -200,7 +200,7 @@ TEST(test_every_byte_counts) {
 /* Another process listens at the address and answers like rank 0, but does not know the secret. */
 typedef struct impostor {
     int listener;
-    uint32_t type; /* of its second message */
+    uint32_t type; /* type of its second message */
     const char *text;
 } impostor;
 static void *impostor_main(void *arg) {
@@ -226,7 +226,7 @@ static void *impostor_main(void *arg) {
                                   : hello_message(x->type, x->text, strlen(x->text));
     if (x->type == ESP__MSG_REFUSE) b.data[offsetof(esp__msg, rank)] = 0x85, memset(b.data + 5, 0xff, 3);
     hello_send(fd, &b);
-    hello_receive(fd, heard, sizeof heard); /* until the other side closes */
+    hello_receive(fd, heard, sizeof heard); /* waits until the other side closes */
     close(fd);
     return NULL;
 }
@@ -255,8 +255,8 @@ TEST(test_impostor) {
     }
 }
 
-/* A rank of another version gets that error. On a Unix socket it is of this user, and the meeting ends; over TCP it
- * continues. */
+/* A rank with another library version gets that error. On a Unix socket, where only this user can connect, the meeting
+ * ends; over TCP it continues. */
 TEST(test_versions) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[2];
@@ -270,7 +270,7 @@ TEST(test_versions) {
         p.size = 2;
         esp__hello_make(&p, 0, &k);
         memset(k.version, 0, sizeof k.version);
-        memcpy(k.version, "0.1.0\a", 6); /* what an older library sends first */
+        memcpy(k.version, "0.1.0\a", 6); /* an older library's first bytes */
         b = hello_message(ESP__MSG_HELLO, &k, sizeof k);
         ranks_init(t, 2, test_root(tcp), ours);
         start(&t[0]);
@@ -285,7 +285,7 @@ TEST(test_versions) {
     }
 }
 
-/* A process of another user: rank 0 refuses it, and no rank accepts it as rank 0. */
+/* For a process of another user: rank 0 refuses it, and no rank accepts it as rank 0. */
 TEST(test_other_users) {
     rank_t t[2];
     char answer[4096];
@@ -300,10 +300,10 @@ TEST(test_other_users) {
         int fd, heard;
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         fd = hello_connect(t[0].root, 5000);
-        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* it even knows the secret */
+        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* this process even knows the secret */
         _exit(fd < 0 ? 4 : heard);
     }
-    assert_int_equal(child_wait(child), 0); /* its connection was closed */
+    assert_int_equal(child_wait(child), 0); /* the child's connection was closed */
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 
@@ -335,7 +335,7 @@ TEST(test_who_can_reach) {
     esp__roots roots;
     int fd;
     for (size_t i = 0; i < sizeof local / sizeof *local; i++) {
-        if ((fd = esp__listen(local[i], &error)) < 0 && strstr(local[i], "::1")) continue; /* no IPv6 here */
+        if ((fd = esp__listen(local[i], &error)) < 0 && strstr(local[i], "::1")) continue; /* this host has no IPv6 */
         assert_true(fd >= 0);
         assert_false(esp__open_to_all(fd));
         close(fd);
@@ -363,7 +363,7 @@ static void *opener_main(void *arg) {
     return NULL;
 }
 TEST(test_warning) {
-    for (int kind = 0; kind < 3; kind++) { /* open to all; open to all with a secret; local */
+    for (int kind = 0; kind < 3; kind++) { /* open to all; open with a secret; local only */
         char root[64];
         opener o[2];
         esp_host host = {.struct_size = sizeof host, .log = on_log};

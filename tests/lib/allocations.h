@@ -1,4 +1,4 @@
-/* allocations.h: counts the allocations of a test program, by functions that replace malloc and call glibc's.
+/* allocations.h counts the allocations of a test program, by functions that replace malloc and call glibc's.
  * COUNTS_ALLOCATIONS is 0 with other C libraries, and with sanitizers, which have their own allocator. */
 #ifndef TEST_ALLOCATIONS_H
 #define TEST_ALLOCATIONS_H

@@ -1,4 +1,4 @@
-/* defaults.c: settings of every test and of the command that tests start. */
+/* defaults.c has settings of every test and of the command that tests start. */
 #include <stdlib.h>
 
 /* Tests have small tensors, which built-in strategies must compress anyway, unless a test sets the variable itself. */

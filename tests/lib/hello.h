@@ -1,4 +1,4 @@
-/* hello.h: connects to rank 0 and sends arbitrary messages, for tests of how ranks connect. */
+/* hello.h connects to rank 0 and sends arbitrary messages, for tests of how ranks connect. */
 #ifndef TEST_HELLO_H
 #define TEST_HELLO_H
 #include "espresso_impl/job/peers.h"
@@ -9,7 +9,7 @@ typedef struct hello_bytes {
     size_t n;
 } hello_bytes;
 
-/* Connects to `root`, tries for `ms` milliseconds. Returns a blocking socket with a timeout of 20 s, or -1. */
+/* Connects to `root`, and retries for `ms` milliseconds. Returns a blocking socket with a timeout of 20 s, or -1. */
 static inline int hello_connect(const char *root, int ms) {
     const char *error = "";
     esp__addr a;
@@ -47,8 +47,8 @@ static inline uint32_t hello_receive(int fd, void *body, size_t cap) {
     return m.type;
 }
 
-/* Connects as rank `rank` of `size` would with that secret ("" for none). Stores both messages in `sent`. Returns the
- * type of the answer. */
+/* Connects as rank `rank` of `size` with that secret ("" for none). Stores both messages in `sent`. Returns the type of
+ * the answer. */
 static inline uint32_t hello_as(int fd, int32_t rank, int32_t size, const char *secret, hello_bytes sent[2],
                                 char *answer, size_t cap) {
     esp__peers p;

@@ -1,4 +1,4 @@
-/* library.h: the library's headers, also internal ones. Tests link objects in which internal functions are external. */
+/* library.h includes the library's headers, also internal ones, whose functions are external in tests' objects. */
 #ifndef TEST_LIBRARY_H
 #define TEST_LIBRARY_H
 #ifndef ESP__FN

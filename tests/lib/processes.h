@@ -1,4 +1,4 @@
-/* processes.h: ranks as processes that may be killed or stopped, and memory that they share with the test. */
+/* processes.h runs ranks as processes that may be killed or stopped, and shares memory between them and the test. */
 #ifndef TEST_PROCESSES_H
 #define TEST_PROCESSES_H
 #include "tests/lib/test.h"
@@ -8,11 +8,11 @@ enum { MAX_PROCS = 8, NOBODY = -9 };
 
 /* The report of one rank. */
 typedef struct report {
-    atomic_int ready;           /* has reached the situation under test                         */
-    atomic_int lost, straggler; /* named by callbacks, or NOBODY                             */
+    atomic_int ready;           /* has reached the situation under test */
+    atomic_int lost, straggler; /* ranks named by callbacks, or NOBODY */
     atomic_int lost_left;
     atomic_uint straggler_tensor;
-    atomic_int status; /* of the call under test, 1 until it returns                   */
+    atomic_int status; /* status of the call under test, 1 until it returns */
     atomic_ullong noticed_ns, returned_ns, closed_ns;
     atomic_int other; /* free for the test                                            */
     char text[1024];
@@ -55,7 +55,7 @@ static inline void procs_start_all(procs *p, void (*body)(procs *, int32_t)) {
     for (int32_t r = 0; r < p->size; r++) procs_start(p, r, body);
 }
 
-/* Waits until a member of all reports, except that of rank `except`, is not `from`. Gives 0 after 30 s. */
+/* Waits until a member of all reports, except that of rank `except`, is not `from`. Returns 0 after 30 s. */
 #define PROCS_AWAIT(p, member, from, except)                                                                           \
     __extension__({                                                                                                    \
         uint64_t end_ = esp__now_ns() + 30000000000u;                                                                  \

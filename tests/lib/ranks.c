@@ -1,4 +1,4 @@
-/* ranks.c: see test.h, "ranks as threads". */
+/* ranks.c runs ranks as threads (see test.h). */
 #include "tests/lib/test.h"
 
 atomic_int failures;

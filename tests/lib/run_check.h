@@ -1,4 +1,4 @@
-/* run_check.h: runs `espresso plugins --check SPEC` inside a test. */
+/* run_check.h runs `espresso plugins --check SPEC` inside a test. */
 #ifndef TEST_RUN_CHECK_H
 #define TEST_RUN_CHECK_H
 #include "tests/lib/test.h"

@@ -1,4 +1,4 @@
-/* test.c: the list of a program's tests, and functions that tests share: see test.h. */
+/* test.c has the list of a program's tests, and functions that tests share (see test.h). */
 #include "tests/lib/test.h"
 #include <arpa/inet.h>
 #include <sys/prctl.h>

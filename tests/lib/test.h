@@ -1,10 +1,9 @@
-/* test.h: every test program includes it before anything else.
+/* test.h declares tests and their helpers. Every test program includes it before anything else.
  *
  *     TEST(adds_up) { assert_int_equal(1 + 1, 2); }
  *     TEST(writes_a_file, make_folder, remove_folder) { ... }     with functions that run before and after it
  *
- * All TESTs run in the order of the file, by cmocka. main is in main.c, unless the program has its own, which returns
- * test_main(). */
+ * cmocka runs all TESTs in the order of the file. main is in main.c, or in a program whose main returns test_main(). */
 #ifndef TEST_H
 #define TEST_H
 #ifndef _GNU_SOURCE
@@ -46,7 +45,7 @@
     __attribute__((constructor)) static void test_group_is(void) { test_group((test_around){__VA_ARGS__}); }
 
 typedef struct test_around {
-    int (*before)(void **), (*after)(void **); /* may be NULL */
+    int (*before)(void **), (*after)(void **); /* either may be NULL */
 } test_around;
 void test_add(const char *name, void (*body)(void **), test_around around);
 void test_group(test_around around);
@@ -59,10 +58,10 @@ int test_main(void); /* returns the exit status */
         skip();                                                                                                        \
     } while (0)
 
-/* How often a test repeats itself with other random numbers: n with TEST_ALL (make test-all), otherwise a quarter. */
+/* Returns how often a test repeats itself with new random numbers: n with TEST_ALL (make test-all), else n / 4. */
 static inline unsigned test_repeats(unsigned n) { return getenv("TEST_ALL") ? n : (n + 3) / 4; }
 
-/* The path of `file` in make's build folder, valid until the next call. */
+/* Returns the path of `file` in make's build folder, valid until the next call. */
 static inline const char *built(const char *file) {
     static char path[4096];
     const char *build = getenv("ESPRESSO_BUILD");
@@ -72,7 +71,7 @@ static inline const char *built(const char *file) {
 
 static inline double test_seconds(void) { return (double)esp__now_ns() * 1e-9; }
 
-/* Random numbers with the state `seed`: the upper half of a linear congruential generator, and splitmix64. */
+/* Return random numbers: the upper half of a linear congruential generator with state `seed`, and splitmix64. */
 static inline uint32_t test_random32(uint64_t *seed) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(*seed >> 32);
@@ -84,10 +83,10 @@ static inline uint64_t test_random64(uint64_t *seed) {
     return z ^ z >> 31;
 }
 
-/* The number of files in the folder whose names contain `part`. */
+/* Returns the number of files in the folder whose names contain `part`. */
 int test_count_files(const char *folder, const char *part);
 
-/* Makes and removes a temporary folder, for TEST and TEST_GROUP. in_folder() gives a path, for eight calls. */
+/* Make and remove a temporary folder, for TEST and TEST_GROUP. in_folder() gives a path, valid for eight more calls. */
 int folder_make(void **state);
 int folder_remove(void **state);
 const char *in_folder(const char *name);
@@ -97,14 +96,14 @@ char *file_text(const char *path);
 /* Counts `what` in the text. A NULL text has none. */
 int count_of(const char *text, const char *what);
 
-/* An unused address for esp_config.root: a Unix socket, or a port of this host. Valid until the next call. */
+/* Returns an unused address for esp_config.root: a Unix socket or a port of this host, valid until the next call. */
 const char *test_root(bool tcp);
 
-/* Zeroed memory, shared with child processes. */
+/* Returns zeroed memory that child processes share. */
 void *test_shared(size_t bytes);
 
-/* fork() for a child that ends with its parent, or after `seconds`. It must end by _exit, since functions of cmocka and
- * the sanitizers run at exit. */
+/* Forks a child that ends with its parent, or after `seconds`. It must end by _exit, since functions of cmocka and the
+ * sanitizers run at exit. */
 pid_t child_fork(unsigned seconds);
 /* Waits for a child. Returns its exit status, or minus the signal that ended it. */
 int child_wait(pid_t child);
@@ -112,11 +111,11 @@ int child_wait(pid_t child);
 /* Runs `body` in n threads, the k-th with arg + k * bytes, and waits for them. */
 void run_threads(int n, void *(*body)(void *), void *arg, size_t bytes);
 
-/* Host memory, for esp_host.alloc and .free_. */
+/* Allocate and free host memory, for esp_host.alloc and .free_. */
 void *test_host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);
 void test_host_free(void *user, esp_device d, void *p, uint64_t bytes);
 
-/* Element i of a tensor with that dtype: F32, F16 or BF16. */
+/* Read and set element i of a tensor with that dtype: F32, F16 or BF16. */
 float test_value(esp_dtype d, const void *data, uint64_t i);
 void test_value_set(esp_dtype d, void *data, uint64_t i, float x);
 
@@ -147,26 +146,26 @@ esp_status exchange_allgather(void *member, const void *in, void *out, uint64_t 
 
 /* Adds a tensor of floats. Returns its id. */
 uint32_t tensor_add(esp_ctx *ctx, const char *name, uint64_t count);
-/* Is `word` in the last error? Prints both if not. */
+/* Returns true if `word` is in the last error; else prints both. */
 bool error_has(const esp_ctx *ctx, const char *word);
 /* CHECKs that this rank has the same bytes as rank 0. */
 void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
 
 typedef struct test_job {
-    int32_t size, per_machine; /* ranks; ranks on each machine, 0 for all           */
-    const int32_t *machines;   /* instead: each rank's machine, from 1               */
-    const char *const *places; /* instead: each rank's place                         */
-    esp_config config;         /* of all ranks, without rank and machine             */
+    int32_t size, per_machine; /* number of ranks; ranks per machine (0: all on one) */
+    const int32_t *machines;   /* or, in its place, each rank's machine, from 1 */
+    const char *const *places; /* or, in its place, each rank's place */
+    esp_config config;         /* for all ranks, without rank and machine */
     void (*body)(esp_ctx *ctx, void *user);
     void *user;
-    esp_status open_status[64]; /* of each rank */
+    esp_status open_status[64]; /* result of each rank's esp_open */
 } test_job;
 
 /* Opens all ranks as threads, runs `body` in each, and closes them. */
 void test_run(test_job *j);
-/* The same. Returns the number of ranks that did not open, and of failed CHECKs. By default, logs errors only. */
+/* Like test_run, but returns how many ranks did not open and CHECKs failed. By default, logs only errors. */
 int test_run_failures(test_job *j);
-/* The same, as RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). Fails the test if a rank or a CHECK failed. */
+/* Used as RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). Fails the test if a rank or a CHECK failed. */
 #define RUN_RANKS(...) test_run_well(&(test_job){__VA_ARGS__})
 void test_run_well(test_job *j);
 #endif

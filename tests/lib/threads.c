@@ -1,5 +1,5 @@
-/* threads.c: pthread_create of tests is redirected to this file (ld's --wrap), which leaves a mark for run.sh. A test
- * that starts threads must mention tsan in its line "runs:". */
+/* threads.c replaces pthread_create in tests (ld's --wrap) and leaves a mark for run.sh: a test that starts threads
+ * must mention tsan in its line "runs:". */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
-/* device_memory.h: the collectives of backend nccl on host and device memory, against plain arithmetic, by the tests of
- * all backends. Where `on_device` is set, their buffers are copied to the device and back. For the stand-in and for a
- * real GPU. */
+/* device_memory.h runs the tests of all backends on backend nccl, with host and device memory. If `on_device` is set,
+ * buffers are copied to the device and back. It serves the stand-in and a real GPU. */
 #ifndef NCCL_DEVICE_MEMORY_H
 #define NCCL_DEVICE_MEMORY_H
 #include "tests/backends/ranks.h"
@@ -38,7 +37,7 @@ static esp_status wait_on_stream(ranks_me *me, nccl_comm *m, const esp_coll *c, 
     nccl_leave(m);
     return st;
 }
-/* A copy of a buffer on the device. The memory behind it, of the same size, must not change. */
+/* Copies a buffer to the device. Memory of the same size after the copy must not change. */
 static unsigned long long device_take(nccl_comm *m, const void *from, uint64_t bytes) {
     unsigned long long at = 0;
     nccl_enter(m);
@@ -88,7 +87,7 @@ static esp_status coll_on_device(ranks_me *me, nccl_comm *m, const esp_coll *cal
     nccl_leave(m);
     return st;
 }
-/* In place of ranks_coll. */
+/* Replaces ranks_coll. */
 static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c) {
     nccl_comm *m = (nccl_comm *)comm;
     if (!on_device) return ranks_coll(me, comm, c);
@@ -99,7 +98,7 @@ static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c)
 #define RANKS_COLL coll_where_wanted
 #include "tests/backends/collectives.h"
 
-/* As esp_shrink does: aborts a sum that not all ranks have begun, closes the comm, and opens a new one, which works on
+/* Like esp_shrink, aborts a sum that not all ranks have begun, closes the comm, and opens a new one, which works on
  * registered memory. */
 static inline void shrinks_and_reopens(ranks_me *me) {
     const uint64_t bytes = 1000 * sizeof(float);
@@ -124,7 +123,7 @@ static inline void shrinks_and_reopens(ranks_me *me) {
         if (turn && wait_on_stream(me, m, &c, stream)) ranks_fail(me, "a sum of the new comm: %s", ranks_said);
         if (!turn) pthread_barrier_wait(&me->shared->barrier[0]); /* only rank 0 has begun the sum */
         if (!turn) me->b->abort(m);
-        m->library->cuStreamSynchronize(stream); /* without the lock, for which abort() may wait */
+        m->library->cuStreamSynchronize(stream); /* abort() may wait for the lock, so do not hold it */
         me->b->dereg(m, known);
         device_give(m, at, x, bytes);
         if (turn && !(x[999] == (float)(me->size * (me->size + 1) / 2)))
@@ -136,7 +135,7 @@ static inline void shrinks_and_reopens(ranks_me *me) {
     }
 }
 
-/* Runs `fn` on `n` ranks. NULL, or why it failed. */
+/* Runs `fn` on `n` ranks. Returns NULL, or why it failed. */
 static const char *run_nccl(const char *params, int32_t n, int32_t per_machine, ranks_fn fn, int device) {
     on_device = device;
     const char *why =

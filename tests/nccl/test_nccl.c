@@ -1,6 +1,6 @@
-/* test_nccl.c: backend nccl against a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of
- * memory, what it calls, with which counts, in which groups and on which streams. This is not NCCL: test_nccl_gpu.c is,
- * where a GPU is. */
+/* test_nccl.c tests backend nccl over a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of
+ * memory, which functions it calls, with which counts, in which groups and on which streams. test_nccl_gpu.c tests it
+ * over NCCL itself. */
 /* runs: quiet slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
@@ -16,7 +16,7 @@ static void host_memory(void) { every_kind(0); }
 static void device_memory(void) { every_kind(1); }
 TEST(collectives_host) { with("new", host_memory); }
 TEST(collectives_device) { with("new", device_memory); }
-/* gather and alltoall by sends and receives */
+/* Runs gather and alltoall, which are sends and receives. */
 static void by_messages(void) {
     for (int device = 0; device < 2; device++) {
         wants(run_nccl("", 3, 0, few, device));
@@ -25,8 +25,8 @@ static void by_messages(void) {
 }
 TEST(collectives_old) { with("old", by_messages); }
 
-/* The calls of NCCL: one where there is one for the collective; a group of calls for unequal parts and for functions
- * that older versions lack. */
+/* Expects one call of NCCL if it has the collective, else a group of calls: for unequal parts, and for functions that
+ * older versions lack. */
 static int old_version;
 static void calls(ranks_me *me) {
     static const struct {
@@ -94,10 +94,10 @@ static void registers(ranks_me *me) {
         ranks_fail(me, "%d of %d buffers lie in registered memory", fake.registered() - before, 4 * (int)me->size);
     pthread_barrier_wait(&me->shared->barrier[0]);
     if (!old_version && !known) ranks_fail(me, "nothing is registered");
-    if (me->rank == 0) fake.fails("ncclCommRegister", 0, 1); /* that memory is used all the same */
+    if (me->rank == 0) fake.fails("ncclCommRegister", 0, 1); /* unregistered memory works, too */
     if (me->b->reg(m, &own, &again)) ranks_fail(me, "reg: %s", ranks_said);
     if (me->b->dereg(m, known) || sum_on(me, m, at, stream)) ranks_fail(me, "dereg or sum: %s", ranks_said);
-    if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* the others close first */
+    if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* even ranks deregister after close() */
     me->b->close(part);
     if (again) me->b->dereg(m, again);
     device_give(m, at, NULL, 0);
@@ -110,12 +110,12 @@ static void registers_run(void) { wants(run_nccl("", 4, 4, registers, 1)); }
 TEST(registers_new) { old_version = 0, with("new", registers_run); }
 TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
-/* A sum that is divided by three, no power of two: f32 is exact, since the result is multiplied. */
+/* For a mean over three ranks, the backend multiplies the sum by a factor, whose product has the expected bits. */
 static void thirds(ranks_me *me) {
     enum { N = 300000 };
     void *comm = ranks_open(me, 0, NULL);
     float *x = (float *)malloc(N * sizeof *x);
-    for (int k = 0; comm && k < 3; k++) { /* the operation is kept, and found again */
+    for (int k = 0; comm && k < 3; k++) { /* the backend keeps and reuses the operation */
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[i] = (float)(i % 1000 + me->rank);
         c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = N;
@@ -147,7 +147,7 @@ static void mixed(ranks_me *me) {
     nccl_leave(m);
     for (int k = 0; k < OPEN; k++) {
         const esp_stream s = {{k % 3 ? ESP_CUDA : ESP_CPU, k % 3 ? m->job->ordinal : 0}, k % 3 ? stream : NULL};
-        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N; /* a third on the host, some in many pieces, some empty */
+        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N; /* every third on the host; large, small and empty ones */
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + me->rank);
         if (k % 3) at[k] = device_take(m, x + k * N, n * 4);
@@ -187,7 +187,7 @@ static void two_levels(ranks_me *me) {
         for (int i = 0; i < 5000; i++) x[k][i] = (float)(1 + me->rank);
         c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 5000;
         c.src.ptr = c.dst.ptr = x[(k + me->rank) % 3];
-        /* another order on every rank */
+        /* Each rank starts them in another order. */
         if (me->b->start(comms[(k + me->rank) % 3], &c, cpu, &req[(k + me->rank) % 3]))
             ranks_fail(me, "start: %s", ranks_said);
     }

@@ -1,11 +1,10 @@
-/* test_nccl_fails.c: failures of backend nccl, against the stand-in for NCCL and the CUDA driver (fake/): no library,
- * no device, no memory, ranks that cannot open, malformed calls, work that never ends. No rank hangs and nothing
- * leaks. */
+/* test_nccl_fails.c checks failures of backend nccl over the stand-in (fake/): no library, no device, no memory, ranks
+ * that cannot open, malformed calls, work that never ends. No rank hangs and nothing leaks. */
 /* runs: quiet no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
-/* Opens, and expects this status and text, or any error where the status is ESP_PENDING. Returns the comm. */
+/* Opens a comm and expects this status and text, or any error if the status is ESP_PENDING. Returns the comm. */
 static void *opens(ranks_me *me, const char *params, esp_status want, const char *text) {
     esp_group g = ESP_ZERO;
     ranks_group r = {.shared = me->shared, .n = me->size, .me = me->rank, .barrier = &me->shared->barrier[0]};
@@ -50,9 +49,9 @@ static void open_errors(void) {
     expect("device=current", ESP_E_DEVICE, ESP_E_DEVICE, ESP_E_DEVICE, none);
     expect("device=3", ESP_E_COMM, ESP_E_COMM, ESP_E_COMM, same);
     fake.fails("ncclCommInitRankConfig", 1, 2);
-    expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails); /* this rank's timeout, or another one's */
+    expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails); /* this rank's timeout, or another rank's */
     static const char *const told[3] = {"", "a test wants async to fail", ""};
-    fake.fails("async", 1, 3); /* the others are connected, or are about to be */
+    fake.fails("async", 1, 3); /* other ranks may or may not be connected */
     expect("timeout=500", ESP_PENDING, ESP_E_COMM, ESP_PENDING, told);
     now_ranks = 2;
     fake.fails("ncclCommInitRankConfig", 1, 2);
@@ -65,7 +64,7 @@ static void open_errors(void) {
 }
 TEST(opening_fails) { with("new", open_errors); }
 
-/* Allocations of open() fail: all ranks return an error, and nothing leaks. */
+/* If allocations of open() fail, all ranks return an error, and nothing leaks. */
 static esp_status got[3];
 static void opens_or_not(ranks_me *me) {
     ranks_group r = {.shared = me->shared, .n = me->size, .me = me->rank, .barrier = &me->shared->barrier[0]};
@@ -78,7 +77,7 @@ static void opens_or_not(ranks_me *me) {
     shut(me, comm);
 }
 static void open_poor(void) {
-    for (uint64_t left = 0; left < 26; left++) { /* each of the three takes eight blocks */
+    for (uint64_t left = 0; left < 26; left++) { /* each of three ranks allocates eight blocks */
         fake.allocations(left);
         wants(run_nccl("", 3, 0, opens_or_not, 0));
         for (int q = 0; q < 3; q++)
@@ -191,11 +190,11 @@ static void left_alone(ranks_me *me) {
 static void left_alone_run(void) { wants(run_nccl("", 2, 0, left_alone, 0)); }
 TEST(aborts) { with("new", left_alone_run); }
 
-/* A call, or the communicator, fails during a collective: this rank's error has NCCL's text, and the host aborts the
+/* A call or the communicator fails during a collective: this rank's error has NCCL's text, and the host aborts the
  * other rank. */
 static void fails_late(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req = NULL;
-    static float x[2][500000]; /* several pieces */
+    static float x[2][500000]; /* so large that the collective has several pieces */
     const esp_stream cpu = ESP_ZERO;
     esp_coll c = sum_of(x[me->rank], 500000);
     const char *name = (const char *)me->arg;
@@ -213,7 +212,7 @@ static void fails_late(ranks_me *me) {
         for (int i = 0; i < 50 && s == ESP_PENDING; i++) s = me->b->test(comm, req), me->b->progress(comm, 1000);
         if (s != ESP_PENDING) ranks_fail(me, "the other rank gets %d", (int)s);
         pthread_barrier_wait(&me->shared->barrier[0]);
-        me->b->abort(comm); /* as the host does when rank 1 has failed */
+        me->b->abort(comm); /* the host calls this after rank 1 has failed */
         if (me->b->test(comm, req) != ESP_E_PEER) ranks_fail(me, "after abort() it still waits");
     }
     shut(me, comm);
@@ -235,7 +234,7 @@ static void leaves_early(ranks_me *me) {
     const esp_stream cpu = ESP_ZERO;
     esp_coll c = sum_of(x, 10);
     if (comm && !me->rank) me->b->start(comm, &c, cpu, &req), me->b->test(comm, req);
-    shut(me, comm); /* rank 0: with a request open */
+    shut(me, comm); /* rank 0 closes with an unfinished request */
 }
 static void leaves_run(void) { wants(run_nccl("", 2, 0, leaves_early, 0)); }
 TEST(closes) { with("new", leaves_run); }

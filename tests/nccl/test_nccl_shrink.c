@@ -1,12 +1,11 @@
-/* test_nccl_shrink.c: a rank is killed while others are in a collective of NCCL, and those that are left continue with
- * esp_shrink: it aborts their communicators and creates new ones. Ranks are processes over the stand-in for NCCL
- * (fake/). Gradients are in host memory, or on a fake device of kind CUDA (tests/device), whose streams wait until
- * abort(). */
+/* test_nccl_shrink.c kills a rank while others are in a collective of NCCL, and the others continue with esp_shrink,
+ * which aborts their communicators and creates new ones. Ranks are processes over the stand-in for NCCL (fake/).
+ * Gradients are in host memory, or on the fake device (tests/device), whose streams wait until abort(). */
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
 #include "tests/lib/processes.h"
-#define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
+#define ESP_DEVKIND_OWN ESP_CUDA /* the kind of the fake device included below */
 #include "tests/device/device_job.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
@@ -16,7 +15,7 @@ enum { SIZE = 4, N = 3000, LOST_STEP = 3, LAST_STEP = 6 };
 
 static struct {
     const char *backend, *option;
-    int32_t dies[2]; /* ranks; -1: none */
+    int32_t dies[2]; /* ranks that die, or -1 */
     int on_device;
 } job;
 
@@ -50,7 +49,7 @@ static esp_status one_step(esp_ctx *ctx, place p[2], int32_t origin, int step) {
     for (int t = 0; t < 2 && !s && job.on_device; t++) fake_get(p[t].pinned, p[t].grad, N * 4);
     return s;
 }
-/* Is every element the mean over those that are left? All sums are exact. */
+/* Returns 1 if every element is the mean over the remaining ranks. All sums are exact. */
 static int is_mean(const float *g, int step, int gone) {
     for (int i = 0; i < N; i++) {
         float sum = 0, n = 0;
@@ -148,7 +147,7 @@ int main(void) {
     setenv("ESPRESSO_NCCL", path, 1);
     setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
     if (!mkdtemp(dir)) return 1;
-    setenv("TMPDIR", dir, 1); /* where killed ranks leave files */
+    setenv("TMPDIR", dir, 1); /* killed ranks leave their files in `dir` */
     const int failed = test_main();
     snprintf(rm, sizeof rm, "rm -rf %s", dir);
     return system(rm) || failed;

@@ -1,10 +1,10 @@
-/* test_nccl_steps.c: whole steps over backend nccl, with gradients on a device of kind CUDA. The device is the fake one
- * of tests/device, NCCL is the stand-in (fake/). Results are those of gradients in host memory, and the host does not
- * wait for the device between two ops. */
+/* test_nccl_steps.c runs whole steps over backend nccl, with gradients on the fake device (tests/device) and the
+ * stand-in for NCCL (fake/). Results equal those of gradients in host memory, and the host does not wait for the device
+ * between two ops. */
 /* runs: quiet slow asan-long no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
-#define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
+#define ESP_DEVKIND_OWN ESP_CUDA /* the kind of the fake device included below */
 #include "tests/device/device_job.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
@@ -42,7 +42,7 @@ TEST(same_numbers) {
             j.backend = BACKEND;
             j.backends = espresso_plugin_v1_nccl;
             assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-            if (!summed) assert_true(launched > before); /* device memory was moved; the host sums bodies */
+            if (!summed) assert_true(launched > before); /* device memory was moved, unless the host sums */
         }
 }
 
@@ -63,7 +63,7 @@ TEST(three_ranks) {
         }
 }
 
-/* While the device does nothing, a whole step is pushed, and the trainer's streams wait for it. */
+/* While the device is stopped, the host can push a whole step and let the trainer's streams wait for it. */
 static pthread_barrier_t together;
 static void held_body(esp_ctx *ctx, void *user) {
     const esp_device fake = {FAKE_KIND, 0};
@@ -109,12 +109,12 @@ TEST(host_does_not_wait) {
     }
 }
 
-/* Rank 0 has enqueued a step, and waits for its device, which waits for rank 1. Rank 1 has left, or does nothing: rank
- * 0 returns an error. */
+/* Rank 0 has enqueued a step and waits for its device, which waits for rank 1. Rank 1 has left or does nothing: rank 0
+ * must return an error. */
 typedef struct alone {
     const char *option;
     int stalls,
-        /* rank 1 does nothing; rank 0 waits for all tensors, for one, or for its stream after esp_wait_on */
+        /* Rank 1 does nothing; rank 0 waits for all tensors, for one, or for its stream after esp_wait_on. */
         how;
     const char *progress;
 } alone;

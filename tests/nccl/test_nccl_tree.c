@@ -1,11 +1,11 @@
-/* test_nccl_tree.c: the option tree over backend nccl, with gradients on a device of kind CUDA: every option with
- * compression on the device (174 options of two levels), and a sample of all that compress on either side. Results are
- * those of gradients in host memory over backend `loop`, bit by bit. One backend for all levels, and one for each. The
- * device is the fake one of tests/device, NCCL is the stand-in (fake/). */
+/* test_nccl_tree.c runs the decision tree's options over backend nccl, with gradients on the fake device (tests/device)
+ * and the stand-in for NCCL (fake/): all 174 options of two levels that compress on the device, and a sample of the
+ * others. Results equal those of gradients in host memory over backend loop, bit by bit, with one backend for all
+ * levels, and with one for each. */
 /* runs: quiet no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
-#define ESP_DEVKIND_OWN ESP_CUDA /* the fake device's kind, below */
+#define ESP_DEVKIND_OWN ESP_CUDA /* the kind of the fake device included below */
 #include "tests/device/device_options.h"
 #include "tests/nccl/fake/control.h"
 #include "backends/nccl/nccl.h"
@@ -23,7 +23,7 @@ static void over(const char *codec, const char *backend, uint32_t every, uint32_
     const tree_plan plan = {codec, {"loop", backend}, entries, 2, every, every_gpu};
     const int before = registered();
     run_tree(&plan);
-    assert_true(registered() > before); /* memory that the library registered */
+    assert_true(registered() > before); /* the backend used memory that the library registered */
     assert_int_equal(remains(), 0);
 }
 TEST(one_backend) {

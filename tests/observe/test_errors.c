@@ -1,5 +1,4 @@
-/* test_errors.c: sampled compression errors are exact, and sampling does not change results. Ranks are threads over
- * `loop`. */
+/* test_errors.c checks that sampled compression errors are exact, and that sampling does not change results. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -12,7 +11,7 @@ static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void 
     RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = user, .config.codec = codec);
 }
 
-/* Tensors of N, N + 1, ... elements; sampling on, as if somebody had asked for statistics, but without their file. */
+/* Adds tensors of N, N + 1, ... elements; with `sampling` it takes samples without writing a statistics file. */
 static void start(esp_ctx *ctx, const char *option, const char *strategy, int sampling) {
     for (uint32_t t = 0; t < TENSORS; t++) {
         char name[16];
@@ -66,13 +65,13 @@ typedef struct figures {
     double error, feedback;
 } figures;
 
-/* What is kept of `input` is its k largest; `e` becomes the rest. */
+/* Keeps the k largest elements of `input`; `e` becomes the residual. */
 static figures topk_model(float *e, const float *g, const float *add, uint64_t n, uint64_t k) {
     float input[2 * N], sorted[2 * N];
     for (uint64_t i = 0; i < n; i++) input[i] = sorted[i] = e[i] + (add ? add[i] : g[i]);
     qsort(sorted, n, sizeof *sorted, larger);
     float least = fabsf(sorted[k - 1]);
-    uint64_t ties = k; /* of those equal to the least, only so many are kept, the first ones */
+    uint64_t ties = k; /* only the first `ties` equal elements are kept */
     for (uint64_t i = 0; i < n; i++) ties -= fabsf(input[i]) > least;
     for (uint64_t i = 0; i < n; i++) {
         int kept = fabsf(input[i]) > least || (fabsf(input[i]) == least && ties && ties--);
@@ -103,7 +102,7 @@ static void body_topk(esp_ctx *ctx, void *user) {
             CHECK(s.error > 0.1 && s.error < 1 && s.feedback > 0.1);
         }
         CHECK(sampled <= 1);
-        if (k < TENSORS) CHECK(sampled == 1); /* in turn, each for the first time */
+        if (k < TENSORS) CHECK(sampled == 1); /* each tensor in turn is sampled for the first time */
     }
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(samples[t] >= 1);
 }
@@ -155,7 +154,7 @@ static void body_fp16(esp_ctx *ctx, void *user) {
 }
 TEST(test_fp16_is_near) {
     run(2, 2, body_fp16, (void *)(uintptr_t) "comp@cpu > flat.allgather > decomp@cpu", "fp16");
-    run(4, 2, body_fp16, (void *)(uintptr_t) "comp@cpu > flat.allreduce > decomp@cpu", "fp16"); /* bodies are summed */
+    run(4, 2, body_fp16, (void *)(uintptr_t) "comp@cpu > flat.allreduce > decomp@cpu", "fp16"); /* sums of payloads */
 }
 
 static void body_nothing(esp_ctx *ctx, void *user) {
@@ -178,12 +177,12 @@ static void body_fp32(esp_ctx *ctx, void *user) {
         step(ctx, g);
     }
     CHECK(stats(ctx, 0).samples >= 1);
-    /* a change of strategy drops the samples */
+    /* A change of strategy drops the samples. */
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
     CHECK(stats(ctx, 0).samples == 0);
 }
 TEST(test_nothing_to_sample) {
-    run(2, 2, body_nothing, NULL, "topk:ratio=0.05"); /* nobody asked */
+    run(2, 2, body_nothing, NULL, "topk:ratio=0.05"); /* no one asked for statistics */
     run(2, 2, body_fp32, NULL, "topk:ratio=0.05");
 }
 
@@ -202,7 +201,7 @@ static void body_units(esp_ctx *ctx, void *user) {
     for (int k = 0; k < STEPS; k++) {
         fill(ctx, k, g);
         step(ctx, g);
-        if (k != 1) continue; /* the first step measured the first chunk, the second one the other */
+        if (k != 1) continue; /* the first step sampled chunk 0, the second chunk 1 */
         const esp__errors_unit *u = esp__errors_of(ctx)->units;
         CHECK(u[0].samples == 1 && u[1].samples == 1 && u[2].samples == 0);
         CHECK(u[0].error > u[1].error);

@@ -1,5 +1,4 @@
-/* test_growth.c: a residual that grows without bounds is reported once, under any strategy; a healthy one is not. Ranks
- * are threads over `loop`. */
+/* test_growth.c checks that a residual which grows without bounds is reported once, and that a healthy one is not. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -49,7 +48,7 @@ static int warned(const char *codec, float scale) {
 }
 
 TEST(grows) {
-    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* once a rank */
+    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* once on each of the two ranks */
     assert_non_null(strstr(last, "tensor 'second'"));
     assert_non_null(strstr(last, "codec 'twobit:threshold=10'"));
     assert_non_null(strstr(last, "relative=1.2"));
@@ -59,10 +58,10 @@ TEST(stays) {
     assert_int_equal(warned("twobit:relative=1.2", 1e-3f), 0);
     assert_int_equal(warned("topk:ratio=0.01", 1e-3f), 0);
     assert_int_equal(warned("efsignsgd", 1e-3f), 0);
-    assert_int_equal(warned("fp16", 1e-3f), 0); /* no feedback */
+    assert_int_equal(warned("fp16", 1e-3f), 0); /* no error feedback */
 }
 
-/* The rule: from a ratio of 30 on if it still grows by a fifth, from 300 on always, and at once if it is no number. */
+/* The ratio of residual to gradient is bad from 30 on if it still grows by a fifth, from 300 on, and if it is NaN. */
 TEST(rule) {
     double seen = 0;
     assert_int_equal(esp__growth_bad(&seen, 29.9), 0);

@@ -1,5 +1,5 @@
-/* test_profile.c: the profile recorder: medians, spreads, the latest rank, the file, and every case in which no file is
- * written. */
+/* test_profile.c checks the profile recorder: medians, spreads, the latest rank, the file, and every case in which no
+ * file is written. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/observe/profile.h"
@@ -38,7 +38,7 @@ typedef struct made_up {
     } mine, all;
 } made_up;
 
-/* Forward 1000, then gaps of 0, 200 and 300; in step `long_one` the second takes ten times as long. */
+/* Makes up ready times: forward 1000, gaps of 0, 200, 300; in step `long_one` the second gap is ten times as long. */
 static void make_up(made_up *m, int long_one, uint64_t more) {
     memset(m, 0, sizeof *m);
     m->ctx.model.n_tensors = TENSORS;
@@ -65,7 +65,7 @@ TEST(one_long_step_changes_nothing) {
     assert_true(m.mine.rank.spread == 0);
 }
 
-/* Now this gap is long and now that one: a gap's median does not show it, but the later tensor's ready time does. */
+/* If different gaps are long in turn, no gap's median shows it, but the later tensor's ready time does. */
 TEST(ready_times_are_medians) {
     static made_up m;
     make_up(&m, -1, 0);
@@ -77,7 +77,7 @@ TEST(ready_times_are_medians) {
     assert_true(t[1] > 1199.9 && t[1] < 1200.1);
 }
 
-/* Into `a` what comes later in `b`, step by step, as ranks do. */
+/* Sets times in `a` to the later of a's and b's, step by step, as ranks do. */
 static void merge(made_up *a, const made_up *b) {
     for (uint32_t k = 0; k < STEPS; k++) {
         esp__raise_to(&a->forward[k], &b->forward[k], 1);
@@ -116,7 +116,7 @@ TEST(the_latest_rank_of_each_step_counts) {
     assert_true(t[0] == 1000 && t[1] == 1600 && t[2] == 1900);
 }
 
-/* Ranks that take turns on cores: each gap spreads, the whole does not, so no other program disturbs them. */
+/* Ranks that take turns on cores spread each gap but not the whole, so no other program disturbs them. */
 TEST(taking_turns_is_no_noise) {
     static made_up m;
     make_up(&m, -1, 0);
@@ -124,7 +124,7 @@ TEST(taking_turns_is_no_noise) {
     esp__profile_mine(&m.ctx, &m.r, STEPS);
     assert_true(m.mine.rank.spread == 0);
     for (int k = 0; k < STEPS; k++)
-        m.ready[k * TENSORS + 2] += k % 2 ? 600 : 0; /* the whole backward takes longer now and then */
+        m.ready[k * TENSORS + 2] += k % 2 ? 600 : 0; /* the whole backward takes longer in every second step */
     esp__profile_mine(&m.ctx, &m.r, STEPS);
     assert_true(m.mine.rank.spread > esp__profile_noisy_spread);
 }
@@ -136,7 +136,7 @@ typedef struct training {
     esp_status started[8];
     char error[8][1024];
     int finished[8];
-    long allocations_before, allocations_after; /* of rank 0 */
+    long allocations_before, allocations_after; /* on rank 0 */
 } training;
 
 static void add(esp_ctx *ctx, const char *name, uint64_t count, uint64_t rows, uint32_t flags, const char *codec) {
@@ -204,7 +204,7 @@ TEST(the_file_is_a_model, setup, teardown) {
     assert_non_null(strstr(text, "\"parameters\": 122,"));
     assert_non_null(strstr(text, "\"name\": \"fc2.\\\"weight\\\"\", \"elements\": 64"));
     free(text);
-    assert_int_equal(t.allocations_before, t.allocations_after); /* recording takes none; the exchange after does */
+    assert_int_equal(t.allocations_before, t.allocations_after); /* recording allocates nothing, the exchange does */
     esp__model_file f;
     heard[0] = 0;
     assert_int_equal(esp__model_read(path, &f, NULL), ESP_OK);
@@ -266,7 +266,7 @@ TEST(wrong_words_are_refused, setup, teardown) {
     assert_non_null(strstr(t.error[0], "the file's name is missing"));
 }
 
-/* Found out before the first step, on all ranks. */
+/* All ranks get the error before the first step. */
 TEST(a_file_that_cannot_be_written, setup, teardown) {
     training t;
     setenv("ESPRESSO_PROFILE", "/no/such/folder/m.json", 1);
@@ -287,7 +287,7 @@ static void disagree(esp_ctx *ctx, void *user) {
     snprintf(t->error[rank], sizeof t->error[rank], "%s", esp_last_error(ctx));
 }
 
-/* Otherwise those that record would wait for those that do not. */
+/* If only some ranks recorded, they would wait for the others. */
 TEST(all_ranks_record_or_none, setup, teardown) {
     training t = {0};
     RUN_RANKS(.size = 3, .body = disagree, .user = &t);

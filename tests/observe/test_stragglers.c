@@ -1,5 +1,5 @@
-/* test_stragglers.c: reports name the stragglers and the tensors that they have not pushed, and the end of the wait; a
- * healthy job has none. Ranks are processes over `shm`, or threads over `loop`. */
+/* test_stragglers.c checks that reports name the stragglers and the tensors that they have not pushed, and the end of
+ * the wait; a healthy job has no report. Ranks are processes, or threads for the thread sanitizer. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -65,7 +65,7 @@ static void train(procs *p, int32_t rank, int32_t late, int pushed) {
     esp_close(ctx);
 }
 
-/* The text of rank r, once it has `words`. */
+/* Returns the text of rank r, once it contains `words`. */
 static const char *await_text(const procs *p, int32_t r, const char *words) {
     const uint64_t end = esp__now_ns() + 30000000000ull;
     while (!strstr(p->b->rank[r].text, words) && esp__now_ns() < end) usleep(5000);
@@ -73,11 +73,11 @@ static const char *await_text(const procs *p, int32_t r, const char *words) {
     return p->b->rank[r].text;
 }
 
-/* Lets all go on, and expects what follows. */
+/* Lets all ranks continue, and expects the text `ended`. */
 static void finish(procs *p, int32_t speaker, const char *ended) {
     atomic_store(&p->b->go, 1);
     if (ended) await_text(p, speaker, ended);
-    for (int32_t r = 0; r < p->size; r++) { /* procs_end() kills what still runs */
+    for (int32_t r = 0; r < p->size; r++) { /* procs_end() kills ranks that still run */
         const uint64_t end = esp__now_ns() + 30000000000ull;
         while (atomic_load(&p->b->rank[r].status) == 1 && esp__now_ns() < end) usleep(5000);
         assert_int_equal(atomic_load(&p->b->rank[r].status), ESP_OK);
@@ -97,7 +97,7 @@ static void body_two_late(procs *p, int32_t rank) { train(p, rank, 2, 10); }
 static void body_zero_late(procs *p, int32_t rank) { train(p, rank, 0, 0); }
 static void body_healthy(procs *p, int32_t rank) { train(p, rank, NOBODY, 0); }
 
-/* A report has this in it. */
+/* Expects that a report contains these words. */
 static void expect(const char *text, const char *words) {
     if (!strstr(text, words)) fail_msg("\"%s\" lacks \"%s\"", text, words);
 }
@@ -110,7 +110,7 @@ TEST(a_rank_does_not_push) {
     finish(&p, 0, "step 3 went on after ");
 }
 
-/* Rank 0 is the straggler: the others notify it, and it reports itself. Names some tensors, and counts the rest. */
+/* Rank 0 is the straggler: the others notify it, and it reports itself, with some tensors' names and their number. */
 TEST(rank_0_does_not_push) {
     procs p;
     job(&p, "300", body_zero_late);
@@ -120,7 +120,7 @@ TEST(rank_0_does_not_push) {
     finish(&p, 0, "step 3 went on after ");
 }
 
-/* Again when the wait has doubled. */
+/* The report is repeated each time the wait has doubled. */
 TEST(again) {
     procs p;
     job(&p, "100", body_two_late);
@@ -129,7 +129,7 @@ TEST(again) {
     const int said = atomic_load(&p.b->rank[0].other);
     const double waited = (double)(esp__now_ns() - begin) * 1e-9;
     assert_true(said >= 4);
-    assert_true(waited > 0.3); /* after 0.1, 0.2, 0.4 and 0.8 s */
+    assert_true(waited > 0.3); /* reports after 0.1, 0.2, 0.4 and 0.8 s */
     finish(&p, 0, "step 3 went on after ");
 }
 
@@ -172,7 +172,7 @@ TEST(nothing_is_said) {
     procs p;
     job(&p, "5000", body_healthy);
     finish(&p, NOBODY, NULL);
-    job(&p, "0", body_two_late); /* off */
+    job(&p, "0", body_two_late); /* "0" turns reports off */
     while (!atomic_load(&p.b->rank[2].ready)) usleep(5000);
     usleep(500000);
     finish(&p, NOBODY, NULL);

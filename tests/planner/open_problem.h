@@ -1,20 +1,18 @@
-/* open_problem.h: opens and closes a problem of the planner, for tests of strategies and algorithms. Checks what every
- * strategy must have: units that cover the model once, paths that exist, and the makespan that its own sequence
- * gives. */
+/* open_problem.h opens and closes a planner problem for tests of strategies and algorithms. It checks what holds for
+ * every strategy: units cover the model once, each has a path, and the sequence gives the makespan. */
 #ifndef TESTS_PLANNER_OPEN_PROBLEM_H
 #define TESTS_PLANNER_OPEN_PROBLEM_H
 #include "problems.h"
 
 typedef struct opened_problem {
-    problem_input in; /* filled by hand, or by problem_random, before open_problem */
+    problem_input in; /* fill this before open_problem, e.g. by problem_random */
     jmp_buf on_failure;
     esp__arena arena;
     esp__problem p;
 } opened_problem;
 
-/* A system and a codec whose times are easy to compute: links of 1000 bytes/us, alpha 10 us inside a machine and 100 us
- * between machines; the codec takes 20 us (GPU) or 200 us (CPU) for any size up to 2^40 elements, and keeps 1% of the
- * elements. */
+/* Makes a system and a codec with simple times: links of 1000 bytes/us, latency 10 us within and 100 us between
+ * machines; the codec takes 20 us (GPU) or 200 us (CPU) for every size up to 2^40 elements and keeps 1% of them. */
 static inline void simple_problem(opened_problem *g, uint32_t machines, uint32_t ranks) {
     static const esp_cost_point gpu[] = {{1099511627776.0, 20e3}}, cpu[] = {{1099511627776.0, 200e3}};
     esp_plan_system *s = &g->in.system;
@@ -47,7 +45,7 @@ static inline void add_tensor(opened_problem *g, uint64_t elements, double compu
     g->in.tensors[t].compute_ns = 1000.0 * compute_us;
 }
 
-/* If memory ends, the test program ends: the arena's failure is not handled here. */
+/* The test program ends if memory ends; this file does not handle the arena's failure. */
 static inline esp_status open_problem(opened_problem *g, int free_compression) {
     g->arena.on_failure = &g->on_failure;
     if (setjmp(g->on_failure)) abort();

@@ -1,5 +1,5 @@
-/* test_plan.c: esp_plan_make and esp_plan_simulate as a user sees them: the text gives the same plan again, the report
- * matches the timeline, the same seed gives the same plan, no comparison strategy wins, and bounds are valid. */
+/* test_plan.c checks esp_plan_make and esp_plan_simulate as an application calls them: a plan's text gives the same
+ * plan again, and no plan is slower than a comparison strategy or faster than the bound. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
@@ -29,7 +29,7 @@ static double iteration(const esp_plan *plan) { return report_of(plan).iteration
 
 /* ---- the text
  * ------------------------------------------------------------------------------------------------------ */
-/* The text without its comments. */
+/* Returns the text without its comments. */
 static char *bare(const char *text) {
     char *out = calloc(1, strlen(text) + 1), *at = out;
     for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
@@ -59,7 +59,7 @@ static void expect_same_plan(const esp_plan *a, const esp_plan *b) {
     }
 }
 
-/* The text of a plan takes the time that the plan predicts; reading and writing it again gives the same text. */
+/* esp_plan_simulate gives a plan's text the time that the plan predicts, and writes the same text again. */
 TEST(test_round_trip) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
@@ -102,12 +102,12 @@ static uint32_t text_units(const problem_input *in, const esp__extent *units, ui
     return tensor;
 }
 
-/* Chunks and groups, written by hand and without an order: the plan has these units, and its own text is the same
- * plan. */
+/* A strategy text with chunks and groups but no order: the plan has these chunks and groups, and its own text gives
+ * the same plan. */
 TEST(test_units) {
     static problem_input in;
     static char text[65536];
-    problem_plain = 1; /* the texts below have options that not every codec takes */
+    problem_plain = 1; /* not every codec can run the options below */
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rng r = {seed};
         esp__extent units[4 * PROBLEM_TENSORS];
@@ -146,7 +146,7 @@ TEST(test_same_seed) {
  * ----------------------------------------------------------------------------------------------------------- */
 enum { LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER };
 
-/* Whether an op of this kind runs at time `t` (until the next time at which an op starts or ends). */
+/* Returns 1 if an op of kind `what` runs at time `t`, at which some op starts or ends. */
 static int running(const esp_plan_event *e, uint32_t n, uint64_t t, int what) {
     for (uint32_t i = 0; i < n; i++) {
         int is = e[i].kind == ESP_PLAN_BACKWARD ? 0 : e[i].lanes & LINKS ? 1 : 2;
@@ -199,7 +199,7 @@ static void check_report(const problem_input *in, const esp_plan *plan) {
     }
     assert_int_equal(backward, in->model.n_tensors);
     assert_true(fabs(r.iteration_ns - (in->model.forward_ns + (double)end + in->model.update_ns)) < 0.5);
-    for (uint32_t t = 0; t < in->model.n_tensors; t++) { /* a tensor counts as compressed if any of its units is */
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) { /* a tensor counts if any of its units is compressed */
         int any = 0;
         for (uint32_t k = 0; k < n_units; k++)
             any |= t >= u[k].first && t < u[k].first + u[k].n_tensors && strcmp(u[k].codec, "none") != 0;
@@ -210,7 +210,7 @@ static void check_report(const problem_input *in, const esp_plan *plan) {
     assert_int_equal(r.n_units, n_units);
 }
 
-/* Units cover every tensor once, in order. */
+/* Checks that the units cover every tensor once, in order. */
 static void check_units(const problem_input *in, const esp_plan *plan) {
     uint32_t n, tensor = 0;
     uint64_t begin = 0;
@@ -248,8 +248,8 @@ TEST(test_report) {
     }
 }
 
-/* A plan is at most as long as strategy layerwise with any of the codecs; also where other options are forbidden, as
- * by strategy `auto` on one machine and with one rank a machine. */
+/* A plan takes at most as long as strategy layerwise with any of the codecs, also where options are forbidden in the
+ * ways that strategy `auto` forbids them. */
 enum { ALL_OPTIONS = 0, ONE_MACHINE, ONE_RANK, NO_ALLTOALL, ONE_COMP, ALLOWED };
 static uint32_t layerwise_allowed(problem_input *in, int allowed) {
     static const char *const levels[] = {"*intra.*", "*inter.*"}, *const alltoall[] = {"*alltoall*"};
@@ -280,7 +280,7 @@ TEST(test_layerwise) {
     static problem_input in;
     uint32_t compared = 0;
     for (uint64_t seed = 5012; seed < 5012 + test_repeats(20);
-         seed++) /* 5012: a search from prices ends 27% above it */
+         seed++) /* from seed 5012, a search by prices alone is 27% off */
         for (int allowed = 0; allowed < ALLOWED; allowed++) {
             problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_ON_CPU : 0, &in);
             compared += layerwise_allowed(&in, allowed);
@@ -288,7 +288,7 @@ TEST(test_layerwise) {
     assert_true(compared > 0);
 }
 
-/* A caller with an older, shorter report gets the members that it knows. */
+/* A caller with an older, shorter report struct gets the members that it knows. */
 TEST(test_short_report) {
     static problem_input in;
     problem_random(5, 4, 0, &in);
@@ -314,7 +314,7 @@ TEST(test_schemes) {
         double bound = report_of(best).bound_any_ns;
         for (const esp__scheme *s = esp__schemes(); s->name; s++) {
             esp_plan_config config = {.strategy = s->name, .flags = ESP_PLAN_NO_BOUND};
-            int others = !strcmp(s->name, "fp16"); /* it brings its own codec, if that is not among those given */
+            int others = !strcmp(s->name, "fp16"); /* strategy fp16 brings its own codec */
             for (uint32_t c = 0; c < in.n_codecs; c++) others &= strcmp(in.codecs[c].spec, "fp16") != 0;
             if (others) continue;
             esp_plan *plan = make(&in, &config), *again;
@@ -334,11 +334,11 @@ TEST(test_schemes) {
     }
 }
 
-/* No strategy beats a bound: random units, random options of the tree, random codecs. */
+/* No strategy takes less time than the bound: random units, random options, random codecs. */
 TEST(test_bounds) {
     static problem_input in;
     static char text[65536];
-    problem_plain = 1; /* the texts below have options that not every codec takes */
+    problem_plain = 1; /* not every codec can run the options below */
     for (uint64_t seed = 300; seed < 300 + test_repeats(40); seed++) {
         esp__extent units[4 * PROBLEM_TENSORS];
         rng r = {seed};
@@ -358,14 +358,14 @@ TEST(test_bounds) {
         esp_plan_report given = report_of(as_given);
         assert_int_equal(given.n_units, in.model.n_tensors);
         assert_true(given.bound_ns <= given.iteration_ns + 0.5);
-        assert_true(best.bound_any_ns <= given.bound_ns + 0.5); /* it allows more */
+        assert_true(best.bound_any_ns <= given.bound_ns + 0.5); /* it allows more options, so the bound is not higher */
         esp_plan_free(as_given);
         esp_plan_free(plan);
     }
     problem_plain = 0;
 }
 
-/* Flags and limits are respected. */
+/* The plan respects the configuration's flags and limits. */
 TEST(test_flags) {
     static problem_input in;
     for (uint64_t seed = 400; seed < 400 + test_repeats(20); seed++) {
@@ -378,7 +378,7 @@ TEST(test_flags) {
         config.flags = ESP_PLAN_THOROUGH;
         esp_plan *any = make(&in, &config);
         r = report_of(any);
-        if (r.memory_bytes > 1000) { /* half the memory is kept to, at no gain */
+        if (r.memory_bytes > 1000) { /* the plan keeps to half the memory */
             config.max_memory_bytes = r.memory_bytes / 2;
             esp_plan *small = NULL;
             if (!esp_plan_make(&in.model, in.codecs, in.n_codecs, &in.system, &config, &small)) {
@@ -396,8 +396,8 @@ TEST(test_flags) {
 
 /* ---- the project's models
  * ---------------------------------------------------------------------------------------------------- */
-/* Reads the tensors of a model file with one {"name": ..., "elements": ..., "compute_us": ...} per tensor. Returns 0 if
- * there is no such file. */
+/* Reads the tensors of a model file, one {"name": ..., "elements": ..., "compute_us": ...} per line. Returns 0 if
+ * the file is missing. */
 static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[64], uint32_t room) {
     char line[512];
     uint32_t n = 0;
@@ -431,7 +431,7 @@ TEST(test_models) {
             snprintf(path, sizeof path, "%s/%s.json", folders[f], names[i]);
             esp_plan_model model = {.name = names[i], .tensors = tensors};
             model.n_tensors = model_read(path, tensors, tensor_names, MODEL_TENSORS);
-            if (!model.n_tensors && f == 1) continue; /* one of the folders exists */
+            if (!model.n_tensors && f == 1) continue; /* one of the two folders must exist */
             if (!model.n_tensors) fail_msg("%s is not there", path);
             seen++;
             paper_open(&paper, (int)(i & 1), 8);

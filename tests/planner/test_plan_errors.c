@@ -1,5 +1,5 @@
-/* test_plan_errors.c: the planner's errors for bad input: never a crash, never a plan, always a text that names what is
- * wrong and where. Every case changes one thing of a small correct problem. */
+/* test_plan_errors.c checks that the planner answers bad input with an error text that names the fault. Every case
+ * changes one thing of a small correct problem. */
 #include "tests/lib/test.h"
 
 typedef struct input {
@@ -10,7 +10,7 @@ typedef struct input {
     uint32_t n_codecs;
     esp_plan_system system;
     esp_plan_config config;
-    const char *strategy; /* a strategy to simulate, or NULL */
+    const char *strategy; /* text to simulate, or NULL to make a plan */
 } input;
 
 static const char right[] =
@@ -51,7 +51,7 @@ static void refused_line(const input *in, const char *word, int line) {
     assert_null(plan);
     if (!strstr(esp_last_error(NULL), word)) fail_msg("line %d: no '%s' in: %s", line, word, esp_last_error(NULL));
 }
-/* One change to the correct input, and a word that the error must contain. */
+/* Applies one change to the correct input and expects an error that contains `word`. */
 #define REFUSED(change, word)                                                                                          \
     do {                                                                                                               \
         input in;                                                                                                      \
@@ -81,7 +81,7 @@ TEST(test_null) {
     assert_int_equal(esp_plan_make(&in.model, in.codecs, 2, NULL, NULL, &plan), ESP_E_ARG);
     assert_int_equal(esp_plan_make(&in.model, in.codecs, 2, &in.system, NULL, NULL), ESP_E_ARG);
     assert_int_equal(esp_plan_simulate(&in.model, in.codecs, 2, &in.system, NULL, NULL, &plan), ESP_E_ARG);
-    assert_int_equal(esp_plan_make(&in.model, NULL, 0, &in.system, NULL, &plan), ESP_OK); /* no codec: no compression */
+    assert_int_equal(esp_plan_make(&in.model, NULL, 0, &in.system, NULL, &plan), ESP_OK); /* needs no codec */
     esp_plan_report r = {.struct_size = sizeof r};
     assert_int_equal(esp_plan_report_read(plan, NULL), ESP_E_ARG);
     assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
@@ -101,7 +101,7 @@ static esp_status any_bound(void *self, const esp_tensor *like, uint32_t round, 
     return like->rows ? ESP_OK : ESP_E_UNSUPPORTED;
 }
 
-/* Codecs of several rounds and of matrices, and tensors that are matrices. */
+/* Codecs with several rounds, codecs that need matrices, and tensors that are matrices. */
 TEST(test_rounds) {
     static const char *only[] = {"comp"};
     REFUSED(in.tensors[1].rows = 20, "tensor 'b': 20 rows and 0 cols are not its 2000 elements");
@@ -111,7 +111,7 @@ TEST(test_rounds) {
     REFUSED(in.codecs[0].caps = ESP_CODEC_NEEDS_MATRIX, "needs bound and self");
     REFUSED((in.codecs[0].n_rounds = 5, in.codecs[0].bound = any_bound), "n_rounds is 5: at most 4");
     REFUSED(in.codecs[0].vector_error = -1, "vector_error must be >= 0");
-    /* Only a codec of matrices: for tensors that are not matrices, then for chunks of a matrix. */
+    /* A codec that needs a matrix must refuse vectors first, then chunks of a matrix. */
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1),
             "tensor 'a': what is forbidden or requested leaves no option that a codec can run");
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1,
@@ -156,7 +156,7 @@ TEST(test_system) {
     REFUSED((in.points[1].size = 1000, in.system.flat.table[ESP_COLL_GATHER] = ((esp_cost_curve){in.points, 2, 0})),
             "gather");
     REFUSED((in.system.inter.bytes_per_us = 0), "inter");
-    input in; /* unused inputs may be missing */
+    input in; /* inputs that a call does not use may be NULL */
     esp_plan *plan;
     input_open(&in);
     in.system.machines = 1, in.system.inter.bytes_per_us = 0;
@@ -198,12 +198,12 @@ TEST(test_config) {
     REFUSED((in.config.keep = nothing, in.config.n_keep = 1), "keep");
     REFUSED((in.config.keep = no_equals, in.config.n_keep = 1), "GLOB=fp32");
     REFUSED((in.config.keep = no_such, in.config.n_keep = 1), "zstd");
-    REFUSED(in.config.devices = 2, "devices"); /* the system has a CPU only */
+    REFUSED(in.config.devices = 2, "devices"); /* the system has only a CPU */
     REFUSED(in.config.budget_ns = -1, "budget");
     REFUSED(in.config.budget_ns = NAN, "budget");
     REFUSED(in.config.max_volume = -1, "max_volume");
     REFUSED(in.config.max_error = NAN, "max_error");
-    REFUSED(in.config.max_volume = 1e-9, "max_volume"); /* nothing compresses that much */
+    REFUSED(in.config.max_volume = 1e-9, "max_volume"); /* no codec compresses that much */
 }
 
 /* ---- strategies
@@ -235,7 +235,7 @@ TEST(test_strategy) {
              in.strategy = HEAD "tensor a 1000 none intra.reduce_scatter > inter.allreduce > intra.allgather\n" B C),
             "strategy:2");
     REFUSED(in.strategy = HEAD A B C "nonsense\n", "strategy:5");
-    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3"); /* cut off */
+    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3"); /* the option is cut off */
 }
 
 TEST(test_strategy_units) {
@@ -285,7 +285,6 @@ TEST(test_too_many) {
     free(names);
 }
 
-/* The largest and smallest allowed numbers give a plan with a finite time. */
 TEST(test_extremes) {
     for (int i = 0; i < 8; i++) {
         input in;
@@ -301,7 +300,7 @@ TEST(test_extremes) {
         if (i == 6) in.system.machines = 1u << 19, in.tensors[1].elements = 1;
         if (i == 7) in.points[0] = (esp_cost_point){1e-300, 0}, in.points[1] = (esp_cost_point){2e-300, 1e18};
         esp_status s = call(&in, &plan);
-        if (s) { /* or an error with a text */
+        if (s) {
             assert_int_equal(s, ESP_E_ARG);
             assert_true(strlen(esp_last_error(NULL)) > 10);
             continue;
@@ -316,7 +315,7 @@ TEST(test_extremes) {
     }
 }
 
-/* Unusual names and texts do not break the strategy's text. */
+/* Unusual names do not break the strategy's text. */
 TEST(test_names) {
     input in;
     esp_plan *plan, *again;
@@ -334,7 +333,7 @@ TEST(test_names) {
     esp_plan_free(plan);
 }
 
-/* A budget that ends at once still gives a plan. */
+/* A time budget that ends at once still gives a plan. */
 TEST(test_budget) {
     input in;
     esp_plan *plan;

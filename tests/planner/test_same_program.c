@@ -1,7 +1,6 @@
-/* test_same_program.c: the planner times what the executor runs: for every option of the tree, a path has the ops of
- * the compiled program of a rank that is root in every rooted collective: kinds, lanes, steps, rounds, elements and
- * payloads. The same with codecs of several rounds: also each round's payload bytes, dtype and reduction; and the
- * planner has a path for exactly those options that the executor does not refuse. */
+/* test_same_program.c checks that the planner times the ops that the executor runs. For every option of the decision
+ * tree, the planner's path and the executor's compiled program must agree in kinds, lanes, rounds, elements and
+ * payloads. The planner must have a path for exactly the options that the executor accepts. */
 /* runs: no-tsan: compiles programs, runs none */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -12,10 +11,10 @@ typedef struct tree {
     char (*text)[ESP__TEXT_MAX];
     uint32_t n;
     const char *codec;
-    int matrix;                  /* the tensors have rows and cols */
-    char (*kept)[ESP__TEXT_MAX]; /* options that planner and executor take */
+    int matrix;                  /* the tensors have rows and columns */
+    char (*kept)[ESP__TEXT_MAX]; /* options that both the planner and the executor accept */
     uint32_t n_kept;
-    int32_t machines, local; /* any option's unit turns the roots by this many: rank 0 is the root again */
+    int32_t machines, local; /* turns the roots so that rank 0 is the root again */
     atomic_int compared, wrong;
 } tree;
 
@@ -25,7 +24,7 @@ static int add_option(void *user, const esp__option *o) {
     return t->n == OPTIONS_MAX;
 }
 
-/* The planner's part: a problem without a plan, for its op templates. */
+/* The planner's part: an opened problem, from which the test takes op templates. */
 typedef struct side {
     esp__arena arena;
     jmp_buf no_memory;
@@ -68,7 +67,7 @@ static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-/* The codec's bound for such an op's payload. */
+/* Returns the codec's bound for the payload of an op of this template. */
 static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, const esp__shape *shape, uint32_t round) {
     const esp_plan_codec *c = &p->codecs[0];
     uint64_t n = shape->size[r->cut];
@@ -82,7 +81,7 @@ static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, cons
     return b;
 }
 
-/* Whether the op reduces the bodies that the planner assumes. */
+/* Returns 1 if the executor's op reduces payloads as the planner assumes. */
 static int same_sum(const side *s, const esp__op *op, const esp__op_template *r, const esp__shape *shape) {
     const esp__problem *p = &s->problem;
     const esp_bound b = bound_of(p, r, shape, op->round);
@@ -92,8 +91,8 @@ static int same_sum(const side *s, const esp__op *op, const esp__op_template *r,
                esp__op_bytes_before(p, r, shape, &p->codecs[0]);
 }
 
-/* Whether this op of the program is that op of the path. The largest part represents all (the last one may be
- * smaller). */
+/* Returns 1 if the program's op equals the path's op. The largest part represents all parts, since only the last may
+ * be smaller. */
 static int same(const side *s, const esp__program *program, const esp__op *op, const esp__plan_op *x,
                 const esp__shape *shape) {
     const esp__problem *p = &s->problem;
@@ -102,7 +101,8 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
     uint64_t elements = 0, largest = 0;
     uint32_t mask = 1u << op->lane;
     if (op->kind == ESP__OP_COLLECTIVE) mask |= (uint32_t)op->collective.links << ESP__LANE_INTRA;
-    if (p->system.ranks_per_machine == 1) mask &= ~(1u << ESP__LANE_INTRA); /* a link that nobody uses */
+    if (p->system.ranks_per_machine == 1)
+        mask &= ~(1u << ESP__LANE_INTRA); /* one rank per machine never uses this link */
     if (op->step != x->step || op->round != x->round || mask != r->lanes) return 0;
     for (uint32_t k = 0; esp__op_is_codec(op) && k < op->codec.n_ranges; k++) {
         const esp__range *y = &program->ranges[op->codec.first_range + k];
@@ -130,12 +130,12 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
     if (r->coll == ESP_COLL_BROADCAST && r->compressed) want = power(p, r->slots_after);
     if (r->coll == ESP_COLL_ALLGATHER || (r->coll == ESP_COLL_GATHER && r->compressed)) want = have * n;
     if (r->coll == ESP_COLL_ALLGATHER && !r->compressed)
-        want = size[r->parts]; /* not n times a part that was rounded up */
+        want = size[r->parts]; /* a last part is smaller, so this is not n * part */
     return op->collective.coll.count * (op->collective.coll.width > 1 ? op->collective.coll.width : 1) ==
-           want; /* width: elements of a row */
+           want; /* elements of a row */
 }
 
-/* The planner's path for an option, or NULL. */
+/* Returns the planner's path for an option, or NULL if it has none. */
 static const esp__path *path_of(side *s, const char *text) {
     const esp__extent whole = {0, 1, 0, ELEMENTS};
     esp__option option;
@@ -155,7 +155,7 @@ static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text
         const esp__op *op = &program->ops[i];
         if (op->unit != unit || op->kind == ESP__OP_COPY) continue;
         esp__plan_op x = at < path->n ? path->ops[at] : (esp__plan_op){0};
-        if (!codec) x.round = op->round; /* of an option that compresses nothing the unit's codec is not asked */
+        if (!codec) x.round = op->round; /* without compression there are no codec rounds */
         good &= at < path->n && same(s, program, op, &x, &shape);
         at++;
     }
@@ -168,7 +168,7 @@ static void body(esp_ctx *ctx, void *user) {
     tree *t = user;
     uint32_t turn = (uint32_t)(t->machines * t->local), id;
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < t->n * turn && !s; i++) { /* between any two of them some that turn the roots */
+    for (uint32_t i = 0; i < t->n * turn && !s; i++) { /* units in between change which rank is root */
         char name[32];
         snprintf(name, sizeof name, "t%u", i);
         esp_tensor_desc d = {.name = name,
@@ -188,7 +188,7 @@ static void body(esp_ctx *ctx, void *user) {
     if (esp_rank(ctx)) return;
     side planner;
     side_open(&planner, t, ctx);
-    uint32_t first = 0; /* ops of a unit are neighbours: look only there */
+    uint32_t first = 0; /* a unit's ops are neighbours */
     esp__program part = ctx->active.program;
     esp_ctx view = *ctx;
     for (uint32_t i = 0; i < t->n; i++) {
@@ -235,8 +235,7 @@ TEST(test_one_level) {
 
 /* ---- codecs of several rounds
  * ------------------------------------------------------------------------------------------ */
-/* Every rank activates each option: the executor refuses exactly those for which the planner has no path. Options that
- * both accept stay in the list. */
+/* Every rank activates each option. The executor must refuse exactly those for which the planner has no path. */
 static void body_refused(esp_ctx *ctx, void *user) {
     tree *t = user;
     char text[2 * ESP__TEXT_MAX];
@@ -265,8 +264,8 @@ static void body_refused(esp_ctx *ctx, void *user) {
     esp__arena_free(&planner.arena);
 }
 
-/* All options of the tree, and those that sum payloads, on machines x local ranks. wanted: the number of options that
- * the codec can have; 0: all. */
+/* Checks all options of the tree on machines x local ranks. `wanted` is the number of options that the codec must
+ * accept, or 0 if every option must pass. */
 static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t local, uint32_t wanted) {
     static tree t;
     memset(&t, 0, sizeof t);
@@ -288,8 +287,8 @@ static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t 
 TEST(test_powersgd) {
     run_rounds("powersgd:rank=4", 1, 2, 2, 12);
     run_rounds("powersgd:rank=4", 1, 3, 2, 12);
-    run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12); /* no matrix: one round of plain numbers */
-    run_rounds("powersgd:rank=17", 1, 1, 4, 4);            /* as many columns: sent as it is */
+    run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12); /* vectors: powersgd sends one round of plain numbers */
+    run_rounds("powersgd:rank=17", 1, 1, 4, 4); /* rank 17 is no smaller than the matrix: sent uncompressed */
 }
 
 TEST(test_int8_shared) {

@@ -1,4 +1,4 @@
-/* test_validate.c: members of a codec's and a backend's table with values that this library does not support are
+/* test_validate.c checks that members of codec and backend tables with values that this library does not support are
  * refused by a message that names them. */
 #include "tests/lib/test.h"
 
@@ -167,7 +167,7 @@ static esp_status state_bound(void *self, const esp_tensor *like, uint32_t round
     return ESP_OK;
 }
 
-/* Wrong values not in the table, but from its traits(). */
+/* The wrong values come from traits(), not from the table. */
 TEST(state_without_the_capability) {
     static char spec[] = "x";
     esp_codec t = good_codec();
@@ -184,5 +184,5 @@ TEST(state_without_the_capability) {
 
 TEST(device_tables) {
     const esp_codec c = good_codec();
-    add(&c, NULL, 1, ESP_E_ABI, "devices must be set where they are counted"); /* the rest: device/test_device.c */
+    add(&c, NULL, 1, ESP_E_ABI, "devices must be set where they are counted"); /* device/test_device.c has more */
 }

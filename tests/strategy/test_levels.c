@@ -1,12 +1,12 @@
-/* test_levels.c: jobs of three levels: the counts of their tree, its options' text, and options executed over `loop`,
- * by eight ranks in two racks of two machines. */
+/* test_levels.c checks jobs of three levels (racks, machines, ranks): the number of options, their text, and options
+ * executed by eight ranks in two racks of two machines. */
 /* runs: slow asan-long tsan-long */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
 
 static const char *const none[] = {"none", NULL};
 static const char *const lossy[] = {"fp16:feedback=residual", "topk:ratio=0.1", "randomk:ratio=0.1", NULL};
-/* neighbouring ranks are in different racks, so that no order of ranks happens to be that of places */
+/* Neighbouring ranks are in different racks, so that the order of ranks differs from the order of places. */
 static const char *const places[] = {"r0/m0", "r1/m0", "r0/m1", "r1/m1", "r1/m0", "r0/m0", "r1/m1", "r0/m1"};
 
 static int count_one(void *user, const esp__option *o) {
@@ -19,7 +19,7 @@ TEST(test_counts) {
     uint32_t longest = 0;
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(2), 3, 0, count_one, &longest), 4278);
     assert_int_equal(longest, 12);
-    /* three levels: each of the two ways to join two of them gives the tree of two levels once more */
+    /* Two of three levels can be joined in two ways, and each way has all options of two levels. */
     assert_int_equal(esp__option_each(ESP__TREE_FLAT | ESP__TREE_OF(3), 3, 0, count_one, &longest), 63);
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 0, count_one, &longest), 2556 - 12);
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 3, 0, count_one, &longest),
@@ -63,7 +63,7 @@ TEST(test_bad_text) {
     }
 }
 
-/* Every option of three levels, and their extension. */
+/* Every option of three levels, and the options for codecs whose payloads can be summed. */
 TEST(test_none_is_exact) {
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 1, .exact = 1, .extended = 1, .levels = 3};
     p.dtype = ESP_F32;
@@ -83,7 +83,7 @@ TEST(test_halves) {
     run_plan_at(8, 0, places, &p);
 }
 
-/* Three machines in a rack: parts are cut unevenly at every level. */
+/* Three machines per rack: parts are uneven at every level. */
 TEST(test_uneven_parts) {
     static const char *const of_18[] = {"a/0", "a/0", "a/0", "a/1", "a/1", "a/1", "a/2", "a/2", "a/2",
                                         "b/0", "b/0", "b/0", "b/1", "b/1", "b/1", "b/2", "b/2", "b/2"};
@@ -92,7 +92,7 @@ TEST(test_uneven_parts) {
     run_plan_at(18, 0, of_18, &p);
 }
 
-/* Ranks are threads, where cmocka's assertions cannot be used. */
+/* Counts failures, because ranks are threads, where cmocka's assertions cannot be used. */
 static atomic_int wrong;
 #define MUST(x)                                                                                                        \
     do {                                                                                                               \
@@ -105,17 +105,17 @@ static atomic_int wrong;
 enum { LINK_COUNT = 4096 };
 typedef struct linked {
     const char *option;
-    uint64_t bytes[3]; /* that a rank receives from ranks at levels 1, 2 and 3 */
-    uint64_t outer_ns; /* the least time of the outer lane */
+    uint64_t bytes[3]; /* received from ranks at levels 1, 2 and 3 */
+    uint64_t outer_ns; /* least time (ns) of the outermost lane */
 } linked;
 
-/* N floats in 2 x 2 x 2 ranks. Part of N / 2: 2 N bytes. */
+/* N floats on 2 x 2 x 2 ranks. A part of N / 2 floats has 2 N bytes. */
 static const linked links[] = {
     {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
      {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},
      0},
     {"intra.reduce_scatter > inter-outer.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
-    /* of two levels: inter is everything between machines */
+    /* Options of two levels, where inter is everything between machines. */
     {"intra.reduce_scatter > inter.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
     {"intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather", {0, 0, LINK_COUNT}, 0},
     {"flat.allreduce", {0, 0, 0}, 0},
@@ -146,8 +146,8 @@ static void linked_body(esp_ctx *ctx, void *user) {
     MUST(s.level_ns[2] > 0); /* every option occupies the outermost lane */
 }
 
-/* Options of every way to divide three levels, over links of their own: exact sums, and every byte counted at its
- * level. */
+/* Runs options of every way to divide three levels, with a link for each level: sums are exact, and every byte counts
+ * at its level. */
 TEST(test_links) {
     for (size_t k = 0; k < sizeof links / sizeof *links; k++) {
         linked l = links[k];
@@ -176,7 +176,7 @@ static void auto_body(esp_ctx *ctx, void *user) {
         }
         bad |= esp_wait_all(ctx) != ESP_OK;
     }
-    for (uint32_t t = 0; t < 3 && !bad; t++) { /* the same bits on all ranks */
+    for (uint32_t t = 0; t < 3 && !bad; t++) { /* all ranks must have the same bits */
         static float roots[8][20000];
         float *root = roots[ctx->job.rank];
         memcpy(root, grads[ctx->job.rank][t], sizeof roots[0]);
@@ -193,7 +193,7 @@ static void auto_body(esp_ctx *ctx, void *user) {
             for (int k = 0; k < ESP_PLAN_COLLS; k++) {
                 const esp__calibration_curve *c = &v->link[level][k];
                 points[level] += c->n;
-                for (uint32_t i = 0; i < c->n && level == ESP__OUTER; i++) MUST(c->at[i].ns >= 1e6); /* its latency */
+                for (uint32_t i = 0; i < c->n && level == ESP__OUTER; i++) MUST(c->at[i].ns >= 1e6); /* the latency */
             }
         MUST(points[ESP__INTRA] && points[ESP__INTER] && points[ESP__OUTER]);
     }
@@ -219,7 +219,7 @@ typedef struct mixed {
         if (!(x)) atomic_fetch_add(&m->failures, 1), fprintf(stderr, "%s: %s\n", #x, esp_last_error(ctx));             \
     } while (0)
 
-/* Runs a collective on each of the two comms. Rank 0 sleeps on both backends at once, until the others come, late. */
+/* Runs a collective on each of the two comms. Rank 0 sleeps on both backends at once, until the others begin, late. */
 static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     const uint8_t scope[2] = {ESP__INTRA, ESP__INTER};
     float in[2] = {1, 2}, out[2] = {0, 0};
@@ -236,7 +236,7 @@ static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     }
     for (uint64_t end = esp__now_ns() + PATIENCE_S * 1000000000ull / 2; (req[0] || req[1]) && esp__now_ns() < end;
          sleeps++) {
-        for (int turn = 0; turn < 2; turn++) { /* before and after arming */
+        for (int turn = 0; turn < 2; turn++) { /* sleeps before and after arming */
             for (int k = 0; k < 2; k++) {
                 const esp__comm *c = &ctx->job.comms[scope[k]];
                 if (req[k] && c->backend->test(c->handle, req[k]) == ESP_OK) req[k] = NULL;
@@ -247,7 +247,7 @@ static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     }
     EXPECT(ctx, !req[0] && !req[1]);
     EXPECT(ctx, out[0] == 2.0f && out[1] == 4.0f);
-    EXPECT(ctx, sleeps < 1000); /* it slept, and did not poll */
+    EXPECT(ctx, sleeps < 1000); /* the thread slept, and did not poll */
 }
 
 static void mixed_body(esp_ctx *ctx, void *user) {
@@ -293,8 +293,8 @@ TEST(test_two_backends) {
     assert_int_equal(atomic_load(&m.failures), 0);
 }
 
-/* Levels that the user names, the innermost first: backends, messages and the trace say the names, strategies the
- * words. */
+/* The user names the levels, the innermost first: backends, messages and the trace use these names, strategies the
+ * built-in words. */
 static void named_body(esp_ctx *ctx, void *user) {
     static float grads[8][4];
     float *w = grads[ctx->job.rank];
@@ -325,7 +325,7 @@ TEST(test_named_levels) {
     assert_int_equal(atomic_load(&wrong), 0);
     char *text = file_text(trace);
     assert_non_null(text);
-    for (int r = 0; r < 8; r++) { /* every rank has the lanes of all levels, and each op is in the lane of its own */
+    for (int r = 0; r < 8; r++) { /* each rank has all lanes, and each op its own lane */
         static const char *const names[] = {"gpu", "machine", "rack"};
         char want[128];
         for (int k = 0; k < 3; k++) {
@@ -387,7 +387,7 @@ static const shape shapes[] = {
      2,
      "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather"},
     {8, {"0", "0", "1", "1", "2", "2", "3", "3"}, 2, 2, "intra.reduce_scatter > inter.allreduce > intra.allgather"},
-    /* racks of three machines and of one: machines are equal, so two levels remain */
+    /* Racks of three machines and of one: machines have equal sizes, so two levels remain. */
     {8,
      {"a/0", "a/0", "a/1", "a/1", "a/2", "a/2", "b/0", "b/0"},
      2,
@@ -410,8 +410,7 @@ static void shape_body(esp_ctx *ctx, void *user) {
     MUST(esp_start(ctx) == ESP_OK);
     esp__option_print(&ctx->active.strategy.units[0].option, option, sizeof option);
     MUST(!strcmp(option, s->raw));
-    for (uint8_t scope = 1; scope < ESP__SCOPES;
-         scope++) { /* a group has a rank for each index, and this rank at its own */
+    for (uint8_t scope = 1; scope < ESP__SCOPES; scope++) { /* one rank per index; this rank has its own index */
         int32_t index, members[8], n = esp__group_members(&ctx->job.topo, scope, members, &index);
         if (!esp__group_size(&ctx->job.topo, scope)) continue;
         MUST(n == esp__group_size(&ctx->job.topo, scope));

@@ -1,5 +1,5 @@
-/* test_narrow.c: options for sharded tensors: their counts, their texts, and every one executed over `loop` in f32, f16
- * and bf16, with two levels and three. */
+/* test_narrow.c checks options for sharded tensors, which leave each rank with a part: their number, their texts, and
+ * every one executed in f32, f16 and bf16, with two levels and three. */
 /* runs: no-tsan: options by what context/test_shard runs */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
@@ -15,11 +15,11 @@ static int wide(void *user, const esp__option *o) {
     return 0;
 }
 
-/* By hand, with d devices, without sums of bodies. Flat: one raw option, and d * d that compress. Two levels: the block
- * inside is raw (1), or compresses (d); its payloads are decoded (d), or stay. The block outside with raw input has
- * what flat has; with payloads d (an alltoall, decomp), or a decomp first. */
+/* Counts options by hand, for d devices and payloads that cannot be summed. Flat: one without compression, d * d with
+ * it. Two levels: the inner one does not compress (1) or does (d) and decodes (d) or not. The outer one has the flat
+ * options; with payloads as input it has d (alltoall, decode), or decodes first. */
 static uint64_t by_hand(uint32_t d, uint32_t n_levels) {
-    uint64_t raw = 1 + (uint64_t)d * d, comp = d + d * raw; /* endings of the outermost block */
+    uint64_t raw = 1 + (uint64_t)d * d, comp = d + d * raw; /* raw: outermost level without payloads as input */
     for (uint32_t k = 1; k < n_levels; k++) {
         uint64_t r = raw + d * comp, c = comp + d * r;
         raw = r, comp = c;

@@ -1,10 +1,10 @@
-/* test_small.c: built-in strategies leave small tensors uncompressed: the limit, and its exceptions. */
+/* test_small.c checks that built-in strategies leave small tensors uncompressed: the limit, and its exceptions. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
 static const char codec[] = "topk:ratio=0.01";
 
-/* The strategy's line of tensor `name`, of one rank alone with tensors of 1, 4096, 4097 and 20000 elements. */
+/* Returns the strategy's line for tensor `name`, with one rank and tensors of 1, 4096, 4097 and 20000 elements. */
 static const char *line_of(uint64_t least, const char *strategy, const char *wish, const char *name) {
     static char line[512];
     static const uint64_t counts[] = {1, 4096, 4097, 20000};

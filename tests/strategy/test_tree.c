@@ -1,6 +1,5 @@
-/* test_tree.c: the decision tree's counts, and every option of it executed over `loop`: in a few contexts, each with
- * a tensor for every option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and
- * feedback must lose nothing. */
+/* test_tree.c checks the number of options of the decision tree, and runs each in a context with a tensor for every
+ * option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and no residual may be lost. */
 /* runs: slow asan-long no-tsan: thousands of strategies by what executor/test_units runs: too slow */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
@@ -116,7 +115,7 @@ LOSSY(0)
 LOSSY(1)
 LOSSY(2)
 
-/* Small integers are exact in halves, too, and so is their mean. */
+/* Small integers are exact in f16 and bf16, too, and so is their mean. */
 TEST(test_halves) {
     for (esp_dtype d = ESP_F16; d <= ESP_BF16; d++) {
         plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .dtype = d};
@@ -127,7 +126,7 @@ TEST(test_halves) {
     }
 }
 
-/* Machines of 2 and 1 ranks: only the flat tree. */
+/* Machines of 2 ranks and 1 rank have only flat options. */
 TEST(test_unequal_machines) {
     static const int32_t machines[3] = {1, 1, 2};
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};

@@ -1,5 +1,5 @@
-/* test_units_text.c: the text of strategies with chunks, groups and orders: read and printed without loss, and every
- * mistake in it is named with its line. */
+/* test_units_text.c checks the text of strategies with chunks, groups and orders: it is read and printed without loss,
+ * and errors name the line of every mistake. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/codec/codec.h"
@@ -13,7 +13,7 @@
 #define D_E_F                                                                                                          \
     "tensor d 2048 none flat.reduce > flat.broadcast\ntensor e 3 none flat.allreduce\ntensor f 1 none "                \
     "flat.allreduce\n"
-#define UNITS A_SPLIT BC_GROUP D_E_F /* numbers: 0 and 1, 2, 3 4 5 */
+#define UNITS A_SPLIT BC_GROUP D_E_F /* units 0, 1: chunks; 2: the group; 3, 4, 5: tensors */
 #define COLLECTIVES "order 0:0 5:0 4:0 1:1 2:1 3:0 3:1\n"
 #define EVERYTHING                                                                                                     \
     "order b 0:0 1:0d 1:0 1:0u 1:1 b b 2:p 2:0d 2:0 2:1 1:2d 1:2 1:2u b\n"                                             \
@@ -34,13 +34,13 @@ static void body_lossless(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, printed) == ESP_OK && !strcmp(printed, esp_strategy_text(ctx)));
         CHECK(ctx->active.strategy.hash == hash && ctx->active.strategy.n_order == 7 &&
               ctx->active.strategy.n_units == 6);
-        CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK); /* the text's own memory */
+        CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK); /* passes the library's own memory */
         for (int k = 0; k < TOTAL; k++) g[k] = 2.0f;
         for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
         CHECK(!esp_wait_all(ctx) && g[0] == 2.0f && g[begins[3]] == 2.0f);
         free(printed);
     }
-    /* without an order one is generated, and it is printed; comments are no part of it */
+    /* Without an order the library generates and prints one; comments are not part of the strategy. */
     CHECK(esp_strategy_set(ctx, HEAD "# predicted 12 us\n# hash 0123\n" UNITS "# end\n") == ESP_OK);
     CHECK(strstr(esp_strategy_text(ctx), UNITS "order ") && !strchr(esp_strategy_text(ctx), '#'));
     static const char *const codecs[] = {"topk:ratio=0.5",
@@ -64,7 +64,6 @@ TEST(test_lossless) {
 
 static void body_mistakes(esp_ctx *ctx, void *user) {
     static const char *const cases[][2] = {
-        /* chunks */
         {HEAD "tensor a 1000 split 1\nchunk 1000" U B_TO_F, "strategy:2: tensor 'a': 'split 1': expected a number"},
         {HEAD "tensor a 1000 split\nchunk 1000" U B_TO_F, "strategy:2: expected 'tensor NAME ELEMENTS CODEC OPTION'"},
         {HEAD "tensor a 1000 split 1001\n", "strategy:2: tensor 'a': 'split 1001'"},
@@ -89,7 +88,6 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
          "strategy:2: tensor 0 is 'a' with 999 elements"},
         {HEAD "tensor a 1000 split 2\nchunk 600 nosuch " FLAT_COMP "\n", "strategy:3: tensor 'a[1/2]': "},
         {HEAD "tensor a 1000 split 2\nchunk 600 none flat.allredoce\n", "strategy:3: tensor 'a[1/2]': "},
-        /* groups */
         {HEAD "tensor a 1000 group\ngroup 1000" U B_TO_F, "strategy:3: tensor 'a' is alone in its group"},
         {HEAD "group 1000" U, "strategy:2: a group belongs behind"},
         {HEAD "tensor a 1000 group\ntensor b 37" U, "strategy:3: the group of tensor 'a' is not closed"},
@@ -111,7 +109,6 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
          "strategy:4: tensor 'a+1': codec 'topk:ratio=0.1' has no payloads that can be summed"},
         {HEAD "tensor a 1000 group\ntensor b 37 group\ngroup 1037 none " TREE_RAW "\n",
          "strategy:4: tensor 'a+1': option"},
-        /* orders */
         {HEAD UNITS "order 6:0\n", "'6:0' names no collective or other op"},
         {HEAD UNITS "order 1:3\n", "'1:3' names no collective"},
         {HEAD UNITS "order 0:p\n", "'0:p' names no"},
@@ -137,7 +134,7 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
         CHECK(s < 0 && error_has(ctx, cases[i][1]));
         CHECK(!strcmp(before, esp_strategy_text(ctx)));
     }
-    /* cut off anywhere: an error, or a strategy */
+    /* A text that is truncated anywhere gives an error or a valid strategy. */
     char whole[] = HEAD UNITS EVERYTHING;
     for (size_t n = sizeof whole - 1; n > sizeof HEAD; n -= 3) {
         whole[n] = 0;
@@ -156,7 +153,7 @@ static void add(esp_ctx *ctx, const char *name, uint64_t count, esp_dtype dtype,
     esp_tensor_desc d = {.name = name, .count = count, .dtype = dtype, .flags = flags, .codec = codec};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
 }
-#define P(...) HEAD "tensor f 8" U __VA_ARGS__ /* f is f32 and plain */
+#define P(...) HEAD "tensor f 8" U __VA_ARGS__ /* tensor f is f32 without compression */
 static void body_wants(esp_ctx *ctx, void *user) {
     static const char tail[] = "tensor h 8 none flat.allreduce\ntensor s 8 none flat.allreduce\ntensor c 8 none "
                                "flat.allreduce\ntensor r 8 none flat.allreduce\n";
@@ -174,7 +171,7 @@ static void body_wants(esp_ctx *ctx, void *user) {
     snprintf(t, sizeof t, P("tensor h 8" U "tensor s 8" U "tensor c 8 group\ntensor r 8 group\ngroup 16" U));
     CHECK(esp_strategy_set(ctx, t) == ESP_E_ARG &&
           error_has(ctx, "strategy:7: tensor 'c' has a codec of its own ('topk:ratio=0.5')"));
-    /* in chunks it holds as in whole tensors: c's codec stays, r is never compressed */
+    /* Also for chunks: c's own codec stays, and r is never compressed. */
     snprintf(t, sizeof t,
              P("tensor h 8" U "tensor s 8" U "tensor c 8 split 2\nchunk 4 efsignsgd " FLAT_COMP
                "\nchunk 4 none " FLAT_COMP "\n"
@@ -194,8 +191,7 @@ static void body_raw_group(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16" U) == ESP_OK);
 }
 
-/* A codec that works on matrices only: it finds none in a group or in a chunk with a part of a row. Parts are whole
- * rows. */
+/* A codec that needs a matrix finds none in a group, or in a chunk with a part of a row. Parts are whole rows. */
 static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same */
 static int matrix_is(const esp_tensor *t) {
     return t->count ? t->rows && t->cols == 5 && t->rows * 5 == t->count : !t->rows && !t->cols;
@@ -221,7 +217,7 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     esp__codec *c;
     CHECK(esp__codec_get(ctx, "topk:ratio=0.5", &c) == ESP_OK);
-    esp_codec table = *c->table; /* as if it did */
+    esp_codec table = *c->table; /* pretends that the codec needs a matrix */
     const esp_codec *real = c->table;
     atomic_store(&matrix_real, real);
     table.caps |= ESP_CODEC_NEEDS_MATRIX;

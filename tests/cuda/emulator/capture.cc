@@ -1,8 +1,8 @@
-/* capture.cc: captures work in a CUDA graph, for tests in C, on the emulator and on a GPU. */
+/* capture.cc captures work in a CUDA graph, for tests in C, on the emulator and on a GPU. */
 #include "tests/cuda/emulator/capture.h"
 #include <cuda_runtime.h>
 
-/* 0, or CUDA's first error. */
+/* Returns 0 or CUDA's first error. */
 int capture_and_launch(void *stream, void (*call)(void *arg), void *arg, int times) {
     cudaStream_t s = (cudaStream_t)stream;
     cudaGraph_t graph = NULL;

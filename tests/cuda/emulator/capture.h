@@ -1,4 +1,4 @@
-/* capture.h: capture.cc for tests in C. */
+/* capture.h declares capture.cc's function for tests in C. */
 #ifndef CUDA_HOST_CAPTURE_H
 #define CUDA_HOST_CAPTURE_H
 #ifdef __cplusplus

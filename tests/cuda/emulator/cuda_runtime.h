@@ -1,17 +1,9 @@
-/* cuda_runtime.h: the CUDA emulator of the tests: the parts of the CUDA runtime that codecs/cuda uses, with kernels
- * that run on the host. The same .cu files are compiled as C++ with this header in place of CUDA's, and with host.cc.
- *   - A block's threads are fibers, which run in an order drawn from a seed (CUDA_HOST_SEED), and change places at
- * every barrier, warp operation and atomic: a missing barrier gives wrong results. Blocks run one after the other, in
- * an order from the seed.
- *   - A barrier that some threads of the block do not reach, or a warp operation that some lanes of its mask do not
- * reach, ends the process with an error.
- *   - Shared memory has random contents when a block begins. Under clang's memory sanitizer, reading it first is an
- * error.
- *   - Device memory is the heap's, so the address sanitizer sees accesses out of bounds; outside of kernels it may not
- * be touched.
- *   - Work in streams runs late, only when a call waits for it: streams in an order from the seed, but in the order
- * that events require.
- *   - It counts launches, and the bytes that kernels move through memory.h. */
+/* cuda_runtime.h is the tests' CUDA emulator: it replaces CUDA's header, so that codecs/cuda runs on the host. Threads
+ * of a block are fibers in a random order (seed: CUDA_HOST_SEED) that switch at barriers, warp operations and atomics,
+ * so a missing barrier gives wrong results; a barrier that some threads do not reach ends the process. Shared memory
+ * begins with random contents. Device memory is the heap's, so the address sanitizer checks its bounds; the host may
+ * not touch it. Work in streams runs only when a call waits for it, in a random order that respects events. It counts
+ * launches, and the bytes that kernels move through memory.h. */
 #ifndef CUDA_HOST_RUNTIME_H
 #define CUDA_HOST_RUNTIME_H
 #include <math.h>
@@ -134,8 +126,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
 
 /* ---- for tests --------------------------------------------------------------------------------------------------- */
 typedef struct cuda_host_counts {
-    uint64_t launches, fills, copies; /* enqueued */
-    uint64_t read, written;           /* bytes, by kernels through memory.h */
+    uint64_t launches, fills, copies; /* numbers of enqueued operations */
+    uint64_t read, written;           /* bytes moved by kernels through memory.h */
 } cuda_host_counts;
 extern "C" cuda_host_counts cuda_host_counted(int reset);
 extern "C" void cuda_host_seed(uint64_t seed);
@@ -181,7 +173,7 @@ T cuda_host_shuffle(const char *file, int line, int kind, unsigned mask, T value
     ((void)cuda_host_warp(__FILE__, __LINE__, CUDA_HOST_WARP, cuda_host_mask(__VA_ARGS__), 0, 0, 32))
 inline unsigned cuda_host_mask(unsigned mask = 0xFFFFFFFFu) { return mask; }
 
-void cuda_host_yield(void); /* now and then another thread runs */
+void cuda_host_yield(void); /* sometimes lets another thread run */
 template <typename T> inline T cuda_host_swap(T *at, T value) {
     const T old = *at;
     *at = value;

@@ -1,4 +1,4 @@
-/* faults.cc: kernels with one fault each, and their correct form, for the test of the emulator (test_runtime.c). */
+/* faults.cc has kernels with one fault each, and their correct form, for the test of the emulator (test_runtime.c). */
 #include "tests/cuda/emulator/faults.h"
 #include <cuda_runtime.h>
 
@@ -9,19 +9,19 @@ typedef struct job {
     int wrong;
 } job;
 
-/* out[i] := in of the opposite thread, through shared memory. Wrong: no barrier. */
+/* Sets out[i] to in of the opposite thread, through shared memory. The fault: no barrier. */
 static __global__ void reverse(job j) {
     __shared__ float held[N];
     held[threadIdx.x] = j.in[threadIdx.x];
     if (!j.wrong) __syncthreads();
     j.out[threadIdx.x] = held[N - 1 - threadIdx.x];
 }
-/* Wrong: the second half does not reach the barrier. */
+/* The fault: the second half does not reach the barrier. */
 static __global__ void diverge(job j) {
     if (!j.wrong || threadIdx.x < N / 2) __syncthreads();
     j.out[threadIdx.x] = 1;
 }
-/* Wrong: each half reaches another barrier. */
+/* The fault: each half reaches another barrier. */
 static __global__ void two_barriers(job j) {
     if (!j.wrong) {
         __syncthreads();
@@ -32,34 +32,34 @@ static __global__ void two_barriers(job j) {
     }
     j.out[threadIdx.x] = 1;
 }
-/* Wrong: the mask has lanes that do not call. */
+/* The fault: the mask has lanes that do not call. */
 static __global__ void masked(job j) {
     const unsigned mask = j.wrong ? 0xFFFFFFFFu : 0x0000FFFFu;
     if (threadIdx.x % 32 < 16) j.out[threadIdx.x] = (float)__popc(__ballot_sync(mask, 1));
 }
-/* Wrong: a lane reads from one that is not in the mask. */
+/* The fault: a lane reads from one that is not in the mask. */
 static __global__ void shuffled(job j) {
     if (threadIdx.x % 32 < 16) j.out[threadIdx.x] = __shfl_sync(0x0000FFFFu, 1.0f, j.wrong ? 20 : 3);
 }
-/* Wrong: one number beyond the end of global memory. */
+/* The fault: one number beyond the end of global memory. */
 static __global__ void beyond(job j) { j.out[threadIdx.x + (unsigned)j.wrong] = 1; }
-/* Wrong: one number beyond the end of shared memory. */
+/* The fault: one number beyond the end of shared memory. */
 static __global__ void beyond_shared(job j) {
     __shared__ volatile float held[N];
-    volatile float *at = held; /* not an index of an array, whose size the compiler would know */
+    volatile float *at = held; /* hides the array's size from the compiler */
     asm volatile("" : "+r"(at));
     at[threadIdx.x + (unsigned)j.wrong] = 1;
     __syncthreads();
     j.out[threadIdx.x] = held[threadIdx.x];
 }
-/* Wrong: half of shared memory is read before it is written. */
+/* The fault: half of shared memory is read before it is written. */
 static __global__ void unwritten(job j) {
     __shared__ float held[N];
     if (!j.wrong || threadIdx.x < N / 2) held[threadIdx.x] = 1;
     __syncthreads();
     j.out[threadIdx.x] = held[threadIdx.x] > 0 ? 2.0f : 1.0f;
 }
-/* out[0] := the number of threads of all blocks. Wrong: without an atomic, so that threads overwrite each other's
+/* Sets out[0] to the number of threads of all blocks. The fault: no atomic, so that threads overwrite each other's
  * sum. */
 static __global__ void counted(job j) {
     if (!j.wrong) {
@@ -97,9 +97,9 @@ int faults_run(const char *name, int wrong, uint64_t seed, float *out, int n) {
     cudaMemsetAsync(device, 0, N * sizeof(float), stream);
     cudaMemcpyAsync(in, pinned, N * sizeof(float), cudaMemcpyDefault, other);
     cudaEventRecord(ready, other);
-    /* the kernel's input comes in another stream */
+    /* The kernel's input arrives in another stream. */
     if (strcmp(name, "unordered") != 0 || !wrong) cudaStreamWaitEvent(stream, ready, 0);
-    if (!strcmp(name, "touched") && wrong) *(volatile float *)device = 1; /* by the host */
+    if (!strcmp(name, "touched") && wrong) *(volatile float *)device = 1; /* the host touches device memory */
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
         const int same =
             !strcmp(kernels[k].name, strcmp(name, "unordered") && strcmp(name, "touched") ? name : "reverse");
@@ -118,7 +118,7 @@ int faults_run(const char *name, int wrong, uint64_t seed, float *out, int n) {
     return found;
 }
 
-/* Calls that the emulator must refuse. Returns the number of the first call that it accepted, or 0. */
+/* Makes calls that the emulator must refuse. Returns the number of the first call that it accepted, or 0. */
 int faults_refused(void) {
     cudaStream_t stream, far;
     cudaGraph_t graph;

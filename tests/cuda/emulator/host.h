@@ -1,4 +1,4 @@
-/* host.h: the interface between host.cc and block.cc. */
+/* host.h is the interface between host.cc and block.cc. */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
 #include "tests/cuda/emulator/cuda_runtime.h"

@@ -1,8 +1,8 @@
-/* lowrank.cc: sums of codecs/cuda/common/lowrank.h in f64 on the device, alone, for test_lowrank.c. */
+/* lowrank.cc runs the f64 sums of codecs/cuda/common/lowrank.h on the device, for test_lowrank.c. */
 #include "tests/cuda/emulator/lowrank.h"
 #include "codecs/cuda/common/lowrank.h"
 
-/* The inner product of a and b, or where b is NULL the length of q. */
+/* Computes the inner product of a and b, or the length of q if b is NULL. */
 static __global__ void __launch_bounds__(CUDA_THREADS)
     sum_kernel(const double *a, const double *b, const float *q, uint64_t n, double *out) {
     __shared__ double room[CUDA_LOWRANK_ROOM];

@@ -1,4 +1,4 @@
-/* lowrank.h: lowrank.cc for a test in C. */
+/* lowrank.h declares lowrank.cc's functions for a test in C. */
 #ifndef CUDA_HOST_LOWRANK_H
 #define CUDA_HOST_LOWRANK_H
 #include <stdint.h>

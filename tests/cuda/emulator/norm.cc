@@ -1,4 +1,4 @@
-/* norm.cc: the sum of a part's block sums on the device, alone, for test_norm.c. */
+/* norm.cc runs the sum of a part's block sums on the device, for test_norm.c. */
 #include "tests/cuda/emulator/norm.h"
 #include "codecs/cuda/common/norm.h"
 

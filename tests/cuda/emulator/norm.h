@@ -1,4 +1,4 @@
-/* norm.h: norm.cc for a test in C. */
+/* norm.h declares norm.cc's function for a test in C. */
 #ifndef CUDA_HOST_NORM_H
 #define CUDA_HOST_NORM_H
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* scan.cc: sums over the threads of a block, and the k-th largest of a histogram, on the device alone, for
+/* scan.cc runs sums over the threads of a block, and the k-th largest of a histogram, on the device, for
  * test_scan.c. */
 #include "tests/cuda/emulator/scan.h"
 #include "codecs/cuda/common/block.h"
@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     }
 }
 
-/* Device memory with a copy of `bytes` bytes. */
+/* Returns device memory with a copy of `bytes` bytes. */
 static void *there(const void *from, size_t bytes) {
     void *p = NULL;
     cudaMalloc(&p, bytes);

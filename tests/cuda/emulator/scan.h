@@ -1,4 +1,4 @@
-/* scan.h: scan.cc for a test in C. */
+/* scan.h declares scan.cc's functions for a test in C. */
 #ifndef CUDA_HOST_SCAN_H
 #define CUDA_HOST_SCAN_H
 #include <stdint.h>
@@ -6,9 +6,9 @@
 extern "C" {
 #endif
 enum { SCAN_THREADS = 256, SCAN_TIMES = 4, SCAN_BINS = 2048 };
-/* By one block, SCAN_TIMES times one after the other, with threads in an order from the seed: out[] gets the sums over
- * the threads before each, x and out: [SCAN_TIMES * SCAN_THREADS]. warps: by cuda_warps_before(), for which all lanes
- * of a warp bring the same; else cuda_block_before() */
+/* Sets out[] to the sums over the threads before each, SCAN_TIMES times in one block, with threads in an order from the
+ * seed. x and out have SCAN_TIMES * SCAN_THREADS elements. Uses cuda_warps_before() if `warps` (then x must be equal in
+ * all lanes of a warp), else cuda_block_before(). */
 void scan_before(const uint32_t *x, uint32_t *out, int warps, uint64_t seed);
 /* Calls cuda_hist_pick() for SCAN_TIMES histograms [SCAN_TIMES SCAN_BINS]: the bin of the k-th largest number, and how
  * many of this bin are among the k largest. */

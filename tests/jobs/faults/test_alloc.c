@@ -1,7 +1,7 @@
-/* test_alloc.c: the n-th allocation of one rank fails, once or with all later ones, for n = 1, 2, ... in each scenario.
- * The rank must get ESP_E_NOMEM with a text, or continue where the library promises that. The other ranks must soon get
- * an error that names this rank. Nothing may leak, and the library may use only the user's allocator (the linker
- * redirects malloc to this file: see tests.mk). */
+/* test_alloc.c lets the n-th allocation of one rank fail, once or with all later ones, for n = 1, 2, ... The rank must
+ * get ESP_E_NOMEM with a text, or continue if the library promises that. The other ranks must soon get an error that
+ * names this rank. Nothing may leak, and the library may use only the user's allocator (the linker redirects malloc to
+ * this file, see tests.mk). */
 /* runs: slow asan-long no-tsan: too slow; other tests run such jobs under the sanitizer */
 #include "tests/lib/test.h"
 #include <execinfo.h>
@@ -10,9 +10,9 @@ enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 /* ---- the user's allocator, one for each rank --------------------------------------------------------------------- */
 typedef struct pool {
     atomic_int live, seen, hits; /* blocks in use; allocations; failed ones */
-    int fail_at, sticky;         /* fail_at 0: none fails */
+    int fail_at, sticky;         /* number of the failing allocation; 0: none fails */
     atomic_int wrong;            /* blocks freed with a wrong size */
-    int at_connect, at_opened;   /* `seen` before ranks connect, after esp_open */
+    int at_connect, at_opened;   /* `seen` before ranks connect, and after esp_open */
 } pool;
 
 void *__real_malloc(size_t n);
@@ -24,7 +24,7 @@ void *__wrap_aligned_alloc(size_t align, size_t n);
 void *__wrap_calloc(size_t n, size_t m);
 void *__wrap_realloc(void *p, size_t n);
 
-/* Allocations by libc's malloc. Only a plan without a context may use it; then its allocations fail, too. */
+/* Counts allocations by libc's malloc. Only a plan without a context may use it; then these allocations fail, too. */
 static atomic_int watching, past, libc_live_fail, libc_seen, libc_hits;
 static int libc_fails(void) {
     if (atomic_load(&watching)) atomic_fetch_add(&past, 1);
@@ -38,7 +38,7 @@ void *__wrap_aligned_alloc(size_t align, size_t n) { return libc_fails() ? NULL 
 void *__wrap_calloc(size_t n, size_t m) { return libc_fails() ? NULL : __real_calloc(n, m); }
 void *__wrap_realloc(void *p, size_t n) { return libc_fails() ? NULL : __real_realloc(p, n); }
 
-enum { HEAD = 64 }; /* bytes before each block, for its size */
+enum { HEAD = 64 }; /* bytes before each block, which hold its size */
 static void *pool_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     pool *p = user;
     const int n = atomic_fetch_add(&p->seen, 1) + 1;
@@ -80,7 +80,7 @@ typedef struct scenario {
     int32_t size, per_machine;
     esp_config config;
     esp_status (*body)(esp_ctx *ctx, const struct scenario *c);
-    const char *tensor_codec, *gather; /* of the first tensor */
+    const char *tensor_codec, *gather; /* for the first tensor */
     uint32_t tensor_flags;
     int goes_on;        /* the library must survive the failure */
     const char *env[2]; /* a variable and its value */
@@ -162,7 +162,7 @@ static esp_status saves(esp_ctx *ctx, const scenario *c) {
     DO(esp_state_save(ctx, path));
     DO(esp_state_load(ctx, path));
     DO(step(ctx));
-    DO(esp_strategy_set(ctx, "fp32")); /* its residuals become pending */
+    DO(esp_strategy_set(ctx, "fp32")); /* the tensors' residuals become pending */
     DO(esp_state_save(ctx, path));
     DO(step(ctx));
     DO(esp_state_load(ctx, path));
@@ -335,7 +335,7 @@ static scenario all[] = {
 /* ---- one run ----------------------------------------------------------------------------------------------------- */
 typedef struct outcome {
     esp_status status;
-    int opened, at_end; /* at_end: others may have finished */
+    int opened, at_end; /* at_end: in its last call, so others may be finished */
     char text[2048];
 } outcome;
 typedef struct run_of {
@@ -380,7 +380,7 @@ static void *rank_main(void *arg) {
     o->status = esp_open(&cfg, &ctx);
     p->at_opened = atomic_load(&p->seen);
     if (ctx) o->status = c->body(ctx, c);
-    /* every rank must see the failure, even if it was in the other's last call */
+    /* Every rank must see the failure, even if the victim failed in its last call. */
     if (ctx && !o->status && c->size > 1 && c->body != opens) {
         o->status = esp_barrier(ctx);
         o->at_end = 1;
@@ -419,7 +419,7 @@ static void report(const scenario *c, int32_t victim, int n, int sticky, int32_t
                   r->out[rank].text);
 }
 
-/* Does rank k's error name a rank whose error names the victim? Ranks of other groups notice only that rank. */
+/* Returns 1 if rank k's error names a rank whose error names the victim. Other groups notice only that rank. */
 static int names_by_another(const scenario *c, const run_of *r, int32_t victim, int32_t k) {
     char named[2][32];
     snprintf(named[0], sizeof named[0], "rank %d", (int)victim);
@@ -440,11 +440,11 @@ static const char *wrong_with(const scenario *c, const run_of *r, int32_t victim
     if (atomic_load(&r->pool[k].wrong)) return "a block was freed with another size";
     if (o->status && !*o->text) return "an error without text";
     if (!hit) return o->status ? "an error, though no allocation failed" : NULL;
-    /* a rank that cannot join tries again, until the timeout */
+    /* A rank that cannot join tries again until the timeout. */
     if (r->timeout_ms == OPEN_MS && (!failed || r->out[victim].status == ESP_E_TIMEOUT)) return NULL;
     if (k == victim) return o->status == ESP_E_NOMEM || (c->goes_on && !failed) ? NULL : "not ESP_E_NOMEM";
     if (!o->status) return failed && !r->out[victim].at_end ? "no error where another rank has one" : NULL;
-    /* without memory for its final message, a rank that closes seems to have died, but does not notice that itself */
+    /* A rank without memory for its final message seems to the others to have died, but notices nothing itself. */
     if (!failed && r->out[victim].at_end && o->status == ESP_E_PEER && strstr(o->text, named)) return NULL;
     if (!failed) return "an error where the rank itself went on";
     if (!strstr(o->text, named) && !names_by_another(c, r, victim, k)) return "the error does not name the rank";
@@ -460,14 +460,14 @@ static void check(const scenario *c, int32_t victim, int n, int sticky, int hit,
     if (seconds > WAIT_MS / 2000.0) report(c, victim, n, sticky, victim, "the run took longer than 10 s", r);
 }
 
-/* Lets each allocation of one rank fail, from the connection of the ranks on. TEST_ALL (make test-all) tries all of
- * them, otherwise only every few, and different ones for each rank and mode. If a rank fails before it has connected,
- * the others wait for it until their timeout, which is short then. */
+/* Lets each allocation of one rank fail, from the connection of the ranks on. TEST_ALL (make test-all) tries all, else
+ * only every few, and different ones for each rank and mode. If a rank fails before it has connected, the others wait
+ * until their timeout, which is short then. */
 enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
     const double began = test_seconds();
-    const char *from = getenv("FROM"); /* to debug one allocation */
+    const char *from = getenv("FROM"); /* FROM=n begins at allocation n, to debug it */
     int runs = 0;
     if (c->env[0]) setenv(c->env[0], c->env[1], 1);
     run_once(c, victim, 0, 0, WAIT_MS, &r);

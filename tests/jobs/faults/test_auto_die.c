@@ -1,5 +1,5 @@
-/* test_auto_die.c: ranks are killed while the autopilot measures, plans, switches or checks, over shared memory. Every
- * other rank must get an error that names the killed one, and nothing may stay behind. */
+/* test_auto_die.c kills ranks while the autopilot measures, plans, switches or checks. Every other rank must get an
+ * error that names the killed one, and no file may stay behind. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -9,10 +9,10 @@ enum { MEASURING, PROBING, PLANNING, SWITCHING, SWITCHED };
 static const char *const situations[] = {"killed while measuring", "killed in a probe", "killed while planning",
                                          "killed at the switch", "killed after the switch"};
 
-/* When the victim dies; child processes inherit it. */
+/* When the victim dies. Child processes inherit it. */
 static int situation, depth;
 static int32_t victim;
-/* the context of this rank */
+/* The context of this rank. */
 static esp_ctx *own;
 static int own_depth;
 
@@ -131,7 +131,7 @@ static void body_train(procs *p, int32_t rank) {
     free(grads);
 }
 
-/* Kills one rank in that situation. All others must fail with its name, and must be able to close. */
+/* Kills rank `who` in that situation. All others must fail with its name, and must be able to close. */
 static void killed(int where, int32_t who, int deep) {
     procs p;
     char name[32];
@@ -162,7 +162,7 @@ TEST(test_in_a_probe) {
     for (int32_t r = 0; r < RANKS; r++) killed(PROBING, r, 1 + 3 * r);
 }
 TEST(test_planning) {
-    killed(PLANNING, 0, 0); /* rank 0 plans */
+    killed(PLANNING, 0, 0); /* only rank 0 plans */
     killed(PLANNING, 2, 0);
 }
 TEST(test_at_the_switch) {
@@ -173,7 +173,7 @@ TEST(test_after_the_switch) {
     killed(SWITCHED, 3, 2);
 }
 
-/* Counts our files in /dev/shm, which other programs use too. */
+/* Counts the library's files in /dev/shm, which other programs use too. */
 static int our_files(void) { return test_count_files("/dev/shm", "esp"); }
 static int files_before;
 static int count_before(void **state) {

@@ -1,10 +1,8 @@
-/* test_chaos.c: jobs of 4 ranks on 2 machines, each with one fault at a random moment. All ranks must react as
- * docs/use/faults.md describes.
- *
- * Without arguments it is a test: 20 runs of every kind. `make soak` runs more, and writes how soon faults are noticed:
+/* test_chaos.c runs jobs of 4 ranks on 2 machines with one fault at a random moment. All ranks must react as
+ * docs/use/faults.md describes. Without arguments it makes 20 runs of every kind; `make soak` makes more and reports
+ * when ranks notice. Kind and seed, which a failure prints, determine a run.
  *   test_chaos [--kind NAME] [--runs N] [--seed FIRST] [--timeout MS] [--within MS] [--report FILE] [--verbose]
- *              [--backend NAME] [--launcher "mpirun -n 4"]
- * Kind and seed determine a run. A failure prints both. */
+ *              [--backend NAME] [--launcher "mpirun -n 4"] */
 /* runs: quiet slow asan-long no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/quantile.h"
@@ -39,7 +37,7 @@ static void run_kind(void **state) {
 
 static int skip_kind(kind k) {
 #if defined(__SANITIZE_ADDRESS__)
-    if (k == MEMORY) return 1; /* the sanitizer maps terabytes */
+    if (k == MEMORY) return 1; /* the sanitizer maps terabytes, so no limit works */
 #endif
     return k == LINK_CUT;
 }

@@ -1,7 +1,7 @@
-/* test_hostile.c: a job of 4 ranks connects over TCP and trains, while hostile processes open connections of every
- * kind. The ranks must connect, results must be correct, and memory and descriptors of rank 0 must not grow with the
- * number of connections. ESPRESSO_HOSTILE=100000 (make hostile) sets the number of hostile connections while the job
- * connects, and while it runs. */
+/* test_hostile.c connects a job of 4 ranks over TCP and trains, while hostile processes open connections of all kinds.
+ * The ranks must connect, results must be correct, and memory and descriptors of rank 0 must not grow with the
+ * connections. ESPRESSO_HOSTILE=100000 (make hostile) sets the number of hostile connections while the job connects,
+ * and while it runs. */
 /* runs: quiet no-tsan: ranks are processes; job/test_secret has their threads */
 #include "tests/lib/test.h"
 #include <sys/un.h>
@@ -18,8 +18,8 @@ static const char secret[] = "a secret that nobody else knows";
 
 /* Shared by the test and the hostile processes. */
 typedef struct flood {
-    atomic_int running, connected; /* connected: all ranks are, the port is closed */
-    atomic_ullong made;            /* connections made, or tried after that */
+    atomic_int running, connected; /* connected: all ranks are, so the port is closed */
+    atomic_ullong made;            /* connections made, or tried when the port is closed */
     atomic_ullong kinds[16], got_in, datagrams;
     hello_bytes replay[2]; /* messages of a real rank with this secret */
     char root[64];
@@ -37,7 +37,7 @@ static void on_log(void *user, const esp_log_event *ev) {
         fprintf(stderr, "rank 0: %s\n", ev->message);
 }
 
-/* Runs a step. If p->b->go is 2 on rank 0, it sends that in the last element, and *done becomes true on all ranks. */
+/* Runs a step. If p->b->go is 2 on rank 0, it sends that in the last element, which sets *done on all ranks. */
 static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float *grad, int *done) {
     float want = 0;
     esp_stream here = ESP_ZERO;
@@ -52,7 +52,7 @@ static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float
     return s;
 }
 
-/* Backend shm under a second name: ranks that wait for two backends need sockets with names. */
+/* Registers backend shm under a second name, because ranks that wait for two backends need sockets with names. */
 static const esp_plugin *shm_again(const esp_host *h) {
     static esp_backend again;
     static const esp_backend *const list[] = {&again};
@@ -137,8 +137,8 @@ static int attack(int kind, uint64_t serial, int *fd) {
         return -1;
     case HALF: send(*fd, f->replay[0].data, f->replay[0].n / 2 + serial % 20, MSG_NOSIGNAL); return *fd;
     case HUGE_SIZE: send(*fd, &huge, sizeof huge, MSG_NOSIGNAL); return *fd;
-    case SLOW_WRITER: return *fd;                                 /* the loop below sends a byte now and then */
-    case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* and never reads the challenge */
+    case SLOW_WRITER: return *fd;                                 /* a loop below sends it a byte at a time */
+    case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* never reads the challenge */
     case RESET:
         hello_send(*fd, &f->replay[0]);
         setsockopt(*fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
@@ -173,7 +173,7 @@ static void hostile(int which) {
         const int connected = atomic_load(&f->connected);
         fd = hello_connect(f->root, 0);
         if (fd < 0) {
-            atomic_fetch_add(&f->made, connected != 0); /* the port is closed */
+            atomic_fetch_add(&f->made, connected != 0); /* counts attempts at the closed port */
             if (!connected) usleep(1000);
             if (connected && serial % 64 == 0) usleep(1000);
             continue;
@@ -198,7 +198,7 @@ static void hostile(int which) {
         if (held[i] >= 0) close(held[i]);
 }
 
-/* Sends garbage to every abstract datagram socket of the job: any process can see their names. */
+/* Sends garbage to every abstract datagram socket of the job, whose names any process can see. */
 static void datagrams(const procs *p) {
     char line[512], path[64], link[64];
     FILE *list = fopen("/proc/net/unix", "r");
@@ -333,7 +333,7 @@ TEST(test_flood) {
         "most, then %d\n",
         (unsigned long long)n, (unsigned long long)atomic_load(&f->datagrams), runs, ran, fds_runs, fds_most, fds_ran);
     assert_true(SANITIZED || ran - runs < 1024);
-    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* some for the backend */
+    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* the backend may use 8 more */
     assert_int_equal(atomic_load(&f->got_in), 0);
     assert_true(atomic_load(&f->datagrams) > 100);
 

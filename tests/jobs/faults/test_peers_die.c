@@ -1,5 +1,5 @@
-/* test_peers_die.c: ranks are processes that are killed, are stopped, or exit without a final message. Uses only the
- * connections of job/peers.h. Prints the time until other ranks notice, without a limit. */
+/* test_peers_die.c kills or stops ranks, which are processes, or lets them exit without a final message. It uses only
+ * the connections of job/peers.h, and prints the time until other ranks notice. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -21,7 +21,7 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) {
     atomic_store(&s->me->straggler_tensor, tensor);
     atomic_store(&s->me->straggler, rank);
 }
-/* The answer of a rank to an inquiry: rank r waits for rank r - 1 at tensor 10 + r. */
+/* Answers an inquiry: rank r waits for rank r - 1 at tensor 10 + r. */
 static void on_answer(void *user, esp__answer *out) {
     self *s = (self *)user;
     out->waits_for = (s->rank + s->p->size - 1) % s->p->size;
@@ -115,7 +115,7 @@ static void body_exit(procs *p, int32_t rank) {
     } else if (open_peers(p, rank, &me, 20000)) {
         usleep(20000);
         atomic_store(&me.me->noticed_ns, esp__now_ns());
-        _exit(0); /* status 0, but no final message */
+        _exit(0); /* a normal exit, but without a final message */
     }
 }
 TEST(test_exit_without_leaving) {
@@ -189,7 +189,7 @@ TEST(test_forked_child_may_close) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A rank is killed after it has connected, while others have not. */
+/* A rank is killed after it has connected, while the last rank has not connected yet. */
 static void body_open_only(procs *p, int32_t rank) {
     self me;
     atomic_store(&p->b->rank[rank].ready, 1);
@@ -200,7 +200,7 @@ static void body_open_only(procs *p, int32_t rank) {
 TEST(test_killed_while_meeting) {
     procs p;
     procs_init(&p, 4);
-    for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* without rank 3 */
+    for (int r = 0; r < 3; r++) procs_start(&p, r, body_open_only); /* rank 3 never starts */
     p.size = 3;
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
     usleep(200000);
@@ -239,13 +239,13 @@ TEST(test_stopped_rank_is_named) {
         while (atomic_load(&p.b->rank[3].straggler) == NOBODY && esp__now_ns() - t0 < 10000000000u) usleep(1000);
         print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(esp__now_ns() - t0) / 1e6);
         assert_int_equal(atomic_load(&p.b->rank[3].straggler), victim);
-        if (victim != 0) { /* without rank 0, only one rank finds out */
+        if (victim != 0) { /* if rank 0 is stopped, only one rank finds out */
             assert_true(PROCS_AWAIT(&p, straggler, NOBODY, victim));
             for (int32_t r = 0; r < 4; r++) {
                 if (r == victim) continue;
                 assert_int_equal(atomic_load(&p.b->rank[r].straggler), victim);
                 assert_int_equal(atomic_load(&p.b->rank[r].straggler_tensor),
-                                 11 + victim); /* of the rank that waits for it */
+                                 11 + victim); /* tensor of the rank that waits for the victim */
             }
         }
         atomic_store(&p.b->go, 2);

@@ -1,6 +1,5 @@
-/* test_shrink.c: ranks are killed or stopped while they train, and the others continue with esp_shrink. The loss of a
- * rank is |w - c|^2 / 2 with its own point c, so that training converges to the mean of the points of the remaining
- * ranks. */
+/* test_shrink.c kills or stops ranks while they train, and the others continue with esp_shrink. The training loss of a
+ * rank is |w - c|^2 / 2 with its own point c, so that training converges to the mean of the remaining ranks' points. */
 /* runs: quiet no-tsan: ranks are processes: context/test_shrink has threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -25,7 +24,7 @@ static struct {
     int32_t machine[MAX_PROCS];
     uint32_t timeout_ms, flags;
     int32_t dies[MAX_PROCS];     /* step in which a rank dies, or 0              */
-    int32_t delay_us[MAX_PROCS]; /* it dies so long after its esp_shrink, or 0   */
+    int32_t delay_us[MAX_PROCS]; /* time from its esp_shrink to its death, or 0 */
     int32_t stops;               /* rank that stops in step 20, or -1            */
     int steps;
     double lr;
@@ -100,7 +99,8 @@ static esp_status push_all(esp_ctx *ctx, int32_t origin, float *g, int step) {
     return s ? s : esp_wait_all(ctx);
 }
 
-/* Is g the mean of w - c over the remaining ranks? Points are whole numbers, and w is the same on all ranks. */
+/* Returns 1 if g is the mean of w - c over the remaining ranks. Points are whole numbers, and w is the same on all
+ * ranks. */
 static int is_mean(procs *p, const float *g, const float *w, const uint8_t *left) {
     int n = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r];
@@ -145,7 +145,7 @@ static void body(procs *p, int32_t origin) {
         for (int i = 0; i < ALL; i++) g[i] = w[i] - point(origin, i);
         s = push_all(ctx, origin, g, step);
         if (!s && !job.codec && !is_mean(p, g, w, left)) atomic_fetch_add(&out->bad, 1);
-        /* compressed gradients do not become 0, so the learning rate must */
+        /* Compressed gradients do not become 0, so the learning rate must. */
         const float lr = (float)(job.codec ? job.lr / (1 + step / 20.0) : job.lr);
         for (int i = 0; i < ALL && !s; i++) w[i] -= lr * g[i];
         if (!s) atomic_store(&out->steps, ++step);
@@ -153,12 +153,12 @@ static void body(procs *p, int32_t origin) {
             s = go_on(p, ctx, origin, w, &step, left);
             if (!s) atomic_fetch_add(&out->shrinks, 1);
             if (s) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-            if (s && strstr(out->text, "other ranks")) break; /* the others continue without it */
+            if (s && strstr(out->text, "other ranks")) break; /* the other ranks continue without this one */
             if (s && strstr(out->text, "must not both go on")) break;
         }
     }
     if (s && ctx) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-    /* waits for slower ranks: if this one closed now, they would lose it in their last step */
+    /* Waits for slower ranks, which would lose this rank in their last step if it closed now. */
     for (int32_t r = 0, ms = 0; r < p->size && !s && ms < 10000; r++)
         for (; left[r] && atomic_load(&shared->of[r].steps) < job.steps && ms < 10000; ms++) usleep(1000);
     for (int i = 0; i < ALL; i++) {
@@ -222,12 +222,12 @@ static void lose(int32_t size, int32_t per_machine, const char *codec, const cha
 TEST(test_each_rank_flat) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 4, NULL, NULL, victim, 1e-3);
 }
-/* Two machines of two ranks lose one rank: with different sizes only flat options remain. */
+/* Two machines of two ranks lose one rank. Machines of different sizes allow only flat options. */
 TEST(test_each_rank_of_two_machines) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 2, NULL, NULL, victim, 1e-3);
     for (int32_t victim = 0; victim < 4; victim += 3) lose(4, 2, "topk:ratio=0.5", NULL, victim, 1.0);
 }
-/* Machines with 3 ranks and 1: the loss of the 1 leaves a single machine. */
+/* Of machines with 3 ranks and 1 rank, the second is lost: a single machine is left. */
 TEST(test_last_rank_of_a_machine) {
     procs p;
     job_begin(&p, 4, 3, "fp16", NULL);
@@ -250,7 +250,7 @@ TEST(test_one_after_the_other) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
     job.dies[2] = 15;
-    job.dies[0] = 30; /* leaves one on each machine: two levels again */
+    job.dies[0] = 30; /* one rank left per machine: two levels again */
     run(&p);
     expect_left(&p, "0101", 1e-2);
     assert_int_equal(atomic_load(&shared->of[1].shrinks), 2);
@@ -268,7 +268,7 @@ TEST(test_one_after_the_other) {
 TEST(test_two_at_once) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
-    job.dies[0] = job.dies[1] = 15; /* a whole machine */
+    job.dies[0] = job.dies[1] = 15; /* a whole machine dies */
     run(&p);
     expect_left(&p, "0011", 1e-3);
     assert_int_equal(procs_end(&p), 0);
@@ -289,7 +289,7 @@ TEST(test_during_the_shrink) {
     }
 }
 
-/* The job continues without a stopped rank. When that one resumes, it gets an error, without effect on the others. */
+/* The job continues without a stopped rank. When that rank resumes, it gets an error, and the others notice nothing. */
 static void stop_one(int32_t victim, const char *left) {
     procs p;
     uint64_t end = esp__now_ns() + 30000000000u;
@@ -317,7 +317,7 @@ TEST(test_stopped) {
     stop_one(2, "1101");
     stop_one(0, "0111");
 }
-/* Rank 1 of 2 cannot know whether rank 0 has died. It must not continue alone, because rank 0 may do the same. */
+/* Rank 1 of 2 cannot know whether rank 0 has died, so it must not continue alone: rank 0 may do the same. */
 TEST(test_too_few) {
     procs p;
     job_begin(&p, 2, 2, NULL, NULL);
@@ -353,7 +353,7 @@ static void residuals(const esp_ctx *ctx, float *out) {
         const esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual) memcpy(out + f->place.first * N + f->offset, f->residual, f->count * sizeof *out);
     }
-    for (uint32_t i = 0; i < TENSORS; i++) /* without a place in the new strategy */
+    for (uint32_t i = 0; i < TENSORS; i++) /* pending residuals have no place in the new strategy */
         for (int k = 0; k < N && ctx->model.tensors[i].pending_residual; k++)
             out[i * N + (uint32_t)k] += ctx->model.tensors[i].pending_residual[k];
 }

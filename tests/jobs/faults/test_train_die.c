@@ -1,5 +1,5 @@
-/* test_train_die.c: a rank is killed, stopped, slow or closed in the middle of training steps, over shared memory.
- * Every other rank must get an error that names it. Times are printed, without a limit. */
+/* test_train_die.c kills, stops, slows or closes a rank in the middle of training steps. Every other rank must get an
+ * error that names it. Times until then are printed, without a limit. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -76,7 +76,7 @@ static void body_train(procs *p, int32_t rank) {
     free(grads);
 }
 
-/* Checks that all other ranks have failed with status `want` and a text that has the victim and `word`. */
+/* Checks that all other ranks failed with status `want` and a text that contains the victim and `word`. */
 static void expect_all(procs *p, int32_t victim, esp_status want, const char *word, uint64_t t0, const char *how) {
     char who[32];
     uint64_t returned = 0, closed = 0;
@@ -112,7 +112,7 @@ static void prepare(procs *p, uint32_t timeout) {
         for (int r = 0; r < 4; r++) fail_msg("rank %d: %s", r, p->b->rank[r].text);
 }
 
-/* Does the rank use named shared memory, which would stay behind after kill -9? */
+/* Returns 1 if the rank uses named shared memory, which would stay behind after kill -9. */
 static int maps_named_memory(pid_t pid) {
     char path[64], line[512];
     int found = 0;
@@ -177,7 +177,7 @@ TEST(test_stopped_where_steps_are_long) {
     warm = 10;
 }
 
-/* A rank that computes for too long: it answers inquiries, and is still the one to name. */
+/* Errors name a rank that computes for too long, although it answers inquiries. */
 TEST(test_slow) {
     procs p;
     uint64_t t0;

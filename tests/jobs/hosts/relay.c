@@ -1,7 +1,7 @@
-/* relay.c: emulates a network cable between two TAP devices. Packets from the first to the second device are delayed.
- * Packets in the other direction are not, so that a packet over two such cables waits for one timer only.
+/* relay.c emulates a network cable between two TAP devices, for hosts.sh on kernels without netem.
  *   relay DEVICE DEVICE MICROSECONDS
- * For hosts.sh, on kernels without netem. Must not know what the packets are. */
+ * It delays packets from the first to the second device. Packets in the other direction are not delayed, so that a
+ * packet over two such cables waits for one timer only. It must not know what the packets are. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* packets beyond that are dropped */
+enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* a full cable drops packets */
 
 typedef struct packet {
     int64_t due_ns;
@@ -25,7 +25,7 @@ typedef struct packet {
     char data[PACKET_MAX];
 } packet;
 
-/* One direction. */
+/* One direction of the cable. */
 typedef struct direction {
     int from, to;
     int64_t delay_ns;
@@ -50,7 +50,7 @@ static int open_tap(const char *name) {
     exit(1);
 }
 
-/* Reads new packets and writes those that are due. Returns when the next packet is due, or 0 if none waits. */
+/* Reads new packets and writes those that are due. Returns the time at which the next is due, or 0 if none waits. */
 static int64_t move(direction *d) {
     while (d->end - d->begin < PACKETS) {
         packet *p = &d->ring[d->end % PACKETS];
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
     }
     const int taps[2] = {open_tap(argv[1]), open_tap(argv[2])};
     direction d[2];
-    prctl(PR_SET_TIMERSLACK, 1000UL); /* ns; the default is 50 us */
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* in ns; the default of 50 us would delay packets */
     for (int i = 0; i < 2; i++)
         d[i] = (direction){.from = taps[i], .to = taps[!i], .ring = malloc(PACKETS * sizeof(packet))};
     d[0].delay_ns = strtol(argv[3], NULL, 10) * 1000;

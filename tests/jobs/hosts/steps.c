@@ -1,4 +1,4 @@
-/* steps.c: a program for the tests of jobs on several hosts: N steps with known means, and pauses between them.
+/* steps.c is a program for tests with several hosts: N steps with known means, and pauses between them.
  *   steps N MILLISECONDS [RANK]
  * Rank 0 prints a line after the first step, and every rank one after the last if all means were correct. RANK kills
  * itself after half of the steps, and the others continue without it. */

@@ -1,4 +1,4 @@
-/* joined.c: a program that uses MPI itself. Usage: mpirun -n 4 joined funnelled|serialized|multiple|world|half|unset.
+/* joined.c is a test program that uses MPI itself: mpirun -n 4 joined funnelled|serialized|multiple|world|half|unset.
  * It starts MPI, opens a context on backend mpi, runs steps with MPI calls between them, closes, and finalizes MPI.
  * With `half`, odd and even ranks form two jobs, by esp_config.backend "mpi:comm=HANDLE". Compiled with mpicc. */
 #include "espresso.h"

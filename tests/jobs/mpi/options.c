@@ -1,7 +1,7 @@
-/* options.c: one rank of a job that a launcher started: runs every k-th option of the decision tree, on the backend
- * that the environment names. Usage: mpirun -n 4 options [K [PLUGIN]], where PLUGIN puts the gradients on its CUDA
- * device. Codec none must give the exact mean, the others the same bits on all ranks, without loss of residuals. Used
- * by the tests of backend mpi. */
+/* options.c is one rank of a job that a launcher started, for the tests of backend mpi. It runs every K-th option of
+ * the decision tree on the backend that the environment names: mpirun -n 4 options [K [PLUGIN]], where PLUGIN puts the
+ * gradients on its CUDA device. Codec none must give the exact mean, other codecs the same bits on all ranks, and no
+ * residual may be lost. */
 #include "tests/strategy/run_options.h"
 
 static const char *const none[] = {"none", NULL};

@@ -1,5 +1,5 @@
-/* driver.h: part of fake.c: the CUDA driver's functions that the backend uses, on host memory. A stream is a thread
- * that runs its work late and in order. A call that breaks a rule of the driver ends the process, and prints the
+/* driver.h belongs to fake.c and has the CUDA driver's functions that the backend uses, on host memory. A stream is a
+ * thread that runs its work late and in order. A call that breaks a rule of the driver ends the process, and prints the
  * rule. */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
@@ -36,16 +36,16 @@ static int gpu_current(const char *call) {
     if (!gpu_depth) fake_wrong("%s: the thread has no context", call);
     return gpu_stack[gpu_depth - 1];
 }
-static int gpu_contexts[FAKE_GPUS], gpu_inited, gpu_live; /* gpu_live: blocks, streams and events that are not freed */
+static int gpu_contexts[FAKE_GPUS], gpu_inited, gpu_live; /* gpu_live: blocks, streams and events not freed */
 
-/* FAKE_GPUS in the environment: how many there are. */
+/* Returns the number of devices, from FAKE_GPUS in the environment. */
 static int gpu_count(void) {
     const char *env = getenv("FAKE_GPUS");
     const int n = env ? atoi(env) : FAKE_GPUS;
     return n < 0 || n > FAKE_GPUS ? FAKE_GPUS : n;
 }
 
-/* A process whose parent has called it cannot use CUDA. */
+/* A process whose parent has called cuInit cannot use CUDA. */
 FAKE_EXPORT int cuInit(unsigned flags) {
     static pid_t process;
     if (process && process != getpid()) return 3;
@@ -147,7 +147,7 @@ static int gpu_free(const void *p, int pinned) {
     free(b);
     return 0;
 }
-/* Are these bytes in a block of the device (or pinned)? Lock held. */
+/* Returns 1 if these bytes are in a block of the device (or pinned). The caller holds the lock. */
 static int gpu_holds(const void *p, uint64_t bytes, int pinned) {
     const uint8_t *at = (const uint8_t *)p;
     for (const gpu_block *b = gpu_blocks; b; b = b->next)
@@ -163,7 +163,7 @@ FAKE_EXPORT int cuMemFreeHost(void *p) { return gpu_free(p, 1); }
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct gpu_work {
     struct gpu_work *next;
-    int (*ready)(void *arg); /* NULL: at once */
+    int (*ready)(void *arg); /* NULL if it can run at once */
     void (*run)(void *arg);  /* both are called with the lock held */
     void *arg;               /* freed afterwards */
 } gpu_work;
@@ -196,7 +196,7 @@ static void *gpu_main(void *arg) {
                 pthread_cond_wait(&gpu_news, &gpu_lock);
             continue;
         }
-        if (gpu_random() % 8 == 0) { /* late */
+        if (gpu_random() % 8 == 0) { /* makes the work late */
             const unsigned us = gpu_random() % 100;
             pthread_mutex_unlock(&gpu_lock);
             usleep(us);
@@ -213,7 +213,7 @@ static void *gpu_main(void *arg) {
     pthread_mutex_unlock(&gpu_lock);
     return NULL;
 }
-/* Lock held. */
+/* Returns 1 if `p` is a stream. The caller holds the lock. */
 static int gpu_is_stream(const void *p) {
     for (const gpu_stream *s = gpu_streams; s; s = s->next)
         if (s == p) return 1;
@@ -321,7 +321,7 @@ FAKE_EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, si
 FAKE_EXPORT int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream) {
     return gpu_copy_async(to, (void *)(uintptr_t)from, bytes, stream, 1);
 }
-/* The rest is for plugin_standin.c. */
+/* The following functions are only for plugin_standin.c. */
 FAKE_EXPORT int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
     gpu_copy *c = (gpu_copy *)malloc(sizeof *c);
     *c = (gpu_copy){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes};
@@ -376,7 +376,7 @@ static int gpu_has_passed(void *arg) {
 }
 static void gpu_nothing(void *arg) { (void)arg; }
 FAKE_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
-    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* later recordings are ignored */
+    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* later recordings must not change this wait */
     gpu_current("cuStreamWaitEvent");
     pthread_mutex_lock(&gpu_lock);
     *copy = *(gpu_event *)event;
@@ -391,7 +391,7 @@ FAKE_EXPORT int cuEventSynchronize(void *event) {
     pthread_mutex_unlock(&gpu_lock);
     return 0;
 }
-/* For tests: at once. */
+/* For tests only: copies at once. */
 FAKE_EXPORT int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
     return memcpy((void *)(uintptr_t)to, from, bytes), 0;
 }

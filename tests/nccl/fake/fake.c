@@ -1,8 +1,7 @@
-/* fake.c: a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are threads
- * or processes of one machine, and whose devices are host memory. It implements the calls by NCCL's manual, late and in
- * stream order, and ends the process when a caller breaks a rule. So it tests the backend's calls, and not NCCL.
- *
- * With FAKE_OLD it is version 2.14, without the functions that came later. */
+/* fake.c is a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are
+ * threads or processes of one machine, and whose devices are host memory. It runs calls late and in stream order, and
+ * ends the process if a caller breaks a rule of NCCL's manual. So it tests the backend's calls, and not NCCL. With
+ * FAKE_OLD it is version 2.14, without later functions. */
 #include "codecs/common/half.h"
 #include "tests/nccl/fake/driver.h"
 #include "tests/nccl/fake/control.h"
@@ -30,7 +29,7 @@ static const char *const kinds[] = {"ncclAllReduce", "ncclReduce",    "ncclReduc
                                     "ncclBroadcast", "ncclAllGather", "ncclAlltoAll",
                                     "ncclGather",    "ncclSend",      "ncclRecv"};
 typedef struct call {
-    int kind, type, op, root; /* root: peer, too */
+    int kind, type, op, root; /* root is also the peer of a send or receive */
     uint64_t count, number;
     const uint8_t *src;
     uint8_t *dst;
@@ -50,10 +49,10 @@ typedef struct comm {
     world w;
     int rank, n, device, error, aborted, finalized, delay, running;
     uint64_t number;
-    kernel *waits; /* is enqueued after `delay` polls */
+    kernel *waits; /* work to enqueue after `delay` polls */
     float scales[OPS];
     int types[OPS], n_ops;
-    struct comm *next; /* of those that are gone */
+    struct comm *next; /* next in the list of freed comms */
 } comm;
 
 static __thread call group[GROUP];
@@ -102,11 +101,11 @@ typedef struct meeting {
     const world_post *post[RANKS];
     const uint8_t *src[RANKS];
 } meeting;
-/* out := reduction over ranks of element i; halves are rounded at every addition, MAX and MIN leave NaNs out, as
- * NCCL's. */
+/* Sets out to the reduction of element i over the ranks. Like NCCL, it rounds f16 at every addition, and MAX and MIN
+ * ignore NaNs. */
 static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     const uint64_t e = bytes_of(t->type), at = i * e;
-    if (n == 1 && t->scale >= 1 && t->scale <= 1) { /* a copy */
+    if (n == 1 && t->scale >= 1 && t->scale <= 1) { /* a sum over one rank is a copy */
         memcpy(out, t->src[0] + at, e);
         return;
     }
@@ -133,7 +132,7 @@ static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     store(t->type, out, all);
 }
 
-/* The same for many elements; faster for the sums that most tests use. */
+/* Reduces many elements; faster for the sums that most tests use. */
 static void reduce(const meeting *t, int n, uint64_t first, uint64_t count, uint8_t *out) {
     const int plain = n > 1 && t->type == FLOAT32 && t->op == SUM;
     float *to = (float *)(void *)out;
@@ -155,7 +154,7 @@ static world_post post_of(const call *c, uint64_t bytes) {
     return (world_post){c->kind,  c->type, own ? SUM : c->op, c->root, own ? c->comm->scales[c->op - FIRST_OWN_OP] : 1,
                         c->count, bytes};
 }
-/* The data of rank q in this collective. */
+/* Returns the data of rank q in this collective. */
 static const world_post *joined_by(const call *c, int q) {
     const world_post *p = world_post_read(&c->comm->w, c->number, q, -1), mine = post_of(c, 0);
     if (p->count != mine.count || p->kind != mine.kind || p->type != mine.type || p->root != mine.root ||
@@ -164,7 +163,7 @@ static const world_post *joined_by(const call *c, int q) {
                    kinds[c->kind], (int)c->count, q, kinds[p->kind], (int)p->count);
     return p;
 }
-/* Bytes that a rank's source and result have. */
+/* Return the bytes of a rank's source and of its result. */
 static uint64_t source_bytes(const call *c) {
     const uint64_t n = (uint64_t)c->comm->n, one = c->count * bytes_of(c->type);
     if (c->kind == RECV || (c->kind == BROADCAST && c->root != c->comm->rank)) return 0;
@@ -252,7 +251,7 @@ static void kernel_end(void *arg) {
             finish(&k->calls[i]);
     kernel_free(k);
 }
-/* The same for streams of a test's device, which call without the lock. */
+/* Runs the function with the lock, for streams of a test's device, which call without it. */
 static int hooked(void (*run)(void *), void *arg) {
     pthread_mutex_lock(&gpu_lock);
     run(arg);
@@ -288,7 +287,7 @@ static comm *known(void *c, const char *name) {
     if (!m || m->magic != MAGIC) fake_wrong("%s: the communicator is gone", name);
     return m;
 }
-/* The memory as the device sees it, wholly its own. Lock held. */
+/* Returns the address at which the device's thread can access all these bytes. The caller holds the lock. */
 static uint8_t *reachable(const call *c, const void *p, uint64_t bytes, const char *what) {
     if (!bytes) return (uint8_t *)(uintptr_t)p;
     if (gpu_is_stream(c->stream)) {
@@ -300,7 +299,7 @@ static uint8_t *reachable(const call *c, const void *p, uint64_t bytes, const ch
     if (!own) fake_wrong("%s: %s of %d bytes is not device memory", kinds[c->kind], what, (int)bytes);
     return own;
 }
-/* Source and result lie apart, or at the places that the manual has for operations in place. */
+/* Returns 1 if source and result do not overlap, or overlap as the manual allows for operations in place. */
 static int in_place_as_told(const call *c) {
     const uint64_t from = source_bytes(c), to = result_bytes(c), own = (uint64_t)c->comm->rank;
     if (!from || !to || c->src >= c->dst + to || c->dst >= c->src + from) return 1;
@@ -355,7 +354,7 @@ static int add(call c) {
     group[group_n++] = c;
     return OK;
 }
-/* For fake_record: "ncclAllReduce ", or "(ncclSend ncclRecv ) " of a group. */
+/* Records a call for fake_record: "ncclAllReduce ", or "(ncclSend ncclRecv ) " for a group. */
 static char records[RANKS][4096];
 static void record(int rank, const char *text) {
     char *at = records[rank];

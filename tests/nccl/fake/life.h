@@ -1,4 +1,4 @@
-/* life.h: part of fake.c: creation and end of communicators. */
+/* life.h belongs to fake.c and creates and ends communicators. */
 #ifndef FAKE_LIFE_H
 #define FAKE_LIFE_H
 
@@ -81,7 +81,7 @@ FAKE_EXPORT int ncclCommRegister(void *c, void *at, size_t bytes, void **handle)
     if (r) free(k);
     return r;
 }
-/* Lock held. */
+/* The caller holds the lock. */
 static void unregister(gpu_known *k) {
     gpu_known **at = &gpu_all_known;
     while (*at && *at != k) at = &(*at)->next;

@@ -1,5 +1,5 @@
-/* world.h: part of fake.c: how the ranks of a communicator, threads or processes, exchange data: through files in a
- * folder in shared memory, which the unique id names. So a killed rank leaves nothing locked. */
+/* world.h belongs to fake.c: the ranks of a communicator, threads or processes, exchange data through files in a folder
+ * in shared memory, which the unique id names. So a killed rank leaves nothing locked. */
 #ifndef FAKE_WORLD_H
 #define FAKE_WORLD_H
 #include <dirent.h>
@@ -12,20 +12,20 @@
 
 enum { RANKS = 64, WORLD_NAME = 96, WORLD_OPEN = 4096 };
 
-/* What all ranks map. */
+/* The memory that all ranks map. */
 typedef struct world_shared {
     int joined, left, lost, device[RANKS];
-    int32_t process[RANKS]; /* 0 before it joins and after it leaves */
-    /* all earlier collectives have ended: their files are not needed */
+    int32_t process[RANKS]; /* process id; 0 before it joins and after it leaves */
+    /* All collectives before this number have ended, so their files are not needed. */
     uint64_t done[RANKS];
 } world_shared;
 typedef struct world {
     char folder[WORLD_NAME];
     world_shared *all;
     int rank, n;
-    uint64_t kept; /* this rank's files of collectives before this one are gone */
+    uint64_t kept; /* files of this rank's collectives before it are deleted */
     uint64_t sent[RANKS], got[RANKS];
-    /* [number % WORLD_OPEN]: ended, before one that began earlier in another stream */
+    /* [number % WORLD_OPEN] 1 if it ended before an earlier collective, which runs in another stream. */
     uint8_t did[WORLD_OPEN];
 } world;
 
@@ -46,14 +46,14 @@ static void world_name(char out[WORLD_NAME]) {
              (unsigned)__atomic_add_fetch(&number, 1, __ATOMIC_SEQ_CST), (unsigned long)now.tv_sec,
              (unsigned long)now.tv_nsec);
 }
-/* 0, or the rank cannot join. */
+/* Returns 0 if the rank has joined. */
 static int world_join(world *w, const char *folder, int rank, int n, int device) {
     char path[WORLD_NAME + 16];
     int fd = -1;
     snprintf(w->folder, sizeof w->folder, "%.95s", folder);
     snprintf(path, sizeof path, "%.95s/ranks", folder);
     w->rank = rank, w->n = n;
-    for (int i = 0; i < 100 && fd < 0; i++) { /* the last of those that gave up may remove it meanwhile */
+    for (int i = 0; i < 100 && fd < 0; i++) { /* another rank that gave up may remove it meanwhile */
         if (mkdir(folder, 0700) && errno != EEXIST) return -1;
         fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     }
@@ -93,7 +93,7 @@ static void world_path(const world *w, char out[WORLD_NAME + 64], uint64_t numbe
     else
         snprintf(out, WORLD_NAME + 64, "%s/m%llu.%d.%d", w->folder, (unsigned long long)number, from, to);
 }
-/* Writes a file for rank `to`, or for all ranks where it is -1. */
+/* Writes a file for rank `to`, or for all ranks if it is -1. */
 static void world_post_write(world *w, uint64_t number, int to, const world_post *p, const void *bytes) {
     char path[WORLD_NAME + 64], hidden[WORLD_NAME + 68];
     world_path(w, path, number, w->rank, to);
@@ -114,7 +114,7 @@ static int world_post_there(const world *w, uint64_t number, int from, int to) {
     world_path(w, path, number, from, to);
     return access(path, R_OK) == 0;
 }
-/* Maps the file of rank `from`. Returns NULL where it does not exist yet. */
+/* Maps the file of rank `from`. Returns NULL if it does not exist yet. */
 static const world_post *world_post_read(const world *w, uint64_t number, int from, int to) {
     char path[WORLD_NAME + 64];
     struct stat s;

@@ -1,5 +1,5 @@
-/* autopilot_world.h: a world for strategy "auto": steps whose times, links and codecs are made up, ranks that run
- * them, and what the autopilot did in it. */
+/* autopilot_world.h simulates training for strategy "auto" (the autopilot): step times, links and codec costs are
+ * made up, threads are the ranks, and the test reads what the autopilot did. */
 #ifndef AUTOPILOT_WORLD_H
 #define AUTOPILOT_WORLD_H
 #include "tests/lib/test.h"
@@ -7,41 +7,41 @@
 enum { TENSORS = 5, STEPS_MOST = 600, RANKS_MOST = 8 };
 static const uint64_t counts[TENSORS] = {300, 17, 1000, 64, 1}, columns[TENSORS] = {20, 0, 40, 8, 0};
 
-/* A world: what steps take and what the links are worth, by step. */
+/* A made-up training, step by step. */
 typedef struct world world;
 struct world {
     int steps;
     int slow_from, slow_to;              /* steps in which the link between machines is slow */
-    double fp32_ms[2], compressed_ms[2]; /* a step takes, with the link [fast, slow] */
-    double gentle_ms;                    /* and this much more with specs[1] in place of specs[0] */
-    int32_t excess;                      /* this tensor's error is too large while specs[0] compresses it; -1: none's */
-    const char *specs[2];                /* the measured codecs: a lossy one that wins, a gentle one */
-    double errors[2];                    /* their errors, as if measured */
-    const char *plugin;                  /* file to load first; NULL: none */
-    const char *codec_ends;              /* what must not be in the last strategy; NULL: nothing */
-    int real;                            /* nothing is made up */
-    const char *backend;                 /* NULL: the test's own */
-    int matrices;                        /* tensors with columns say so */
-    double tolerance;                    /* of sums; 0: they are exact */
-    int costs_fail;                      /* what was measured is of no use */
-    int busy_from, busy_to;              /* steps in which all takes `busy` times as long: another job's doing */
+    double fp32_ms[2], compressed_ms[2]; /* step times with the link [fast, slow] */
+    double gentle_ms;                    /* added to compressed_ms under specs[1] */
+    int32_t excess;                      /* tensor with too large an error under specs[0], or -1 */
+    const char *specs[2];                /* the codecs: a lossy one that wins, then a gentle one */
+    double errors[2];                    /* the codecs' made-up errors */
+    const char *plugin;                  /* file of a plugin to load, or NULL */
+    const char *codec_ends;              /* text that the last strategy must not have, or NULL */
+    int real;                            /* measure everything, make up nothing */
+    const char *backend;                 /* backend, or NULL for the test's own */
+    int matrices;                        /* tensors are matrices */
+    double tolerance;                    /* relative error of sums; 0 if they are exact */
+    int costs_fail;                      /* calibration fails */
+    int busy_from, busy_to;              /* steps in which another job slows all by `busy` */
     double busy;
-    int32_t waits_less; /* this rank waits for communication only `waiting` of a step; -1: none */
+    int32_t waits_less; /* rank that waits for the share `waiting` of a step, or -1 */
     double waiting;
-    double slow_rate;    /* of the slow link between machines, bytes/us; 0.3 explains fp32_ms */
-    double exposed;      /* share of a step in which communication is exposed */
-    int tries_second;    /* layerwise may be tried where a plan disappoints */
-    double layerwise_ms; /* a step under layerwise with the slow link; 0: as with any plan that compresses */
-    int sets_own_at;     /* the program sets a strategy of its own after this step; 0: never */
+    double slow_rate;    /* slow link, bytes/us; 0.3 gives fp32_ms */
+    double exposed;      /* share of a step that is exposed communication */
+    int tries_second;    /* the autopilot may try layerwise after a poor plan */
+    double layerwise_ms; /* ms under layerwise, slow link; 0: like other plans */
+    int sets_own_at;     /* step after which the program sets a strategy, or 0 */
     uint32_t optimizer;
     float momentum;
-    double (*loss)(const world *w, const esp_ctx *ctx, int step); /* NULL, or NO_LOSS: the trainer reports none */
-    /* what happened */
+    double (*loss)(const world *w, const esp_ctx *ctx, int step); /* NULL or NO_LOSS: the trainer reports no loss */
+    /* Results by rank and step. */
     uint64_t hash[RANKS_MOST][STEPS_MOST];
     const char *phase[RANKS_MOST][STEPS_MOST];
     double in[RANKS_MOST][TENSORS][1000], out[RANKS_MOST][TENSORS][1000];
     char last[RANKS_MOST][8192];
-    char heard[16384]; /* what rank 0 said of its decisions, if it was asked to say it */
+    char heard[16384]; /* rank 0's log of decisions */
     int hears;
 };
 static const double NO_LOSS = -1e300;
@@ -55,7 +55,7 @@ static int compresses(const esp_ctx *ctx) {
     return 0;
 }
 
-/* Whether the strategy has options of layerwise, which plans for these costs do not have. */
+/* Returns 1 if the strategy has options of layerwise, which plans with these costs do not have. */
 static int layerwise(const char *text) { return strstr(text, "reduce_scatter > comp") != NULL; }
 
 static uint64_t world_step(void *user, esp_ctx *ctx) {
@@ -81,7 +81,7 @@ static double world_waiting(void *user, esp_ctx *ctx) {
     return ctx->job.rank == w->waits_less ? w->waiting : 1.0;
 }
 
-/* Links of slow_rate bytes/us or so fast that nothing is worth compressing. */
+/* Gives links of slow_rate bytes/us, or links so fast that compression does not pay. */
 static esp_status world_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}}, slower[] = {{1, 2000}, {1000, 3000}};
     const world *w = user;
@@ -101,7 +101,7 @@ static esp_status world_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_
         c->spec = w->specs[*n];
         c->header_bytes = 32;
         c->unit_bytes = 1;
-        c->units = *n ? 2 : 0.5; /* as if the lossy one sent next to nothing */
+        c->units = *n ? 2 : 0.5; /* makes payloads tiny, so that compression pays */
         c->error = w->errors[*n];
         c->compress[0].points = c->decompress[0].points = *n ? slower : quick;
         c->compress[0].n = c->decompress[0].n = 2;
@@ -155,18 +155,18 @@ static void live(esp_ctx *ctx, void *user) {
     }
     for (int step = 0; step < w->steps; step++) {
         const double loss = w->loss ? w->loss(w, ctx, step) : NO_LOSS;
-        if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* NaN, too */
+        if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* reports NaN, too */
         push_all(ctx, w, grads, step, 0);
         w->hash[ctx->job.rank][step] = ctx->active.strategy.hash;
         w->phase[ctx->job.rank][step] = ctx->steps.phase;
         if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
-        /* a planner that takes long must not make the test take other decisions */
+        /* Waits for the planner, so that its speed cannot change a decision. */
         while (esp__autopilot_of(ctx) && ctx->job.rank == 0 && esp__autopilot_of(ctx)->phase == ESP__AUTO_PLAN &&
                !esp__auto_plan_done(esp__autopilot_of(ctx)))
             usleep(200);
     }
     snprintf(w->last[ctx->job.rank], sizeof w->last[0], "%s", esp_strategy_text(ctx));
-    CHECK(!esp_strategy_set(ctx, "fp32")); /* all feedback comes out with the next step */
+    CHECK(!esp_strategy_set(ctx, "fp32")); /* flushes all residuals into the next step */
     push_all(ctx, w, grads, w->steps, 1);
     free(grads);
 }
@@ -185,7 +185,7 @@ static world *world_new(void) {
     return w;
 }
 
-/* Runs the world; ranks must have made the same decisions, and lost nothing. */
+/* Runs the training; all ranks must decide alike, and no part of a gradient may be lost. */
 static void run(world *w, const char *strategy, const char *codec, int32_t size, int32_t per_machine) {
     test_job j = {.size = size, .per_machine = per_machine, .body = live, .user = w};
     failures = 0;

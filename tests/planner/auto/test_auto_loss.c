@@ -1,5 +1,5 @@
-/* test_auto_loss.c: strategy "auto" and the loss: it prefers codecs that are safe with the trainer's optimizer, logs
- * what to expect, and returns to fp32 on all ranks if the losses that the trainer reports rise after a change. */
+/* test_auto_loss.c checks how strategy "auto" protects the loss: it prefers codecs that are safe with the trainer's
+ * optimizer, and returns to fp32 on all ranks if the reported losses rise after a change. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "autopilot_world.h"
@@ -24,7 +24,7 @@ static world *trained_with(uint32_t optimizer, float momentum) {
     return w;
 }
 
-/* If rounding alone brings most of the gain, a codec that slows training is not chosen; otherwise it is. */
+/* A codec that slows training is chosen only if codecs that round cannot bring most of the gain. */
 TEST(test_safe_first) {
     static const struct {
         uint32_t optimizer;
@@ -68,7 +68,7 @@ TEST(test_unsafe_where_it_wins) {
 
 /* ---- the loss
  * ------------------------------------------------------------------------------------------------------------- */
-static double noise(int32_t rank, int step) { /* -0.5 to 0.5, the same in every run */
+static double noise(int32_t rank, int step) { /* from -0.5 to 0.5, the same in every run */
     const uint32_t h = (uint32_t)(step * 7919 + rank * 104729 + 12345) * 2654435761u;
     return (double)(h >> 8) / (double)(1u << 24) - 0.5;
 }
@@ -76,15 +76,14 @@ static double learns(const world *w, const esp_ctx *ctx, int step) {
     return 0.5 + 2.0 * exp(-step / 60.0) + 0.4 * noise(ctx->job.rank, step);
 }
 static int lossy(const esp_ctx *ctx) { return strstr(ctx->active.strategy.text, "topk") != NULL; }
-/* How topk changes the loss after some steps. */
+/* A loss that jumps by 3 at step 80 if topk is active. */
 static double jumps(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && lossy(ctx) ? 3.0 : 0.0);
 }
-static double creeps(const world *w, const esp_ctx *ctx,
-                     int step) { /* it never exceeds what it was before the change */
+static double creeps(const world *w, const esp_ctx *ctx, int step) { /* never exceeds the losses before the change */
     return learns(w, ctx, step) + (step > 120 && lossy(ctx) ? 0.01 * (step - 120) : 0.0);
 }
-static double peaks(const world *w, const esp_ctx *ctx, int step) { /* two steps in sixteen */
+static double peaks(const world *w, const esp_ctx *ctx, int step) { /* two high losses in sixteen steps */
     return learns(w, ctx, step) + (step > 80 && step % 16 < 2 ? 30.0 : 0.0);
 }
 static double one_rank(const world *w, const esp_ctx *ctx, int step) {
@@ -119,7 +118,7 @@ TEST(test_stays) {
     }
 }
 
-/* After the loss rises all ranks return to fp32, measure again, and choose codecs that round. run() checks that all
+/* After the loss rises, all ranks return to fp32, measure again, and choose codecs that round. run() checks that all
  * ranks decide alike. */
 TEST(test_returns) {
     static const struct {
@@ -128,7 +127,7 @@ TEST(test_returns) {
         const char *says;
     } cases[] = {
         {jumps, 80, 100, "the loss rose to "},
-        {one_rank, 80, 120, "the loss rose to "}, /* a quarter of the reports: looks wait for them */
+        {one_rank, 80, 120, "the loss rose to "}, /* only one of four ranks reports a loss */
         {creeps, 120, 240, "the loss rose to "},
         {once_nan, 90, 96, "rank 1 reported a loss that is not finite"},
         {inf_in_the_try, 11, 14, "rank 3 reported a loss that is not finite"},
@@ -147,7 +146,7 @@ TEST(test_returns) {
     }
 }
 
-/* Under codecs that only round, a rising loss changes nothing. */
+/* The loss rises at step 80 under every strategy; a strategy whose codecs only round must stay active. */
 static double jumps_anyway(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 ? 3.0 : 0.0);
 }
@@ -177,10 +176,10 @@ TEST(test_returns_from_rounding) {
 /* ---- the rule
  * ------------------------------------------------------------------------------------------------------------- */
 enum { LOOKS = 20000, REPORTS = 16 };
-static double uniform(uint64_t *at) { /* above 0 and below 1 */
+static double uniform(uint64_t *at) { /* between 0 and 1 */
     return ((double)(test_random64(at) >> 11) + 0.5) / 9007199254740992.0;
 }
-static double drawn(uint64_t *at, int kind) { /* mean 0, variance 1 */
+static double drawn(uint64_t *at, int kind) { /* random numbers with mean 0 and variance 1 */
     const double u = uniform(at), v = uniform(at);
     const double normal = sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
     return kind == 0   ? normal
@@ -197,7 +196,7 @@ static esp__losses look(uint64_t *at, int kind, double level) {
     return x;
 }
 
-/* How often two consecutive checks find that the loss has risen. */
+/* Returns how often two consecutive checks find that the loss has risen. */
 static int fires(int kind, uint64_t seed, int from, double rise) {
     esp__losses before = {0, -1, 0.0, 0.0};
     int in_a_row = 0, n = 0;
@@ -209,8 +208,8 @@ static int fires(int kind, uint64_t seed, int from, double rise) {
     return n;
 }
 
-/* Noise around a constant loss never counts as a rise, whatever its distribution; a rise by ten times the noise always
- * does. */
+/* Noise around a constant loss never counts as a rise, whatever its distribution; a rise by ten times the noise
+ * always does. */
 TEST(test_rule) {
     for (int kind = 0; kind < 4; kind++) {
         assert_int_equal(fires(kind, 1, LOOKS, 0.0), 0);

@@ -1,5 +1,5 @@
-/* test_autopilot.c: strategy "auto" from start to end, with step times and link costs made up by the test. All ranks
- * make every decision at the same step, and no strategy loses a part of a gradient. */
+/* test_autopilot.c runs strategy "auto" from start to end with made-up step times and link costs. All ranks must
+ * make every decision at the same step, and no strategy may lose a part of a gradient. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "autopilot_world.h"
@@ -38,7 +38,8 @@ TEST(test_one_rank) {
     free(w);
 }
 
-/* Lossy codecs are used only if they are named; codecs that round are used unless "none" is asked for. */
+/* The autopilot uses lossy codecs only if the user names them, and codecs that round unless the user asks for
+ * "none". */
 TEST(test_opt_in) {
     world *w = world_new();
     run(w, "auto:steps=6,window=8", NULL, 4, 2);
@@ -62,7 +63,7 @@ TEST(test_return) {
     free(w);
 }
 
-/* A gain that is not clear: the two strategies alternate, and the new one stays only if it wins by the least gain. */
+/* If the gain is unclear, the two strategies alternate, and the new one stays only if it wins by the least gain. */
 TEST(test_turns) {
     static const struct {
         double ms;
@@ -80,13 +81,13 @@ TEST(test_turns) {
 
 /* ---- what trying may cost
  * --------------------------------------------------------------------------------------------------- */
-static int steps_tried(const world *w) { /* under another strategy than the first */
+static int steps_tried(const world *w) { /* counts steps under another strategy than the first */
     int n = 0;
     for (int s = 0; s < w->steps; s++) n += w->hash[0][s] != w->hash[0][0];
     return n;
 }
 
-/* A plan that is far slower than predicted costs two steps, not the whole comparison. There is no second trial before
+/* A plan that is far slower than predicted costs two steps, not the whole comparison. The next trial waits until
  * these steps are earned back, however often steps get slower. */
 TEST(test_lost_try) {
     world *w = world_new();
@@ -101,7 +102,7 @@ TEST(test_lost_try) {
     assert_true(again >= 200 && again < 240);
     free(w);
 
-    w = world_new(); /* a try that costs so little is not cut short, and the next drift is looked at soon */
+    w = world_new(); /* a cheap trial ends normally, and a new one follows soon */
     w->steps = 160;
     w->compressed_ms[1] = 20.2;
     w->busy_from = 60;
@@ -113,16 +114,16 @@ TEST(test_lost_try) {
     free(w);
 }
 
-/* A prediction that was wrong counts less the next time. */
+/* After a wrong prediction, the autopilot trusts the next one less. */
 TEST(test_lost_twice) {
     world *w = world_new();
     w->steps = 560;
     w->compressed_ms[1] = 60.0;
     w->busy_from = 20;
     w->busy_to = 1 << 30;
-    w->busy = 2.0; /* so little that the same plan is still predicted to bring the least gain */
+    w->busy = 2.0; /* the same plan still promises the least gain */
     run(w, "auto:steps=6,window=4,cooldown=0", "topk:ratio=0.25", 4, 2);
-    assert_true(first_in(w, "measuring", 200) > 0); /* it could: by then it is paid for */
+    assert_true(first_in(w, "measuring", 200) > 0); /* the lost steps are earned back by then */
     assert_int_equal(switches(w), 2);
     free(w);
 }
@@ -132,8 +133,8 @@ TEST(test_lost_twice) {
 TEST(test_machine_freed) {
     world *w = world_new();
     w->steps = 260;
-    w->compressed_ms[1] = 9.0; /* fp16 and, after the warm-up, topk: equally fast */
-    w->slow_rate = 0.45;       /* so that topk promises little */
+    w->compressed_ms[1] = 9.0; /* fp16 and, after the warmup, topk are equally fast */
+    w->slow_rate = 0.45;       /* topk's predicted gain is small */
     w->busy_from = 60;
     w->busy_to = 104;
     run(w, "auto:steps=6,window=8,warmup=100,min_gain=0", "topk:ratio=0.25", 4, 2);
@@ -144,26 +145,25 @@ TEST(test_machine_freed) {
     free(w);
 }
 
-/* Nothing is predicted to win, but a large part of the step is exposed communication: layerwise gets one trial. */
+/* If no plan is predicted to win but much communication is exposed, layerwise gets one trial. */
 TEST(test_tries_layerwise) {
     for (int wins = 0; wins < 2; wins++) {
         world *w = world_new();
-        w->slow_to = 0; /* by its costs the link is so fast that compressing loses */
+        w->slow_to = 0; /* by the costs, compression does not pay */
         w->exposed = 0.4;
         w->compressed_ms[0] = wins ? 4.0 : 7.0;
         run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
-        assert_int_equal(switches(w), wins ? 3 : 2); /* a gain where none was predicted is measured twice */
+        assert_int_equal(switches(w), wins ? 3 : 2); /* an unpredicted gain is measured twice */
         assert_int_equal(strstr(w->last[0], "topk") != NULL, wins);
         free(w);
     }
-    world *w = world_new(); /* with less of it, nothing is tried */
+    world *w = world_new(); /* with little exposed communication, no trial follows */
     w->slow_to = 0;
     w->exposed = 0.3;
     run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 0);
     free(w);
-    for (int much = 0; much < 2;
-         much++) { /* unless a gain is predicted that is smaller than what a lossy plan must bring */
+    for (int much = 0; much < 2; much++) { /* a small predicted gain also allows the trial */
         w = world_new();
         w->slow_rate = 1.5;
         w->exposed = much ? 0.2 : 0.05;
@@ -174,8 +174,8 @@ TEST(test_tries_layerwise) {
     }
 }
 
-/* A plan is not clearly faster than layerwise is predicted to be: layerwise gets a trial too, and the faster one stays.
- * The plan compresses only some tensors; 5.5 ms are predicted for it, 5.9 ms for layerwise. */
+/* If a plan is not clearly faster than layerwise is predicted to be, layerwise gets a trial too and the faster one
+ * stays. The plan compresses only some tensors; predicted are 5.5 ms for it and 5.9 ms for layerwise. */
 TEST(test_tries_second) {
     static const struct {
         double plan_ms, layerwise_ms;
@@ -188,13 +188,12 @@ TEST(test_tries_second) {
         w->layerwise_ms = runs[i].layerwise_ms;
         run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
         assert_int_equal(layerwise(w->last[0]), runs[i].stays);
-        assert_int_equal(switches(w) > 1, runs[i].plan_ms > 5.0); /* tried, or not */
+        assert_int_equal(switches(w) > 1, runs[i].plan_ms > 5.0); /* more than one switch means a trial of layerwise */
         free(w);
     }
 }
 
-/* If one rank computes for nearly all of the step, no plan can bring the least gain: none is made, nor after a
- * drift. */
+/* If one rank computes for nearly all of the step, no plan can bring the least gain, so the autopilot makes none. */
 TEST(test_hidden) {
     static const double waiting[] = {0.04, 0.2};
     for (int i = 0; i < 2; i++) {
@@ -218,17 +217,17 @@ TEST(test_hidden) {
 TEST(test_drift) {
     world *w = world_new();
     w->steps = 300;
-    w->slow_from = 120; /* the link slows: what was left alone is compressed now */
+    w->slow_from = 120; /* the link slows, so compression pays now */
     run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
     assert_int_equal(switches(w), 1);
     int again = first_in(w, "measuring", 20);
-    assert_true(again >= 124 && again < 150); /* after two looks of half a window */
+    assert_true(again >= 124 && again < 150); /* after two checks, half a window apart */
     assert_non_null(strstr(w->last[0], "topk"));
     free(w);
 
     w = world_new();
     w->steps = 300;
-    w->slow_to = 120; /* and back: it becomes fast, and compression a waste */
+    w->slow_to = 120; /* the link is fast again, so compression does not pay */
     w->compressed_ms[0] = 5.0;
     w->fp32_ms[0] = 4.5;
     run(w, "auto:steps=6,window=8,cooldown=20", "topk:ratio=0.25", 4, 2);
@@ -263,7 +262,7 @@ TEST(test_warmup) {
     free(w);
 }
 
-/* A codec whose model says that it only rounds is not lossy: it may come before the warmup ends. */
+/* A codec that only rounds is not lossy, so it may be active before the warmup ends. */
 TEST(test_rounding) {
     world *w = world_new();
     run(w, "auto:steps=6,window=8,warmup=1000", "topk:ratio=0.25", 4, 2);
@@ -279,14 +278,14 @@ TEST(test_max_error) {
     free(w);
 }
 
-/* A tensor with too large an error on one rank falls back on all; the others keep their codec. */
+/* If a tensor's error is too large on one rank, it falls back on all ranks; other tensors keep their codec. */
 TEST(test_max_error_of_one_rank) {
     world *w = world_new();
     w->steps = 200;
     w->excess = 2;
     run(w, "auto:steps=6,window=8", "topk:ratio=0.25", 4, 2);
     assert_true(switches(w) >= 2);
-    assert_true(first_in(w, "flushing", 0) > 0); /* feedback behind reduce_scatter has no place in another strategy */
+    assert_true(first_in(w, "flushing", 0) > 0); /* residuals of reduce_scatter fit no other strategy */
     const char *line = strstr(w->last[0], "tensor t2 ");
     assert_non_null(line);
     assert_non_null(strstr(w->last[0], "topk"));
@@ -296,7 +295,7 @@ TEST(test_max_error_of_one_rank) {
     free(w);
 }
 
-/* A world with two measured codecs, both from an external plugin. */
+/* Makes a test with two measured codecs from a plugin. */
 static world *world_outside(void) {
     static char path[4096];
     const char *build = getenv("ESPRESSO_BUILD");
@@ -307,7 +306,7 @@ static world *world_outside(void) {
     return w;
 }
 
-/* A plugin's codec is chosen if it wins: a lossy one if it is named, one that only rounds in any case. */
+/* A plugin's lossy codec is chosen if it wins and is named, one that only rounds if it wins. */
 TEST(test_outside_codec) {
     world *w = world_outside();
     run(w, "auto:steps=6,window=8", "everysecond", 4, 2);
@@ -319,15 +318,14 @@ TEST(test_outside_codec) {
     assert_null(strstr(w->last[0], " everysecond "));
     assert_non_null(strstr(w->last[0], " upperhalf "));
     free(w);
-    w = world_outside(); /* lossy, so not in the warm-up */
+    w = world_outside(); /* a lossy codec waits for the end of the warmup */
     run(w, "auto:steps=6,window=8,warmup=1000", "everysecond", 4, 2);
     assert_null(strstr(w->last[0], " everysecond "));
     assert_non_null(strstr(w->last[0], " upperhalf "));
     free(w);
 }
 
-/* Fallback works with a plugin's codecs, too: a tensor that loses too much with one falls back to its other, gentler
- * one. */
+/* A tensor that loses too much with one of a plugin's codecs falls back to the plugin's other, gentler codec. */
 TEST(test_outside_codec_falls_back) {
     world *w = world_outside();
     char one[512];
@@ -389,7 +387,7 @@ TEST(test_bad_input) {
     }
 }
 
-/* Codecs of several rounds, with and without matrices: they are planned, chosen if they win, and replaced if they lose
+/* Codecs of several rounds, with and without matrices, are planned, chosen if they win, and replaced if they lose
  * too much. */
 TEST(test_rounds) {
     static const char *const specs[] = {"powersgd:rank=1", "int8:shared=1"};
@@ -398,7 +396,7 @@ TEST(test_rounds) {
         world *w = world_new();
         w->specs[0] = specs[i % 2];
         w->matrices = 1;
-        w->tolerance = 0.05; /* feedback is rounded in every step */
+        w->tolerance = 0.05; /* error feedback rounds in every step */
         if (i > 1) w->steps = 200, w->excess = 2;
         run(w, "auto:steps=6,window=8", specs[i % 2], 4, 2);
         snprintf(word, sizeof word, " %s ", specs[i % 2]);
@@ -406,12 +404,12 @@ TEST(test_rounds) {
         const char *line = strstr(w->last[0], "tensor t2 ");
         assert_non_null(line);
         snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
-        assert_true(!strstr(one, word) == (i > 1)); /* where its error is too large, the tensor falls back */
+        assert_true(!strstr(one, word) == (i > 1)); /* a tensor with too large an error falls back */
         free(w);
     }
 }
 
-/* The same with nothing made up: the codec is measured between steps. */
+/* The same with real measurements of the codec between steps. */
 TEST(test_rounds_real) {
     world *w = world_new();
     w->real = w->matrices = 1;
@@ -422,8 +420,7 @@ TEST(test_rounds_real) {
     free(w);
 }
 
-/* Nothing made up: probes between steps, and the planner on their results. The decision is open, but all ranks make the
- * same one, and nothing is lost. */
+/* Real measurements and the planner: the decision is open, but all ranks make the same one and lose no gradient. */
 TEST(test_real) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {3, 2}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -446,7 +443,7 @@ TEST(test_planning_fails) {
     free(w);
 }
 
-/* The context may be closed at every step: nothing hangs, nothing leaks (address sanitizer). */
+/* The context may be closed at every step without a deadlock or a leak. */
 TEST(test_close_anywhere) {
     for (int steps = 1; steps < 30; steps += 3) {
         world *w = world_new();

@@ -1,6 +1,5 @@
-/* test_budget.c: the time that the autopilot may spend on trials of strategies, with made-up times: what adds to the
- * budget and what a trial takes from it, when a trial ends, when the next may begin, and what a failed trial changes
- * for the next. */
+/* test_budget.c checks, with made-up times, how much time the autopilot may spend on trials of strategies: what adds
+ * to the budget (counted in steps, "credit"), what takes from it, when a trial ends and when the next may begin. */
 #include "tests/lib/test.h"
 
 static const double ms = 1e6;
@@ -17,9 +16,9 @@ TEST(test_pays_in) {
     assert_true(fabs(b.credit - 0.75) < 1e-9);
     esp__budget_update(&b, 222, 20.0 * ms, 0.0); /* 200 steps earn 2 steps of credit */
     assert_true(fabs(b.credit - 2.75) < 1e-9);
-    esp__budget_update(&b, 222, 0.0, 30.0 * ms); /* spending takes credit: a step and a half */
+    esp__budget_update(&b, 222, 0.0, 30.0 * ms); /* 30 ms cost a step and a half */
     assert_true(fabs(b.credit - 1.25) < 1e-9);
-    esp__budget_update(&b, 322, 40.0 * ms, 20.0 * ms); /* with longer steps the same time is fewer of them */
+    esp__budget_update(&b, 322, 40.0 * ms, 20.0 * ms); /* with longer steps, 20 ms are half a step */
     assert_true(fabs(b.credit - 1.75) < 1e-9);
     assert_true(fabs(b.spent - 2.0) < 1e-9);
     esp__budget_update(&b, 1000000, 40.0 * ms, 0.0); /* the credit has a limit */
@@ -40,7 +39,8 @@ TEST(test_not_open) {
     assert_int_equal(b.open, 0);
 }
 
-/* After how many steps does a trial end whose steps take `step` instead of 20 ms? 0: not within `most`. */
+/* Returns after how many steps a trial ends whose steps take `step` ms in place of 20 ms, or 0 if it takes more than
+ * `most`. */
 static int ends_after(esp__budget *b, double first, double step, int most) {
     double over = 0.0;
     for (int k = 1; k <= most; k++) {
@@ -57,20 +57,20 @@ static int ends_after(esp__budget *b, double first, double step, int most) {
 TEST(test_try_ends) {
     esp__budget b = opened();
     assert_int_equal(ends_after(&b, 40.0 * ms, 40.0 * ms, 12), 2); /* twice as slow */
-    assert_true(b.credit < -1.0 && b.credit > -1.5);               /* and no dearer than that */
+    assert_true(b.credit < -1.0 && b.credit > -1.5);               /* the trial cost 1 to 1.5 steps */
     b = opened();
-    assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* so slow that one step is enough */
+    assert_int_equal(ends_after(&b, 70.0 * ms, 70.0 * ms, 12), 1); /* steps so slow that one ends the trial */
     b = opened();
     assert_int_equal(ends_after(&b, 40.0 * ms, 18.0 * ms, 12), 0); /* only the first step is slow */
     b = opened();
-    assert_int_equal(ends_after(&b, 21.0 * ms, 21.0 * ms, 12), 0); /* a little slower: compared to the end */
+    assert_int_equal(ends_after(&b, 21.0 * ms, 21.0 * ms, 12), 0); /* a little slower: the comparison runs to its end */
     assert_true(fabs(b.credit - (0.75 + 0.12 - 0.6)) < 1e-9);
     assert_true(fabs(b.lost - 0.6) < 1e-9);
     b = opened();
-    assert_int_equal(ends_after(&b, 10.0 * ms, 10.0 * ms, 12), 0); /* a trial's gain is no credit */
+    assert_int_equal(ends_after(&b, 10.0 * ms, 10.0 * ms, 12), 0); /* a faster trial earns no credit */
     assert_true(fabs(b.credit - 0.87) < 1e-9);
     b = opened();
-    b.credit = -5.0; /* nothing left: any loss ends it, a gain does not */
+    b.credit = -5.0; /* without credit every loss ends a trial, a gain does not */
     assert_int_equal(ends_after(&b, 19.0 * ms, 19.0 * ms, 12), 0);
     assert_int_equal(ends_after(&b, 19.0 * ms, 22.0 * ms, 12), 2);
 }
@@ -81,7 +81,7 @@ TEST(test_next_waits) {
     assert_int_equal(esp__budget_wait(&b), 0);
     esp__budget_measured(&b, 30.0 * ms); /* measuring costs 1.5 steps */
     assert_int_equal(esp__budget_wait(&b), 150);
-    esp__budget_pay(&b, 80.0 * ms); /* 4 steps were lost */
+    esp__budget_pay(&b, 80.0 * ms); /* 80 ms are 4 lost steps */
     assert_int_equal(esp__budget_wait(&b), 550);
     esp__budget_update(&b, 22 + 549, 20.0 * ms, 0.0);
     assert_int_equal(esp__budget_wait(&b), 1);
@@ -89,10 +89,10 @@ TEST(test_next_waits) {
     assert_int_equal(esp__budget_wait(&b), 0);
     esp__budget_pay(&b, -80.0 * ms);
     assert_int_equal(esp__budget_wait(&b), 0);
-    assert_true(b.credit < 2.3); /* gains are not added */
+    assert_true(b.credit < 2.3); /* gains earn no credit */
 }
 
-/* However slow the trials are, and however many: training loses one percent, and at most three steps. */
+/* However slow and however many the trials are, training loses at most one percent and three steps. */
 TEST(test_whole_run) {
     static const double slow[] = {21.0, 25.0, 30.0, 40.0, 60.0, 200.0};
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
@@ -111,7 +111,7 @@ TEST(test_whole_run) {
             ends_after(&b, step, step, 12);
             lost += before - b.credit + 0.01 * ((double)b.step - paid_in);
         }
-        double overshoot = slow[i] / 20.0 + 2.0; /* one step's, and measuring */
+        double overshoot = slow[i] / 20.0 + 2.0; /* one step of the trial, and measuring */
         if (!(tries > 0 && lost <= 0.01 * (double)steps + overshoot))
             fail_msg("%.0f ms: %.2f steps lost in %llu tries", slow[i], lost, (unsigned long long)tries);
     }
@@ -121,16 +121,15 @@ TEST(test_misjudged) {
     esp__budget b = opened();
     esp__budget_lost(&b, 1, 30.0 * ms, 18.0 * ms);
     assert_true(fabs(b.misjudged[1] - 30.0 / 18.0) < 1e-9);
-    assert_true(fabs(b.misjudged[0] - 1.0) < 1e-9); /* says nothing about plans that compress nothing */
+    assert_true(fabs(b.misjudged[0] - 1.0) < 1e-9); /* plans without compression are not affected */
     esp__budget_drifted(&b);
     assert_true(fabs(b.misjudged[1] * b.misjudged[1] - 30.0 / 18.0) < 1e-9);
-    esp__budget_lost(&b, 0, 300.0 * ms, 18.0 * ms); /* it does not last for ever */
+    esp__budget_lost(&b, 0, 300.0 * ms, 18.0 * ms); /* the correction ends after some steps */
     assert_true(fabs(b.misjudged[0] - 3.0) < 1e-9);
-    esp__budget_lost(&b, 0, 17.0 * ms,
-                     18.0 * ms); /* lost, though it was faster than predicted: the strategy before is, too */
+    esp__budget_lost(&b, 0, 17.0 * ms, 18.0 * ms); /* a loss, though faster than predicted: fp32 was as well */
     assert_true(fabs(b.misjudged[0] - 1.0) < 1e-9);
     const double credit = b.credit;
-    esp__budget_won(&b, 1, 30.0 * ms); /* the steps of the try saved so much: it pays for the next one */
+    esp__budget_won(&b, 1, 30.0 * ms); /* the trial's gain pays for the next trial */
     assert_true(fabs(b.credit - credit - 30.0 * ms / b.step_ns) < 1e-9);
     assert_true(fabs(b.misjudged[1] - 1.0) < 1e-9);
 }
@@ -142,15 +141,14 @@ TEST(test_worth) {
     job.min_gain = 0.05;
     job.misjudged[0] = job.misjudged[1] = 1.0;
     job.base_ns = 20.0 * ms;
-    assert_true(esp__auto_worth(&job, 20.0, 19.0, 1, 1.05) ==
-                0); /* nanoseconds: a prediction far below what is measured */
+    assert_true(esp__auto_worth(&job, 20.0, 19.0, 1, 1.05) == 0); /* 20 and 19 are ns, far below the 20 ms measured */
     assert_true(esp__auto_worth(&job, 20.0 * ms, 19.0 * ms, 1, 1.05));
     assert_false(esp__auto_worth(&job, 20.0 * ms, 19.1 * ms, 1, 1.05));
-    /* steps take half as long again as predicted: of 30 ms, the 1.2 ms that a plan saves are under the least gain */
+    /* Steps take 1.5 times their prediction: of 30 ms, the 1.2 ms that a plan saves are below the least gain. */
     job.base_ns = 30.0 * ms;
     assert_false(esp__auto_worth(&job, 20.0 * ms, 18.8 * ms, 1, 1.05));
     assert_true(esp__auto_worth(&job, 20.0 * ms, 18.5 * ms, 1, 1.05));
-    /* the last one took 1.4 times its prediction */
+    /* The last plan took 1.4 times its prediction. */
     job.base_ns = 20.0 * ms;
     job.misjudged[1] = 1.4;
     assert_false(esp__auto_worth(&job, 20.0 * ms, 15.0 * ms, 1, 1.05));

@@ -1,4 +1,4 @@
-/* test_optimizer.c: how the trainer names its optimizer, and what each codec is expected to cost in loss with it. */
+/* test_optimizer.c checks how the trainer names its optimizer, and what loss each codec is expected to cost with it. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -38,7 +38,7 @@ TEST(test_environment) {
 TEST(test_config) {
     static const struct {
         uint32_t optimizer;
-        float momentum, meant; /* meant -1: an error, which says so: */
+        float momentum, meant; /* `meant` is the expected value, or -1 for an error */
         const char *says;
     } cases[] = {
         {ESP_OPTIMIZER_UNKNOWN, 0, 0, NULL},
@@ -94,7 +94,7 @@ TEST(test_table) {
         {"randomk:ratio=0.1", {0, 0, 0, 0, 0}},
         {"powersgd:rank=1", {0, 0, 0, 0, 0}},
         {"topk:ratio=0.01,feedback=none", {0, 0, 0, 0, 0}},
-        {"dgc", {0, 0, 0, 0, 0}}, /* a momentum of 0.9 of its own */
+        {"dgc", {0, 0, 0, 0, 0}}, /* dgc has its own momentum of 0.9 */
         {"dgc:momentum=0.5", {1, 0, 0, 0, 1}},
         {"dgc:momentum=0", {1, 1, 0, 0, 1}},
         {"warmup:steps=10,of=(dgc:momentum=0.5)", {1, 0, 0, 0, 1}},
@@ -112,14 +112,14 @@ TEST(test_table) {
                          e->slower);
             assert_non_null(e->loss);
         }
-        const esp__effect *e = esp__safety(c, 1.0, ESP_OPTIMIZER_UNKNOWN, 0.0); /* unknown optimizer: no preference */
+        const esp__effect *e = esp__safety(c, 1.0, ESP_OPTIMIZER_UNKNOWN, 0.0); /* no preference */
         assert_true(e->slower == 1.0);
         assert_int_equal(e->loss != NULL, cases[i].safe[HIGH]);
     }
     esp_close(ctx);
 }
 
-/* A momentum that counts twice is worse than one. */
+/* Momentum in both the codec and the optimizer is worse than in one of them. */
 TEST(test_twice) {
     esp_ctx *ctx = NULL;
     esp__codec *c;

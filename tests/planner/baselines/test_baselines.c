@@ -1,10 +1,10 @@
-/* test_baselines.c: each comparison strategy decides as the system of its name does, in cases small enough to compute
- * by hand. On random problems each gives a complete strategy, the same every time. */
+/* test_baselines.c checks that each comparison strategy decides as the published system of its name, in cases
+ * computed by hand. On random problems each gives a complete strategy, the same every time. */
 #include "tests/lib/test.h"
 #include "planner/baselines/baselines.h"
 #include "tests/planner/open_problem.h"
 
-static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* elements */
+static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* in elements of 4 bytes */
 
 TEST(table) {
     static const char *const names[] = {"fp32",      "ddp",     "fp16",       "layerwise",
@@ -19,7 +19,7 @@ TEST(table) {
     }
     assert_null(all[sizeof names / sizeof *names].name);
     assert_null(esp__scheme_find("fp"));
-    assert_null(esp__scheme_find("espresso+")); /* search.c */
+    assert_null(esp__scheme_find("espresso+")); /* names the search, which is no comparison strategy */
 }
 
 /* The options that each strategy gives one large tensor, on a hierarchical system and on flat ones. */
@@ -82,13 +82,13 @@ TEST(ddp_buckets) {
     static const uint32_t first[] = {0, 2, 5, 6}, n[] = {2, 3, 1, 2};
     simple_problem(&g, 2, 4);
     add_tensor(&g, 600 * kib, 10);
-    add_tensor(&g, 600 * kib, 10); /* 1 MiB is full */
+    add_tensor(&g, 600 * kib, 10); /* the first bucket, 1 MiB, is full */
     add_tensor(&g, 20 * mib, 10);
     add_tensor(&g, 4 * mib, 10);
-    add_tensor(&g, 1 * mib, 10); /* exactly 25 MiB: full */
+    add_tensor(&g, 1 * mib, 10); /* a bucket of exactly 25 MiB is full */
     add_tensor(&g, 100 * mib, 10);
     add_tensor(&g, 1, 10);
-    add_tensor(&g, 2, 10); /* what is left */
+    add_tensor(&g, 2, 10); /* the last bucket gets the remaining tensor */
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "ddp");
     check_schedule(&g, &d);
@@ -97,7 +97,7 @@ TEST(ddp_buckets) {
         assert_int_equal(d.units[u].first, first[u]);
         assert_int_equal(d.units[u].n, n[u]);
     }
-    esp__schedule half = make_schedule(&g, "fp16"); /* the same buckets */
+    esp__schedule half = make_schedule(&g, "fp16"); /* fp16 has the same buckets */
     assert_int_equal(half.n_units, 4);
     assert_memory_equal(half.units, d.units, 4 * sizeof *d.units);
     close_problem(&g);
@@ -117,8 +117,7 @@ TEST(keeps) {
         for (uint32_t u = 0; u < d.n_units; u++)
             if (d.units[u].first == 2 || d.units[u].first == 3) assert_int_equal(d.paths[u]->codec, ESP__NO_CODEC);
     }
-    esp__schedule d =
-        make_schedule(&g, "ddp"); /* 6 x 800 KiB: 1 MiB is full at the second, then the keeps, then the rest */
+    esp__schedule d = make_schedule(&g, "ddp"); /* buckets end at 1 MiB and where `keep` changes */
     assert_int_equal(d.n_units, 3);
     assert_int_equal(d.units[1].first, 2);
     assert_int_equal(d.units[1].n, 2);
@@ -132,7 +131,7 @@ TEST(byteps_partitions) {
     simple_problem(&g, 4, 4);
     add_tensor(&g, 2500000, 10);
     add_tensor(&g, 16384, 10); /* 64 KiB */
-    add_tensor(&g, 16383, 10); /* less */
+    add_tensor(&g, 16383, 10); /* less than 64 KiB */
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "byteps-compress");
     check_schedule(&g, &d);
@@ -144,8 +143,8 @@ TEST(byteps_partitions) {
     close_problem(&g);
 }
 
-/* 4 machines of one rank: raw takes 100 us + 2 * 3/4 of a us for 1000 bytes: 250 and 310 us; compressed 2 * 100 + 4 *
- * 20 us and hardly more for payloads. */
+/* 4 machines with one rank: uncompressed, 1000 bytes take 100 us + 2 * 3/4 us, which gives 250 and 310 us;
+ * compression takes 2 * 100 + 4 * 20 us and hardly more for the payloads. */
 TEST(hipress_selects) {
     static opened_problem g;
     simple_problem(&g, 4, 1);
@@ -160,8 +159,9 @@ TEST(hipress_selects) {
     close_problem(&g);
 }
 
-/* Raw only, 4 MiB: intra 2 * (10 us + 3/4 of 4194 us), inter 100 us + 4 flows of 2 * 3/4 of 1049 us: both lanes are
- * busy for 6.3 ms. In k chunks that is about 6.3 + 6.3 / k ms and k - 1 alphas: most chunks win. */
+/* 4 MiB without compression: intra takes 2 * (10 us + 3/4 of 4194 us), inter 100 us + 4 flows of 2 * 3/4 of 1049 us,
+ * so both lanes are busy for 6.3 ms. k chunks take about 6.3 + 6.3 / k ms and k - 1 latencies, so most chunks win.
+ * */
 TEST(hipress_cuts) {
     static opened_problem g;
     simple_problem(&g, 4, 4);
@@ -170,15 +170,15 @@ TEST(hipress_cuts) {
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "hipress"), whole = make_schedule(&g, "fp32");
     check_schedule(&g, &d);
-    assert_int_equal(d.n_units, 4); /* at most one a machine */
+    assert_int_equal(d.n_units, 4); /* at most one chunk per machine */
     assert_true(d.makespan < whole.makespan);
     close_problem(&g);
 }
 
-/* If launches are slow and payloads small, there is one group. If times grow with size and backward is long, there are
- * several, so that early ones are compressed while backward runs. */
+/* If launches are slow and payloads small, one group wins. If times grow with size and backward is long, several
+ * groups win, because early ones are compressed while backward runs. */
 TEST(mergecomp_groups) {
-    static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns an element */
+    static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns per element */
     for (int by_size = 0; by_size < 2; by_size++) {
         static opened_problem g;
         simple_problem(&g, 4, 4);
@@ -194,8 +194,8 @@ TEST(mergecomp_groups) {
     }
 }
 
-/* The times of codec fp16 are used if it is given; otherwise those of a cast, with a codec that the search never
- * uses. */
+/* Strategy fp16 uses the times of codec fp16 if the caller gives it, else the times of a cast with a codec that the
+ * search never uses. */
 TEST(fp16_times) {
     static const esp_cost_point slow[] = {{1099511627776.0, 5e6}};
     uint64_t time[2];
@@ -220,8 +220,8 @@ TEST(fp16_times) {
         close_problem(&g);
     }
     assert_true(time[0] + 9000000 < time[1]);
-    /* by hand: backward 10 us; 262,144 elements are cast in 10 + 7.864 / 4 us, twice; 512 KiB go around a ring of 16
-     * ranks: 100 us + 2 * 15/16 * 524.288 us */
+    /* Backward takes 10 us, a cast of 262,144 elements 10 + 7.864 / 4 us, twice; 512 KiB in a ring of 16 ranks take
+     * 100 us + 2 * 15/16 * 524.288 us. */
     assert_int_equal(time[0], 10000 + 2 * 11966 + 100000 + 983040);
 }
 

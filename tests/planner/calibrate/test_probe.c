@@ -1,5 +1,4 @@
-/* test_probe.c: measurements between and during steps exist, are plausible, and do not change results. Also under the
- * thread sanitizer. */
+/* test_probe.c checks that measurements between and during steps exist, are plausible, and do not change results. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -13,7 +12,7 @@ static void probes(esp_ctx *ctx, void *user) {
             for (uint64_t bytes = 1; bytes <= 40000; bytes = bytes * 11 + 3) { /* also fewer elements than ranks */
                 esp__probe p;
                 uint64_t need = esp__probe_room(ctx, level, coll, bytes), more = coll % 2 ? 0 : 3 * 65536;
-                void *room = calloc(1, (size_t)(need + more)); /* exactly enough, or several places */
+                void *room = calloc(1, (size_t)(need + more)); /* room for exactly one place, or for several */
                 CHECK(!esp__probe_collective(ctx, level, coll, bytes, 3, room, need + more, &p));
                 CHECK(p.median_ns > 0 && p.median_ns < 5000000000u && p.spread_ns < 5000000000u);
                 free(room);

@@ -1,9 +1,9 @@
-/* files.h: shared by the tests of the planner's files: a full example of each kind of file, and readers that take
- * the kind as a number. */
+/* files.h helps the tests of the planner's files: a full example of each kind of file, and readers that take the
+ * kind as a number. */
 #ifndef ESPRESSO_TESTS_PLANNER_FILES_H
 #define ESPRESSO_TESTS_PLANNER_FILES_H
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* each test uses some of these */
+#pragma GCC diagnostic ignored "-Wunused-function" /* each test uses only some of these functions */
 #include "planner/files/files.h"
 #include "planner/files/read.h"
 #pragma GCC diagnostic pop
@@ -12,12 +12,12 @@
 
 /* ---- helpers ----------------------------------------------------------------------------------------------------- */
 static inline char *slurp(const char *path, size_t *len) {
-    static char *text; /* gcc 12 warns that a local one is used after its function, which it is not */
+    static char *text; /* static, as gcc 12 warns falsely about a local one */
     if (files_input_load(path, &text, len) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
     return text;
 }
 
-/* `text` with the first `from` replaced; freed by the caller. */
+/* Returns a copy of `text` with the first `from` replaced by `to`; the caller frees it. */
 static inline char *replaced(const char *text, const char *from, const char *to) {
     const char *found = strstr(text, from);
     assert_non_null(found);

@@ -1,5 +1,5 @@
-/* test_builtin.c: the built-in systems, and codec costs by name: published numbers are exact, estimates are the codecs'
- * own models, and make writes the systems to files. */
+/* test_builtin.c checks the built-in systems and codec costs by name: published numbers are exact, and estimates
+ * come from the codecs' own models. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 #include <fnmatch.h>
@@ -82,7 +82,7 @@ TEST(test_published_gpu_times) {
             near(us(both[d], 3.0 * 1048576), 3 * want, 1e-12);
             near(us(both[d], 1048577), want * 1048577 / 1048576, 1e-12);
         }
-        assert_int_equal(k->caps, 0); /* the paper's tree: no payload is summed undecoded */
+        assert_int_equal(k->caps, 0); /* the paper sums no payload without decoding it */
         assert_string_equal(k->spec, v100[i].spec);
         assert_int_equal(esp__check_codec(k, 0), ESP_OK);
     }
@@ -96,11 +96,11 @@ TEST(test_published_cpu_times) {
     assert_true(to->log_size && from->log_size);
     assert_true(us(to, 100) == 13 && us(to, 1024) == 13 && us(from, 1024) == 4);
     assert_true(us(to, 1048576) == 2312 && us(from, 1048576) == 211);
-    near(us(to, sqrt(2.0) * 1048576), (2312 + 4547) / 2.0, 1e-12); /* half way in log(size) */
+    near(us(to, sqrt(2.0) * 1048576), (2312 + 4547) / 2.0, 1e-12); /* half way between two sizes in log(size) */
     assert_true(us(to, 67108864) == 134170 && us(from, 67108864) == 38245);
     near(us(to, 2.0 * 67108864), 2 * 134170.0, 1e-12);
     k = costs_of("randomk:ratio=0.01", "paper-pcie", &c);
-    assert_true(us(&k->compress[0], 16384) == 72 && us(&k->compress[0], 32768) == 64); /* as published, falling */
+    assert_true(us(&k->compress[0], 16384) == 72 && us(&k->compress[0], 32768) == 64); /* published, falling times */
 }
 
 TEST(test_published_payloads) {
@@ -114,13 +114,12 @@ TEST(test_published_payloads) {
         assert_true(esp__payload_bytes(&randomk.codec, e) == 4 * k);
         assert_true(esp__payload_bytes(&sign.codec, e) == (double)((e + 7) / 8 + 4));
     }
-    costs_of("dgc:ratio=0.001", "paper-nvlink", &dgc); /* another ratio: other payload, same times */
+    costs_of("dgc:ratio=0.001", "paper-nvlink", &dgc); /* another ratio changes the payload, not the times */
     assert_true(esp__payload_bytes(&dgc.codec, 1000000) == 8000);
     assert_true(us(&dgc.codec.compress[1], 1) == 356 && us(&dgc.codec.compress[0], 1048576) == 2312);
 }
 
-/* Sums of the published table (EuroSys 2023, the authors' artifact), over sizes and over sizes times their index, show
- * numbers that are mistyped or misplaced. */
+/* Two sums of the published tables (EuroSys 2023, the authors' artifact) reveal mistyped and misplaced numbers. */
 TEST(test_published_figures) {
     static const struct {
         const char *name;
@@ -150,7 +149,7 @@ TEST(test_faster_memory_moves_the_knee) {
     const double knee = 1048576 * 3350.0 / 900.0;
     assert_true(us(&k->compress[ESP_ON_GPU], 1) == 356 && us(&k->decompress[ESP_ON_GPU], 3e6) == 34);
     near(us(&k->compress[ESP_ON_GPU], 10 * knee), 3560, 1e-12);
-    k = costs_of("fp16", "cloud-h100", &c); /* a launch, and 6 bytes an element at 8/9 of 3350 GB/s */
+    k = costs_of("fp16", "cloud-h100", &c); /* a launch, and 6 bytes per element at 8/9 of 3350 GB/s */
     near(us(&k->compress[ESP_ON_GPU], 1e6), 10 + 6e6 / (3350e3 * 8 / 9), 1e-9);
     assert_int_equal(k->caps, ESP_CODEC_REDUCIBLE);
     k = costs_of("randomk:ratio=0.1", "commodity-10g", &c);
@@ -159,7 +158,7 @@ TEST(test_faster_memory_moves_the_knee) {
     assert_true(!k->compress[ESP_ON_GPU].n && !k->decompress[ESP_ON_GPU].n && k->compress[ESP_ON_CPU].n);
 }
 
-/* A codec's costs are its model's times, divided by the workers; and the model knows how many bytes it may write. */
+/* A codec's costs are its model's times divided by the workers; its model gives the largest payload. */
 TEST(test_estimates_are_the_codecs_models) {
     static const char *const specs[] = {
         "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",
@@ -217,7 +216,7 @@ TEST(test_bad_specs) {
     assert_int_equal(esp__builtin_costs_for(ctx, "onebit:feedback=none", "H100", 0, &c), ESP_OK);
 }
 
-/* A system of the user's own: its accelerator determines the costs; if it has GPUs, it must name their accelerator. */
+/* In a system of the user, its accelerator determines the costs; a system with GPUs must name it. */
 TEST(test_other_systems) {
     esp_plan_system mine = *esp__builtin_system("paper-pcie");
     esp__costs c;
@@ -232,7 +231,7 @@ TEST(test_other_systems) {
     assert_int_equal(esp__builtin_costs(ctx, NULL, &mine, NULL, &c), ESP_E_ARG);
 }
 
-/* Every codec of the registry that makes gradients smaller has costs; so has onebit, which is only published. */
+/* Every codec of the registry that shrinks gradients has costs; so has onebit, which is only published. */
 TEST(test_all_codecs) {
     esp__costs c;
     uint32_t n = 0;

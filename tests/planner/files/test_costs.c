@@ -1,10 +1,10 @@
-/* test_costs.c: costs files contain what the three files in them do, and errors name file, line and key. */
+/* test_costs.c checks that a costs file has the content of its three parts, and that errors name file, line and key. */
 #include "tests/lib/test.h"
 #include "files.h"
 
 static char path[64];
 
-/* Writes a costs file from the full examples, and returns its text. */
+/* Writes a costs file from the full examples and returns its text. */
 static char *written(void) {
     size_t len;
     char *system = slurp(full[SYSTEM], &len), *gc = slurp(full[GC], &len), *model = slurp(full[MODEL], &len);
@@ -54,7 +54,7 @@ TEST(test_same_as_three) {
     esp__model_free(&m);
 }
 
-/* The costs file with one change is refused, or if `warns` read with a warning; the message contains `what`. */
+/* Expects an error, or a warning if `warns`, that contains `what`, after one change to the costs file. */
 static void says(const char *text, const char *from, const char *to, int warns, const char *what) {
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
@@ -104,7 +104,7 @@ TEST(test_some_parts) {
     free(model);
 }
 
-/* If a part cannot be read, nothing is written. */
+/* If a part cannot be read, no file is written. */
 TEST(test_whole_or_not) {
     const esp__costs_texts t = {.host = "h", .system = "{\"espresso\": 1, \"system\": \"s\"}"};
     unlink(path);

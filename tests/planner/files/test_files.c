@@ -1,4 +1,5 @@
-/* test_files.c: the planner's JSON files: reading, writing them back unchanged, and that no input breaks a reader. */
+/* test_files.c checks the planner's JSON files: reading, writing them back unchanged, and that no input breaks a
+ * reader. */
 #include "tests/lib/test.h"
 #include "planner/files/write.h"
 #include "files.h"
@@ -25,10 +26,10 @@ TEST(reads_a_model) {
     assert_true(f.model.tensors[0].rows == 3 && f.model.tensors[0].cols == 1);
     assert_true(!f.model.tensors[1].rows && !f.model.tensors[1].cols);
     esp__model_free(&f);
-    esp__model_free(&f); /* once more harms nothing */
+    esp__model_free(&f); /* a second free does nothing */
 }
 
-/* Times of a busy machine are taken, but never in silence. */
+/* A model measured on a busy machine is accepted with a warning. */
 TEST(says_that_a_model_is_noisy) {
     esp__model_file f;
     heard h = {.n = 0};
@@ -119,8 +120,7 @@ TEST(reads_a_system) {
     esp__system_free(&f);
 }
 
-/* Two files of others: the smallest of the traces that the Espresso authors published with their artifact (EuroSys
- * 2023). */
+/* Reads two foreign files: the smallest traces that the Espresso authors published (EuroSys 2023). */
 TEST(reads_published_traces) {
     static const struct {
         const char *name;
@@ -180,7 +180,7 @@ static uint64_t random_next(void) {
     return random_state ^= random_state << 17;
 }
 
-/* Any number of microseconds that a file can hold gives the nanoseconds that its text gives again. */
+/* Microseconds in a file become nanoseconds and the same text again, without loss. */
 TEST(numbers_lose_nothing) {
     for (int i = 0; i < 20000; i++) {
         esp__text t = {0};
@@ -214,7 +214,7 @@ TEST(bad_files_are_named) {
     char path[] = "/tmp/espresso-test-files-XXXXXX";
     int fd = mkstemp(path);
     close(fd);
-    if (chmod(path, 0) == 0 && access(path, R_OK) != 0) { /* root may read anything */
+    if (chmod(path, 0) == 0 && access(path, R_OK) != 0) { /* root may read every file */
         assert_int_equal(esp__model_read(path, &f, NULL), ESP_E_ARG);
         assert_non_null(strstr(esp_last_error(NULL), "Permission denied"));
     }
@@ -234,7 +234,7 @@ TEST(files_are_written_whole_or_not) {
     snprintf(path, sizeof path, "%s/m.json", dir);
     snprintf(link, sizeof link, "%s/link.json", dir);
     assert_int_equal(esp__model_read(full[MODEL], &f, NULL), ESP_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(model_write(path, &f), ESP_OK); /* also over itself */
+    for (int i = 0; i < 2; i++) assert_int_equal(model_write(path, &f), ESP_OK); /* the second time over itself */
     assert_int_equal(test_count_files(dir, ""), 1);
     assert_int_equal(symlink("m.json", link), 0);
     assert_int_equal(model_write(link, &f), ESP_OK);
@@ -263,7 +263,7 @@ TEST(files_are_written_whole_or_not) {
  * ---------------------------------------------------------------------------------------------------- */
 TEST(a_million_tensors) {
 #ifdef __SANITIZE_ADDRESS__
-    const int n = 200000; /* several times the memory there */
+    const int n = 200000; /* uses several times as much memory there */
 #else
     const int n = 1000000;
 #endif
@@ -287,7 +287,7 @@ TEST(a_million_tensors) {
     free(text);
 }
 
-/* Puts, changes, swaps and takes out bytes and whole stretches. */
+/* Inserts, changes, swaps and deletes bytes and longer pieces of the text. */
 static size_t mutate(char *text, size_t len, size_t cap) {
     static const char *const words[] = {"0", "-1", "1e308",   "null", "\"",     "{", "}", "[",
                                         "]", ",",  "\\u0000", "\xff", "1e-320", "#", "\n"};
@@ -329,5 +329,5 @@ TEST(any_input_is_survived) {
         free(seed);
         free(text);
     }
-    assert_in_range(accepted, 100, 10000); /* else the mutations teach nothing */
+    assert_in_range(accepted, 100, 10000); /* else the mutations would test nothing */
 }

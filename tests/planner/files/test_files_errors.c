@@ -1,10 +1,10 @@
-/* test_files_errors.c: the errors of the readers of the planner's JSON files, for every kind of mistake. */
+/* test_files_errors.c checks the errors of the readers of the planner's JSON files, for every kind of mistake. */
 #include "tests/lib/test.h"
 #include "files.h"
 
 /* ---- errors
  * ---------------------------------------------------------------------------------------------------------------- */
-/* What is changed in a full example, and what the error must be. */
+/* One change to a full example, and the error that it must cause. */
 typedef struct mistake {
     int kind;
     const char *from, *to, *error;
@@ -110,7 +110,7 @@ TEST(unknown_keys_warn_once_a_kind) {
     assert_int_equal(h.n, 3);
 }
 
-/* Wherever a file is cut off, it is refused. */
+/* A truncated file is refused, wherever it ends. */
 TEST(cut_off_files_are_refused) {
     for (int k = 0; k < KINDS; k++) {
         size_t len;
@@ -124,7 +124,7 @@ TEST(cut_off_files_are_refused) {
     }
 }
 
-/* Depth and length that no file has. */
+/* Files that are absurdly deep or long are refused. */
 TEST(monsters_are_refused) {
     const size_t n = 1000000;
     char *text = malloc(n + 1);
@@ -138,7 +138,7 @@ TEST(monsters_are_refused) {
         memcpy(text + n - 4, "\":1}", 4); /* a key of a million letters */
         assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
         assert_true(strlen(esp_last_error(NULL)) < 400);
-        memset(text + 16, 0x1b, 64); /* what a terminal would obey */
+        memset(text + 16, 0x1b, 64); /* escape characters that a terminal would execute */
         assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
         assert_null(strchr(esp_last_error(NULL), 0x1b));
     }

@@ -1,5 +1,5 @@
-/* test_models.c: the models of planner/models: their published sizes and operations, the traces that others
- * published, and that the generator still makes these files. Run in the project's root. */
+/* test_models.c checks the models of planner/models: their published sizes and operations, their tensors against
+ * published traces, and that the generator still writes the same files. Run it in the project's root. */
 #include "tests/lib/test.h"
 #include <fnmatch.h>
 #include "planner/problem/problem.h"
@@ -9,10 +9,10 @@ typedef struct published {
     const char *name;
     uint32_t tensors;
     uint64_t parameters;
-    double gmacs; /* of one image's forward, as torchvision prints ("GFLOPS"); 0: not printed */
-    /* FNV-1a of the lines "NAME ELEMENTS" of the trace that the Espresso authors published with their artifact
-     * (EuroSys 2023); 0: there is none. Their BERT-base has 4608 more elements in its word embeddings, and
-     * "dense_act" where this one has "dense". */
+    double gmacs; /* 1e9 multiply-adds per image as torchvision prints, or 0 */
+    /* FNV-1a hash of the lines "NAME ELEMENTS" of the Espresso authors' trace (EuroSys 2023), or 0 if there is none.
+     * Their BERT-base has 4608 more elements in its word embeddings, and "dense_act" where this model has "dense".
+     * */
     uint64_t trace;
 } published;
 static const published models[] = {{"vgg16", 32, 138357544, 15.47, 0x6b51e5876f1ac967u},
@@ -46,7 +46,7 @@ static uint64_t elements(const esp__model_file *f) {
     return n;
 }
 
-/* The planner does not keep the operations and the batch that a model file documents. */
+/* Reads the operations per image that a model file documents, because the planner does not keep them. */
 static double flops_of_an_image(const char *name) {
     char path[256];
     snprintf(path, sizeof path, "planner/models/%s.json", name);
@@ -76,7 +76,7 @@ TEST(test_sizes_are_as_published) {
         assert_non_null(f.measured.device);
         assert_true(f.model.forward_ns > 0 && f.model.update_ns > 0);
         for (uint32_t i = 0; i < f.model.n_tensors; i++) assert_true(f.model.tensors[i].compute_ns >= 0);
-        /* Backward has twice forward's operations, except in the first layer; a multiply and an add are two. */
+        /* A multiply and an add are two operations, and backward has twice forward's, except in the first layer. */
         const double gmacs = flops_of_an_image(m->name) / 4e9;
         if (m->gmacs > 0 && fabs(gmacs - m->gmacs) > 0.02 * m->gmacs)
             fail_msg("%s: %g GMAC an image, published are %g", m->name, gmacs, m->gmacs);
@@ -84,7 +84,7 @@ TEST(test_sizes_are_as_published) {
     }
 }
 
-/* The planner takes them as they are. */
+/* The planner accepts the model as it is. */
 static void check_model(const char *name) {
     esp__arena arena = {0};
     esp__problem p = {0};
@@ -103,7 +103,7 @@ TEST(test_models_are_valid) {
     for (int k = 0; k < MODELS; k++) check_model(models[k].name);
 }
 
-/* The name and the elements of every tensor, in order, are those of the published traces. */
+/* The names and the elements of all tensors, in order, are those of the published traces. */
 TEST(test_published_traces_have_the_same_tensors) {
     int traced = 0;
     for (int k = 0; k < MODELS; k++) {
@@ -132,7 +132,7 @@ TEST(test_generator_makes_these_files) {
     if (system("command -v python3 >/dev/null 2>&1") != 0)
         test_skip("python3 is not there: the generator of models is not run");
     assert_int_equal(system("python3 planner/models/generate.py --check"), 0);
-    /* and --check would notice */
+    /* --check fails if a file differs. */
     assert_int_not_equal(system("python3 planner/models/generate.py --check --batch 3 lstm >/dev/null"), 0);
     assert_int_not_equal(system("python3 planner/models/generate.py nosuch 2>/dev/null"), 0);
 }

@@ -1,5 +1,5 @@
-/* test_strategy_text.c: the library and the planner read strategies with the same reader: they accept the same texts
- * and give the same errors for the others. */
+/* test_strategy_text.c checks that the library and the planner accept the same strategy texts and give the same
+ * errors for the others. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -43,7 +43,7 @@ static esp_status planner(const char *text) {
     return s;
 }
 
-/* The error of one reader, or "". */
+/* Gives the text to one reader, and copies its error text, or "", to `said`. */
 static esp_status give(int reader, const char *text, char *said, size_t cap) {
     esp_status s = reader == LIBRARY ? esp_strategy_set(ctx, text) : planner(text);
     snprintf(said, cap, "%s", s ? esp_last_error(reader == LIBRARY ? ctx : NULL) : "");
@@ -59,7 +59,7 @@ TEST(all_say_the_same) {
         HEAD "tensor a\n" B C,
         HEAD "tensor a 1000 none\n" B C,
         HEAD "tensor a +1000" FLAT B C,
-        HEAD "tensor a 18446744073709552616" FLAT B C, /* 1000 to a reader that wraps around */
+        HEAD "tensor a 18446744073709552616" FLAT B C, /* 2^64 + 1000, which overflows to 1000 */
         HEAD "tensor a 1000 split 1\n",
         HEAD "tensor a 1000 split 1001\n",
         HEAD "tensor a 1000 split 2 3\n",
@@ -207,7 +207,7 @@ TEST(errors_name_the_line) {
     }
 }
 
-/* The limits: names of 1000 bytes, and 2^58 elements. */
+/* The limits are names of 1000 bytes and 2^58 elements. */
 TEST(limits) {
     char name[1002] = "", text[2048];
     memset(name, 'n', 1000);

@@ -1,5 +1,5 @@
-/* test_candidates.c: the search's candidate options: the tree's counts, constraints, and that every option that was
- * left out is dominated by a candidate, checked over the whole tree by brute force. */
+/* test_candidates.c checks which options of the decision tree the planner's search keeps as candidates. Brute force
+ * over the whole tree checks that a candidate dominates every option that was left out. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -24,9 +24,9 @@ static esp_status open_problem(opened_problem *g, const esp_plan_model *m, const
 
 static void close_problem(opened_problem *g) { esp__arena_free(&g->arena); }
 
-/* Options before pruning on the paper's machines with DGC: two tensors, "embed" and "head". */
+/* Opens a problem with the Espresso paper's machines, codec DGC and two tensors, "embed" and "head". */
 static esp_status open_paper(opened_problem *g, uint32_t devices, uint32_t machines, const esp_plan_config *config) {
-    static paper_input paper; /* outlives the problem */
+    static paper_input paper; /* the problem points into it */
     static const esp_plan_tensor tensors[] = {{"embed.weight", 100000, 1000, .keep = NULL},
                                               {"head.weight", 5000, 1000, .keep = NULL}};
     static const esp_plan_model model = {.n_tensors = 2, .name = "two", .tensors = tensors};
@@ -49,7 +49,7 @@ TEST(test_counts) {
     assert_int_equal(paper_count(GPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU | GPU, 8, NULL), 4341);
-    assert_int_equal(paper_count(GPU, 1, NULL), 12); /* one machine: flat options only */
+    assert_int_equal(paper_count(GPU, 1, NULL), 12); /* one machine has flat options only */
     assert_int_equal(paper_count(CPU | GPU, 1, NULL), 63);
     esp_plan_config raw = {.flags = ESP_PLAN_NO_COMP};
     assert_int_equal(paper_count(CPU | GPU, 8, &raw), 9);
@@ -82,15 +82,14 @@ TEST(test_constraints) {
     esp_plan_config c;
     memset(&c, 0, sizeof c);
     c.forbid = no_cpu, c.n_forbid = 1;
-    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* the same as without the device */
-    c.forbid = no_comp_cpu;                               /* also options that decompress there */
+    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* without CPU options, as many as with the GPU alone */
+    c.forbid = no_comp_cpu;                               /* also forbids decomp@cpu, which contains the text */
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, NULL, "comp@cpu"));
     c.n_forbid = 0, c.only = gather, c.n_only = 1;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, "inter.gather", NULL));
     c.only = two, c.n_only = 2;
-    assert_int_equal(paper_count(GPU, 8, &c), 3); /* after the second the broadcast is compressed or not */
-    c.only = all,
-    c.n_only = 1; /* a star stands for anything: flat.allgather, flat.gather, flat.reduce_scatter > flat.allgather... */
+    assert_int_equal(paper_count(GPU, 8, &c), 3); /* the second option's broadcast is compressed or not */
+    c.only = all, c.n_only = 1;                   /* a star matches every flat option */
     assert_true(paper_count(GPU, 8, &c) > 3);
     c.n_only = 0;
     for (uint32_t max = 1; max <= 4; max++) {
@@ -101,7 +100,7 @@ TEST(test_constraints) {
     assert_int_equal(paper_count(CPU | GPU, 8, &c), 174);
 }
 
-/* Payloads that can be summed undecoded have more options than the paper's. */
+/* With a codec whose payloads can be summed without decoding there are more options than in the paper. */
 TEST(test_reducible) {
     opened_problem g;
     paper_input in;
@@ -131,7 +130,7 @@ TEST(test_keep) {
     assert_int_equal(keep_count("embed.*=fp32", 1), 4341);
     assert_int_equal(keep_count("*=comp@gpu > flat.allgather > decomp@gpu", 0), 1);
     assert_int_equal(keep_count("*=flat.allreduce", 1), 1);
-    opened_problem g; /* a codec: among two */
+    opened_problem g;
     paper_input in;
     esp_plan_tensor t[] = {{"a", 1 << 20, 0, .keep = NULL}, {"b", 1 << 20, 0, .keep = "randomk:ratio=0.01"}};
     esp_plan_model model = {.n_tensors = 2, .tensors = t};
@@ -144,7 +143,7 @@ TEST(test_keep) {
     close_problem(&g);
 }
 
-/* Constraints that leave no option are refused, with a hint at what to change. */
+/* Expects an error that names `word`, because the constraints leave no option. */
 static void refused(const esp_plan_config *c, uint32_t devices, uint32_t machines, const char *word) {
     opened_problem g;
     assert_int_equal(open_paper(&g, devices, machines, c), ESP_E_ARG);
@@ -163,7 +162,7 @@ TEST(test_nothing_left) {
     c.n_forbid = 0, c.only = wrong, c.n_only = 1;
     refused(&c, GPU, 8, "only");
     c.only = hierarchical;
-    refused(&c, GPU, 1, "only flat options"); /* one machine */
+    refused(&c, GPU, 1, "only flat options"); /* only one machine, so no option is left */
     c.n_only = 0, c.devices = CPU;
     refused(&c, GPU, 8, "devices");
     c.devices = 0, c.keep = keep_other, c.n_keep = 1;
@@ -178,7 +177,7 @@ TEST(test_nothing_left) {
 
 /* ---- brute force
  * ---------------------------------------------------------------------------------------------------------- */
-/* Whether a's ops are found among b's, in order, on the same lanes, none longer. */
+/* Returns 1 if lanes and order of a's ops match some of b's ops, and none of a's ops takes longer. */
 static int embeds(const esp__path *a, const esp__path *b) {
     uint32_t i = 0;
     for (uint32_t k = 0; k < b->n && i < a->n; k++)
@@ -193,8 +192,8 @@ static int no_more_load(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* Of a path on one link: the time before its op number `skip` there, its load from that op on, and the time after its
- * last op. */
+/* The use of one link by a path: the time before op number `skip` on the link, the link's load from that op on, and
+ * the time after the last op. */
 typedef struct link_use {
     uint64_t head, load, tail;
 } link_use;
@@ -215,7 +214,7 @@ static link_use use_of(const esp__path *a, uint32_t lane, uint32_t skip) {
     return u;
 }
 
-/* Between two candidates: whether a has no more load than b, and on each link no more time before its first and after
+/* Returns 1 if a has no more load than b on any lane, and on each link no more time before its first op and after
  * its last op. */
 static int no_longer_ends(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
@@ -226,8 +225,8 @@ static int no_longer_ends(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* Whether lower bounds stay valid if a stands in for b: a has no more load, and on each link b, perhaps without its
- * first ops there, has as much load, which starts no earlier and is followed by no less. */
+/* Returns 1 if lower bounds stay valid when a replaces b: a has no more load, and b (perhaps without its first ops
+ * on a link) loads the link as much, starts no earlier and needs no less time afterwards. */
 static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
@@ -243,7 +242,8 @@ static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
 }
 
 typedef int (*needless_fn)(const esp__path *a, const esp__path *b);
-/* By ESP__WIDTH_*: how candidates dominate each other, and how they dominate an option that was left out. */
+/* Indexed by ESP__WIDTH_*: when a candidate makes another candidate needless, and when it may replace an option that
+ * was left out. */
 static const needless_fn needless[] = {no_more_load, no_longer_ends, embeds};
 static const needless_fn stands_for[] = {no_more_load, no_longer_for_bounds, embeds};
 
@@ -254,13 +254,13 @@ typedef struct sweep {
     uint32_t codec, n, left_out;
 } sweep;
 
-/* The option is a candidate, or is dominated by one. */
+/* Checks that an option of the tree is a candidate or that a candidate dominates it. */
 static int sweep_option(void *user, const esp__option *o) {
     sweep *s = user;
     uint32_t codec = esp__option_compresses(o) ? s->codec : (uint32_t)ESP__NO_CODEC, by = 0;
     esp__checkpoint mark = esp__arena_checkpoint(s->p->arena);
     const esp__path *path = esp__path_of(s->p, s->u, o, codec);
-    if (!path) return 0; /* the codec cannot */
+    if (!path) return 0; /* the codec cannot run this option */
     s->n++;
     while (by < s->candidates->n && !stands_for[s->candidates->width](&s->candidates->paths[by], path)) by++;
     if (by == s->candidates->n) s->left_out++;
@@ -283,7 +283,7 @@ static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t wid
                          i, candidates->n);
     }
     for (uint32_t i = candidates->n_core; i < candidates->n;
-         i++) { /* the core comes first: it makes the rest needless by load alone */
+         i++) { /* a core path dominates each other path by load alone */
         uint32_t k = 0;
         while (k < candidates->n_core && !no_more_load(&candidates->paths[k], &candidates->paths[i])) k++;
         assert_true(k < candidates->n_core);
@@ -301,7 +301,8 @@ static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t wid
                  (unsigned long long)seed, s.left_out, s.n, candidates->n, width);
 }
 
-/* The paper's machines, its three codecs alone, sizes from a bias to an embedding; one device: all 174; both: 4341. */
+/* The paper's machines with its three codecs, for tensor sizes from a bias to an embedding. Compression on one
+ * device keeps all 174 options, on both devices 4341. */
 TEST(test_paper_candidates) {
     enum { SIZES = 6 };
     static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, .keep = NULL},       {"b", 64, 0, .keep = NULL},
@@ -325,7 +326,7 @@ TEST(test_paper_candidates) {
         }
 }
 
-/* Any system, up to three codecs. */
+/* Random systems with up to three codecs. */
 TEST(test_random_candidates) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
@@ -341,8 +342,7 @@ TEST(test_random_candidates) {
 
 /* ---- paths
  * ----------------------------------------------------------------------------------------------------------------- */
-/* A path's option, made again from its text, takes the same time; steps are numbered as in the option. For whole
- * tensors, chunks and groups. */
+/* A path that is rebuilt from its option's text takes the same time, for whole tensors, chunks and groups. */
 TEST(test_paths) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
@@ -351,7 +351,7 @@ TEST(test_paths) {
         if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         esp__extent u = {0, 1, 0, in.tensors[0].elements};
-        if (seed % 3 == 1) u.elements = (u.elements + 1) / 2; /* a chunk */
+        if (seed % 3 == 1) u.elements = (u.elements + 1) / 2; /* half of a tensor */
         if (seed % 3 == 2 && in.model.n_tensors == 2) u.n = 2, u.elements += in.tensors[1].elements;
         const esp__candidates *candidates = esp__candidates_get(&g.problem, &u);
         assert_true(candidates->n > 0);
@@ -393,7 +393,7 @@ TEST(test_paths) {
     }
 }
 
-/* With free compression only collectives remain, and no path is slower than the same one with compression's cost. */
+/* If compression takes no time, a path has only collectives and is never slower than with compression time. */
 TEST(test_free_compression) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(50); seed++) {

@@ -1,5 +1,6 @@
-/* test_cost.c: an op's time, against numbers computed by hand: curves, payloads, collectives at every level, and whole
- * options on the paper's testbeds. The comments show the sums, so that a reader can check them. */
+/* test_cost.c compares the planner's times of ops with times computed by hand. Times are in ns, speeds in bytes/ns;
+ * "150000 + 1000 / 2.5" is a latency plus bytes / speed. A flow is what one rank sends through its machine's NIC, a
+ * part is a rank's share of a tensor. */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
 
@@ -14,14 +15,14 @@ static void near(double got, double want) {
 TEST(test_curve) {
     const esp_cost_point points[] = {{100, 10}, {200, 30}, {800, 90}};
     esp_cost_curve linear = {points, 3, 0}, logarithmic = {points, 3, 1}, one = {points + 1, 1, 0};
-    near(esp__curve_at(&linear, 1), 10); /* below: as the first */
+    near(esp__curve_at(&linear, 1), 10); /* below the first point: the first point's time */
     near(esp__curve_at(&linear, 100), 10);
     near(esp__curve_at(&linear, 150), 20);
     near(esp__curve_at(&linear, 200), 30);
     near(esp__curve_at(&linear, 500), 60);
     near(esp__curve_at(&linear, 800), 90);
-    near(esp__curve_at(&linear, 2400), 270);    /* beyond: three times the last */
-    near(esp__curve_at(&logarithmic, 400), 60); /* 400 is half way from 200 to 800 by its logarithm */
+    near(esp__curve_at(&linear, 2400), 270);    /* three times the last point's size and time */
+    near(esp__curve_at(&logarithmic, 400), 60); /* log(400) is half way from log(200) to log(800) */
     near(esp__curve_at(&logarithmic, 200), 30);
     near(esp__curve_at(&logarithmic, 1600), 180);
     near(esp__curve_at(&one, 7), 30);
@@ -30,7 +31,7 @@ TEST(test_curve) {
 
 TEST(test_payload) {
     esp_plan_codec dgc = {.unit_bytes = 8, .units = 0.01}, sign = {.header_bytes = 4, .unit_bytes = 1, .units = 0.125};
-    near(esp__payload_bytes(&dgc, 300), 24); /* 3 units: 0.01 * 300 is a little over 3 in binary */
+    near(esp__payload_bytes(&dgc, 300), 24); /* 1% of 300 is a little over 3 in binary, yet keeps 3 */
     near(esp__payload_bytes(&dgc, 301), 32);
     near(esp__payload_bytes(&dgc, 1), 8);
     near(esp__payload_bytes(&dgc, 1000000), 80000);
@@ -41,45 +42,45 @@ TEST(test_payload) {
 
 /* ---- collectives
  * --------------------------------------------------------------------------------------------------------- */
-/* 1 MiB over 8 ranks of a machine at 2.5 bytes/ns, 30 us a collective. A part is 131072 bytes; 7 parts are 917504. */
+/* 8 ranks of a machine average 1 MiB, at 2.5 bytes/ns and 30 us latency. 7 parts have 917504 bytes. */
 TEST(test_intra) {
     esp_plan_system s;
     paper_system(&s, 0, 8);
     double whole = 1048576, part = 131072;
-    /* 7 parts out, 7 parts back: 30000 + 2 * 917504 / 2.5 */
+    /* Each rank sends 7 parts in each half of the allreduce: 30000 + 2 * 917504 / 2.5. */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLREDUCE, whole, part, 8), 764003.2);
-    /* 30000 + 917504 / 2.5 */
+    /* Each rank sends 7 parts once: 30000 + 917504 / 2.5. */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE_SCATTER, whole, part, 8), 397001.6);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLTOALL, whole, part, 8), 397001.6);
-    /* each gives a part and gets those of the 7 others: the same */
+    /* Each rank receives the parts of the 7 other ranks: 30000 + 917504 / 2.5. */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLGATHER, part, part, 8), 397001.6);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_GATHER, part, part, 8), 397001.6);
-    /* all of it once: 30000 + 1048576 / 2.5 */
+    /* The whole buffer passes once: 30000 + 1048576 / 2.5. */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE, whole, whole, 8), 449430.4);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_BROADCAST, whole, whole, 8), 449430.4);
 }
 
-/* The same 1 MiB over 8 machines at 2.5 bytes/ns a NIC, 150 us: by one rank of each machine, and by all 8 (each its
- * own). */
+/* 8 machines average 1 MiB at 2.5 bytes/ns per NIC with 150 us latency. First one rank per machine takes part, then
+ * 8 ranks share the NIC, each with a buffer of its own. */
 TEST(test_inter) {
     esp_plan_system s;
     paper_system(&s, 0, 8);
     double whole = 1048576, part = 131072;
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, whole, part, 1), 884003.2);  /* 150000 + 734003.2 */
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, whole, part, 8), 6022025.6); /* ... + 8 * 734003.2 */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, whole, part, 8), 6022025.6); /* 150000 + 8 * 734003 */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, whole, part, 1), 517001.6); /* 150000 + 367001.6 */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, whole, part, 8),
-         3086012.8); /* ... + 8 * 367001.6 */
+         3086012.8); /* 150000 + 8 * 367001.6 */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLTOALL, whole, part, 8), 3086012.8);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLGATHER, part, part, 8), 3086012.8);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_GATHER, part, part, 8), 3086012.8);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, whole, whole, 1), 569430.4);  /* 150000 + 419430.4 */
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, whole, whole, 8), 3505443.2); /* ... + 8 * 419430.4 */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, whole, whole, 8), 3505443.2); /* 150000 + 8 * 419430 */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE, whole, whole, 8), 3505443.2);
 }
 
-/* 1 MiB over all 64 ranks: parts of 16384 bytes, 63 of them 1032192. A ring passes each NIC once with what a rank
- * sends. */
+/* 64 ranks on 8 machines average 1 MiB. A part is 16384 bytes, 63 parts are 1032192. In a ring, each NIC carries
+ * only what one rank sends. */
 TEST(test_flat) {
     esp_plan_system s;
     double whole = 1048576, part = 16384;
@@ -90,27 +91,26 @@ TEST(test_flat) {
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, part, part, 8), 562876.8);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_BROADCAST, whole, whole, 8), 569430.4); /* 150000 + 1048576 / 2.5 */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_REDUCE, whole, whole, 8), 569430.4);
-    /* alltoall: each of a machine's 8 ranks sends 56 parts to other machines: K (N - 1) / N = 7 times the buffer,
-     * 150000 + 7340032 / 2.5 */
+    /* 8 ranks of a machine send 56 parts each to other machines, 7 times the buffer: 150000 + 7340032 / 2.5. */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, whole, part, 8), 3086012.8);
-    /* where the links inside are the slower ones they set the pace: 2.5 inside, 10 outside */
+    /* The slower link sets the pace: here 2.5 bytes/ns within a machine, 10 between machines. */
     s.inter.bytes_per_us = 10000;
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, part, 8), 975753.6);
-    paper_system(&s, 1, 8); /* 50 inside, 10 outside: 150000 + 206438.4 */
+    paper_system(&s, 1, 8); /* 50 within, 10 between machines: 150000 + 206438.4 */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, part, 8), 356438.4);
-    /* on one machine only intra counts: 8 ranks, parts of 131072 */
+    /* On one machine only the link within it counts: 8 ranks with parts of 131072 bytes. */
     paper_system(&s, 0, 1);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, 131072, 8), 764003.2);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, whole, 131072, 8), 397001.6);
-    /* one rank a machine: only inter counts, 8 ranks */
+    /* With one rank per machine only the link between machines counts. */
     paper_system(&s, 0, 8);
     s.ranks_per_machine = 1, s.intra.bytes_per_us = 1;
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, 131072, 1), 884003.2);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, whole, 131072, 1), 517001.6);
 }
 
-/* Latency by hop: no bytes, 1000 ns a hop. Trees and recursive halving: ceil(log2 n); both halves of an allreduce:
- * twice that; alltoall goes to each of the others in turn. */
+/* Latency grows by 1000 ns per hop; no bytes are sent. Trees and recursive halving need ceil(log2 n) hops, an
+ * allreduce twice as many, and an alltoall n - 1. */
 TEST(test_hops) {
     esp_plan_system s;
     paper_system(&s, 0, 6);
@@ -123,13 +123,13 @@ TEST(test_hops) {
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE, 0, 0, 8), 3000);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_GATHER, 0, 0, 8), 3000);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLTOALL, 0, 0, 8), 7000);
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, 0, 0, 8), 60000); /* 6 machines: 3 hops a half */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, 0, 0, 8), 60000); /* 6 machines: 3 hops in each half */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLTOALL, 0, 0, 8), 50000);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, 0, 0, 8), 60000); /* 48 ranks: 6 hops */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, 0, 0, 8), 470000);
 }
 
-/* A table replaces the formula of its collective at its level, latency and all; its sizes are those of the whole
+/* Measured times of a collective replace the whole formula, latency too. Their sizes are the sizes of the whole
  * buffer. */
 TEST(test_tables) {
     const esp_cost_point reduce_scatter[] = {{1000, 500}, {3000, 900}}, gather[] = {{8000, 100}, {16000, 300}};
@@ -139,16 +139,17 @@ TEST(test_tables) {
     s.intra.table[ESP_COLL_ALLGATHER] = (esp_cost_curve){gather, 2, 0};
     s.flat.table[ESP_COLL_ALLGATHER] = (esp_cost_curve){gather, 2, 0};
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8),
-         700); /* 2000 bytes: what a rank sends */
-    near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLGATHER, 1500, 1500, 8), 200); /* 12000: what is there then */
-    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, 125, 125, 8), 100);    /* 64 * 125 = 8000 */
+         700); /* 2000 bytes lie half way from 1000 to 3000 */
+    near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLGATHER, 1500, 1500, 8), 200); /* 8 ranks gather 12000 bytes */
+    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, 125, 125, 8), 100);    /* 64 * 125 = 8000 bytes */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLGATHER, 2500, 2500, 1),
-         157000); /* no table: 150000 + 7 * 1000 */
+         157000); /* the formula, without measured times: 150000 + 7 * 1000 */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_BROADCAST, 2500, 2500, 1), 31000);
     s.inter.table[ESP_COLL_REDUCE_SCATTER] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8), 700);
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1), 700); /* an eighth on the NIC */
-    /* 8 roots on 8 machines, one each: as much on a NIC as with one root. On 4 machines they are two each. */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1),
+         700); /* one rank sends 1/8 of 8 ranks' bytes */
+    /* 8 roots on 8 machines load each NIC as much as one root does. On 4 machines, each NIC serves two roots. */
     s.inter.table[ESP_COLL_BROADCAST] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 8), 700);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 1), 700);
@@ -157,7 +158,7 @@ TEST(test_tables) {
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 4000, 4000, 1), 700);
 }
 
-/* A collective among one rank takes no time. */
+/* A collective with one rank takes no time. */
 TEST(test_alone) {
     esp_plan_system s;
     paper_system(&s, 0, 1);
@@ -189,7 +190,7 @@ static void paper_model(paper_problem *g, uint64_t elements) {
     g->model.n_tensors = 2, g->model.tensors = g->tensors, g->model.name = "two";
 }
 
-/* After changes to paper or model. */
+/* Opens the problem after a test changed its system or model. */
 static void open_paper(paper_problem *g) {
     esp_status s =
         esp__problem_open(&g->problem, &g->arena, &g->model, g->paper.codecs, PAPER_CODECS, &g->paper.system, NULL, 0);
@@ -229,87 +230,85 @@ enum {
     PACK = ESP_PLAN_PACK
 };
 
-/* 262144 elements (1 MiB) on 8 x 8 with PCIe. A rank's shard is 32768 elements (131072 bytes), a machine's part of
- * it 4096. */
+/* 262144 elements (1 MiB) on 8 machines with 8 ranks. A rank's shard has 131072 bytes, a machine's part of it 16384. */
 TEST(test_raw_options) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "flat.allreduce", {COLL, A | E, 975754});
-    /* all 8 ranks send their shards through the NIC: 8 flows of 14 * 16384 bytes: 150000 + 1835008 / 2.5 */
+    /* 8 ranks share the NIC, with 14 parts of 16384 bytes each: 150000 + 1835008 / 2.5. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 397002},
                 {COLL, E, 884003}, {COLL, A, 397002});
-    /* after an intra reduce one rank is left, with all of it: one flow of 14 * 131072 bytes */
+    /* After the intra.reduce only the root has data: one flow of 14 parts of 131072 bytes. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce > inter.allreduce > intra.broadcast", {COLL, A, 449430},
                 {COLL, E, 884003}, {COLL, A, 449430});
-    /* 8 flows of 131072 bytes each: 150000 + 1048576 / 2.5 */
+    /* 8 ranks share the NIC, with 131072 bytes each: 150000 + 1048576 / 2.5. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.reduce > inter.broadcast > intra.allgather",
                 {COLL, A, 397002}, {COLL, E, 569430}, {COLL, E, 569430}, {COLL, A, 397002});
-    /* one flow of 7 parts of 131072 bytes, there and back */
+    /* Only the roots send between machines, 7 parts of 131072 bytes in each direction. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce > inter.reduce_scatter > inter.allgather > intra.broadcast",
                 {COLL, A, 449430}, {COLL, E, 517002}, {COLL, E, 517002}, {COLL, A, 449430});
     esp__arena_free(&g.arena);
 }
 
-/* Shards are ceilings: 1000003 elements over 8 are 125001 (not 125000.375), over 8 again 15626. */
+/* Shards round up: 1000003 elements over 8 ranks give 125001, and those over 8 machines 15626. */
 TEST(test_uneven) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 1000003);
     open_paper(&g);
-    /* 30000 + 7 * 500004 / 2.5 = 1430011.2; 150000 + 8 * 14 * 62504 / 2.5 = 2950179.2 */
+    /* First a collective inside a machine, 30000 + 7 * 500004 / 2.5, then one between machines, 150000 + 8 * 14 * 62504
+     * / 2.5. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 1430011},
                 {COLL, E, 2950179}, {COLL, A, 1430011});
     esp__arena_free(&g.arena);
 }
 
-/* DGC, 1%: 8 bytes for each element that is kept. */
+/* DGC keeps 1% of the elements and sends 8 bytes for each. */
 TEST(test_gpu_options) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
-    /* parts of 4096 elements: payloads of 41 * 8 = 328 bytes. 8 flows of 7 * 328: 150000 + 18368 / 2.5. Decomp works
-     * on 8 * 4096 = 32768 elements in one call; all sizes are below 2^20: 356 and 34 us. */
+    /* A part of 4096 elements has a payload of 41 * 8 = 328 bytes. 8 flows of 7 payloads: 150000 + 18368 / 2.5. Below
+     * 2^20 elements, every call takes 356 us to encode and 34 us to decode. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 34000}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
-    /* nobody decodes on the way: Comp cuts for the intra alltoall only (inter.allgather takes whole payloads): 8
-     * parts of 32768 elements, 328 * 8 = 2624 bytes each. intra: 30000 + 7 * 2624 / 2.5. Then each holds 8 payloads,
-     * 20992 bytes: inter: 150000 + 8 * 7 * 20992 / 2.5; then 64 payloads, 167936 bytes: 30000 + 7 * 167936 / 2.5. At
-     * the end 512 payloads of 32768 elements are decoded: 16 times 2^20. */
+    /* No rank decodes before the end. Payloads of 32768 elements have 2624 bytes. intra.alltoall: 30000 + 7 * 2624 /
+     * 2.5. 8 ranks send 8 payloads (20992 bytes) each between machines: 150000 + 8 * 7 * 20992 / 2.5; then 64
+     * payloads (167936 bytes) within: 30000 + 7 * 167936 / 2.5. A rank decodes 512 payloads, 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 544000});
-    /* the same with an inter pair that cuts too: 64 parts of 4096 elements, 328 bytes. intra alltoall: 7 * 8 * 328:
-     * as before; inter alltoall: of 8 * 8 payloads each machine gets 8: 150000 + 8 * 7 * 2624 / 2.5; inter.allgather
-     * of 64 payloads: 150000 + 8 * 7 * 20992 / 2.5; intra.allgather of 512 payloads, 167936 bytes. 4096 payloads of
-     * 4096 elements: 16 * 2^20. */
+    /* inter.alltoall splits too, into 64 parts of 328 bytes. intra.alltoall sends 7 * 8 * 328 bytes, as above.
+     * inter.alltoall: 150000 + 8 * 7 * 2624 / 2.5; inter.allgather: 150000 + 8 * 7 * 20992 / 2.5. intra.allgather of
+     * 512 payloads, 167936 bytes. A rank decodes 4096 payloads, 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "comp@gpu > intra.alltoall > inter.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 208778}, {COLL, E, 620221}, {COLL, A, 500221},
                 {DECOMP, C, 544000});
-    /* to a root: payloads of all 262144 elements, 2622 * 8 = 20976 bytes; 30000 + 7 * 20976 / 2.5; 8 * 262144 = 2^21
-     * elements to decode; then one flow of raw data */
+    /* The root gathers payloads of 262144 elements, 20976 bytes each: 30000 + 7 * 20976 / 2.5. It decodes 8 * 262144
+     * = 2^21 elements and sends uncompressed data afterwards. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.gather > decomp@gpu > inter.allreduce > intra.broadcast",
                 {COMP, C, 356000}, {COLL, A, 88733}, {DECOMP, C, 68000}, {COLL, E, 884003}, {COLL, A, 449430});
-    /* flat: 64 payloads everywhere. The ring brings 63 * 20976 bytes past the NIC: 150000 + 1321488 / 2.5; 64 *
-     * 262144 elements are 16 * 2^20 */
+    /* 64 ranks gather all payloads in a ring, which brings 63 * 20976 bytes past each NIC: 150000 + 1321488 / 2.5.
+     * Each rank decodes 64 * 262144 = 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 356000}, {COLL, A | E, 678595},
                 {DECOMP, C, 544000});
-    /* flat, cut: parts of 4096, 328 bytes; K (N - 1) = 56 parts from each of 8 ranks: 150000 + 448 * 328 / 2.5;
-     * allgather of the sum, compressed again: 150000 + 63 * 328 / 2.5 */
+    /* The alltoall splits into parts of 328 bytes. 8 ranks send 56 each past the NIC: 150000 + 448 * 328 / 2.5. The
+     * allgather sends the sum's payloads: 150000 + 63 * 328 / 2.5. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.alltoall > decomp@gpu > comp@gpu > flat.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A | E, 208778}, {DECOMP, C, 34000}, {COMP, C, 356000}, {COLL, A | E, 158266},
                 {DECOMP, C, 34000});
     esp__arena_free(&g.arena);
 }
 
-/* Payloads that are summed: the first takes 34 us for up to 2^20 elements, each other one 5 us. Payloads of different
- * parts take as long as one payload with all of their elements. */
+/* Of several payloads that are summed, the first takes 34 us for up to 2^20 elements, each further one 5 us.
+ * Payloads of different parts take as long as one payload with all of their elements. */
 TEST(test_decompress_more) {
     static const esp_cost_point five = {1048576, 5000};
     paper_problem g;
@@ -317,37 +316,37 @@ TEST(test_decompress_more) {
     g.paper.codecs[PAPER_DGC].decompress_more[ESP_ON_GPU] = (esp_cost_curve){&five, 1, 0};
     paper_model(&g, 262144);
     open_paper(&g);
-    /* 8 payloads of the same 4096 elements: 34 + 7 * 5 us; then 8 of different parts: 34 us */
+    /* 8 payloads of the same 4096 elements take 34 + 7 * 5 us, then 8 payloads of different parts 34 us. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 69000}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
-    /* 64 payloads of each of 8 parts: 34 + 63 * 5 us */
+    /* 64 payloads of each of 8 parts take 34 + 63 * 5 us. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 349000});
     esp__arena_free(&g.arena);
 }
 
-/* The ranks of a machine share its CPUs: the ops of its 8 ranks run one after the other. */
+/* The ranks of a machine share its CPUs, so the CPU ops of its 8 ranks run one after the other. */
 TEST(test_cpu_options) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
-    /* 32768 elements: 79 and 9 us, 8 times. Payload 2624 bytes, 8 flows: 150000 + 8 * 7 * 2624 / 2.5. Decomp of 8
-     * payloads is one call on 262144 elements: 52 us, 8 times. */
+    /* Encoding 32768 elements takes 79 us, decoding 8 payloads in one call 52 us, both for 8 ranks. 8 flows of 7
+     * payloads of 2624 bytes: 150000 + 8 * 7 * 2624 / 2.5. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000}, {COLL, A, 397002});
-    /* after an inter reduce each machine is root for one of its 8 ranks: 79 us; all decode: 8 * 9 us. 8 flows of
-     * 2624 bytes: 150000 + 8 * 2624 / 2.5 */
+    /* Each machine is root for one of its 8 ranks and encodes once (79 us), but all ranks decode (8 * 9 us). 8 flows
+     * of 2624 bytes: 150000 + 8 * 2624 / 2.5. */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COLL, E, 569430}, {COMP, P, 79000}, {COLL, E, 158397}, {DECOMP, P, 72000},
                 {COLL, A, 397002});
-    /* after an intra reduce one rank a machine has anything: 585 us for 262144 elements; payload 20976 bytes, one
-     * flow: 150000 + 7 * 20976 / 2.5; Decomp of 2^21 elements: 424 us */
+    /* After an intra.reduce one rank per machine has data: it encodes 262144 elements in 585 us, sends 7 payloads of
+     * 20976 bytes (150000 + 7 * 20976 / 2.5) and decodes 2^21 elements in 424 us. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce > comp@cpu > inter.allgather > decomp@cpu > intra.broadcast",
                 {COLL, A, 449430}, {COMP, P, 585000}, {COLL, E, 208733}, {DECOMP, P, 424000}, {COLL, A, 449430});
     esp__arena_free(&g.arena);
@@ -367,8 +366,8 @@ TEST(test_roots_spread) {
     esp__arena_free(&g.arena);
 }
 
-/* Interpolated over the logarithm: 196608 elements in shards of 24576, which is 1.5 * 16384. 46 + 33 * log2(1.5) =
- * 65.3037625 us; Decomp of 8 * 24576 = 1.5 * 131072: 27 + 25 * log2(1.5) = 41.6240625. Both 8 times. */
+/* Between two points, times grow with log(size). A shard of 24576 elements, 1.5 * 16384, takes 46 + 33 * log2(1.5) =
+ * 65.3037625 us; decoding 1.5 * 131072 takes 27 + 25 * log2(1.5) = 41.6240625 us. 8 ranks need both. */
 TEST(test_cpu_between_points) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -381,27 +380,26 @@ TEST(test_cpu_between_points) {
     esp__arena_free(&g.arena);
 }
 
-/* Tensors on a GPU, codecs on the CPU: the raw data goes over the machine's inner links, 12 bytes/ns a rank, and
- * back. Where a Decomp is followed by a Comp, both on the CPU, it stays there. */
+/* With tensors on a GPU and codecs on the CPU, data is copied over the machine's inner links at 12 bytes/ns per
+ * rank. Between a decode and an encode on the CPU nothing is copied. */
 TEST(test_host_copies) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     g.paper.system.host_bytes_per_us = 12000;
     open_paper(&g);
-    /* a shard is 131072 bytes: 10922.67 ns */
+    /* A copy of a shard, 131072 bytes, takes 10922.67 ns. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000},
                 {COPY, A, 10923}, {COLL, A, 397002});
-    /* Decomp of 8 parts, 32768 elements: 9 us for each rank; Comp of one part, 4096 elements: 19 us; the copies are
-     * of shards */
+    /* Each rank decodes 8 parts, 32768 elements, in 9 us and encodes one part, 4096 elements, in 19 us. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 157347}, {DECOMP, P, 72000},
         {COMP, P, 152000}, {COLL, E, 157347}, {DECOMP, P, 72000}, {COPY, A, 10923}, {COLL, A, 397002});
-    /* one of the two on the GPU: a part (16384 bytes, 1365.33 ns) has to move between them */
+    /* If only one of the two runs on the GPU, a part (16384 bytes, 1365.33 ns) is copied between them. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@cpu > comp@gpu > inter.allgather > decomp@gpu > "
@@ -411,7 +409,7 @@ TEST(test_host_copies) {
     esp__arena_free(&g.arena);
 }
 
-/* Training on CPUs: compression takes the cores that compute. */
+/* In training on CPUs, compression takes the cores that compute. */
 TEST(test_shared_cores) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -424,7 +422,7 @@ TEST(test_shared_cores) {
     esp__arena_free(&g.arena);
 }
 
-/* A measured allreduce between machines: its time, the gap and the core time, by cores of a rank. */
+/* Uses measured times of an allreduce between machines: its time, gap and core time, with different cores per rank. */
 TEST(test_cores_per_rank) {
     static const esp_cost_point time[] = {{1e6, 2e6}, {2e6, 3e6}}, gap[] = {{1e6, 1e6}, {2e6, 2e6}},
                                 core[] = {{1e6, 4e5}};
@@ -452,8 +450,8 @@ TEST(test_cores_per_rank) {
     }
 }
 
-/* A group of two tensors of 131072 elements: packed at 100 bytes/ns, 5 us: 5000 + 1048576 / 100, and unpacked; a
- * codec that takes a list of pieces needs neither where it comes first or last. */
+/* A group of two tensors of 131072 elements is packed and unpacked at 100 bytes/ns after 5 us: 5000 + 1048576 / 100.
+ * A codec that accepts a list of tensors, as first or last op, needs neither. */
 TEST(test_groups) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -465,18 +463,19 @@ TEST(test_groups) {
                 {COLL, A, 397002}, {COLL, E, 884003}, {COLL, A, 397002}, {PACK, C, 15486});
     EXPECT_PATH(&g, 2, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {PACK, C, 15486}, {COMP, C, 356000},
                 {COLL, A | E, 678595}, {DECOMP, C, 544000}, {PACK, C, 15486});
-    /* EFSignSGD: 32772 bytes; 150000 + 63 * 32772 / 2.5; 140 us for each 2^20 of 64 * 262144 elements */
+    /* EFSignSGD sends 32772 bytes: 150000 + 63 * 32772 / 2.5. Decoding takes 140 us per 2^20 of the 64 * 262144
+     * elements. */
     EXPECT_PATH(&g, 2, PAPER_EFSIGN, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 130000}, {COLL, A | E, 975854},
                 {DECOMP, C, 2240000});
-    /* a shard is packed into 4100 bytes: 150000 + 8 * 7 * 4100 / 2.5 */
+    /* A shard's payload has 4100 bytes: 150000 + 8 * 7 * 4100 / 2.5. */
     EXPECT_PATH(&g, 2, PAPER_EFSIGN, "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather",
                 {PACK, C, 15486}, {COLL, A, 397002}, {COMP, C, 130000}, {COLL, E, 241840}, {DECOMP, C, 140000},
                 {COLL, A, 397002}, {PACK, C, 15486});
     esp__arena_free(&g.arena);
 }
 
-/* Payloads that can be summed undecoded travel as one: FP16, 2 bytes an element. 262144 elements are 524288 bytes in
- * 64 parts of 8192: 150000 + 126 * 8192 / 2.5; Decomp works on one payload. */
+/* Payloads that can be summed without decoding travel as one. FP16 sends 2 bytes per element, 64 parts of 8192
+ * bytes: 150000 + 126 * 8192 / 2.5. One payload is decoded. */
 TEST(test_summed_payloads) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -487,6 +486,7 @@ TEST(test_summed_payloads) {
     EXPECT_PATH(&g, 1, PAPER_RANDOMK, "comp@gpu > flat.allreduce > decomp@gpu", {COMP, C, 54000}, {COLL, A | E, 562877},
                 {DECOMP, C, 34000});
     esp__extent u = {0, 1, 0, 262144};
-    assert_null(esp__path_make(&g.problem, &u, "comp@gpu > flat.allreduce > decomp@gpu", PAPER_DGC)); /* not its sums */
+    assert_null(esp__path_make(&g.problem, &u, "comp@gpu > flat.allreduce > decomp@gpu",
+                               PAPER_DGC)); /* DGC's payloads cannot be summed */
     esp__arena_free(&g.arena);
 }

@@ -1,5 +1,5 @@
-/* test_shard.c: plans for sharded tensors: candidates against every option that leaves each rank with a part, cuts that
- * the model demands, units that stay whole, and plans that run. */
+/* test_shard.c checks plans for sharded tensors, whose reduced gradient stays split over the ranks: the candidate
+ * options, the options that the model demands, and that the executor runs the plans. */
 /* runs: no-tsan: runs plans by what context/test_shard runs */
 #include "tests/lib/test.h"
 
@@ -45,7 +45,7 @@ typedef struct each_option {
     const esp__candidates *kept;
 } each_option;
 
-/* Every option with these cuts that is not a candidate is dominated by a candidate. */
+/* Checks that a candidate dominates every option that is not a candidate. */
 static int one_option(void *user, const esp__option *o) {
     each_option *e = user;
     uint8_t scopes[ESP__LEVELS];
@@ -100,7 +100,7 @@ TEST(candidates_dominate_every_option) {
     for (int k = 0; k < 9; k++) candidates_of(sizes[k % 3], cuts[k / 3], n[k / 3]);
 }
 
-/* By hand: 1 MB in two parts, each in two parts again, over a link that two ranks share. */
+/* By hand: 1 MB is split in two parts and again in two, over a link that two ranks share. */
 TEST(raw_costs_by_hand) {
     inputs in;
     esp_plan *plan;
@@ -150,7 +150,7 @@ static void plan_body(esp_ctx *ctx, void *user) {
     if (bad) atomic_fetch_add(&run->failures, 1), fprintf(stderr, "rank %d: %s\n", ctx->job.rank, esp_last_error(ctx));
 }
 
-/* A sharded tensor is never merged or split, whatever the strategy. */
+/* No strategy merges or splits a sharded tensor. */
 TEST(plans_run) {
     static const char *const strategies[] = {NULL,      "fp32",      "ddp",       "layerwise", "byteps-compress",
                                              "hipress", "mergecomp", "hitopkcomm"};
@@ -170,7 +170,7 @@ TEST(plans_run) {
     }
 }
 
-/* A tensor so large that it would be split, and others so small that they would be merged. */
+/* One tensor is large enough to be split and the others small enough to be merged, if they were not sharded. */
 TEST(units_stay_whole) {
     inputs in;
     for (int k = 0; k < 2; k++) {
@@ -182,7 +182,7 @@ TEST(units_stay_whole) {
         assert_null(strstr(esp_plan_text(plan), "group "));
         assert_null(strstr(esp_plan_text(plan), " split "));
         esp_plan_free(plan);
-        for (uint32_t i = 0; i < TENSORS; i++) in.tensors[i].shard = NULL; /* without it they are */
+        for (uint32_t i = 0; i < TENSORS; i++) in.tensors[i].shard = NULL; /* else they are */
         if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));
         assert_true(strstr(esp_plan_text(plan), "chunk ") || strstr(esp_plan_text(plan), "group "));
         esp_plan_free(plan);

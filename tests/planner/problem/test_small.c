@@ -1,5 +1,5 @@
-/* test_small.c: esp_plan_config.min_compress_elements: plans leave units with a small tensor uncompressed, bounds are
- * valid for what is left, and the published systems decide as without it. */
+/* test_small.c checks esp_plan_config.min_compress_elements: plans do not compress units with a smaller tensor,
+ * bounds stay valid, and the comparison strategies ignore it. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
@@ -53,7 +53,7 @@ TEST(plans) {
     for (int i = 0; i < 4; i++) assert_true(n[i] > test_repeats(40) / 8); /* large tensors are still compressed */
 }
 
-/* A group with a small tensor is raw, whatever its own size. */
+/* A group that contains a small tensor is not compressed, however large the group is. */
 TEST(groups) {
     static opened_problem g;
     simple_problem(&g, 4, 4);
@@ -69,7 +69,7 @@ TEST(groups) {
     close_problem(&g);
 }
 
-/* The published systems take the same time as without the rule. */
+/* Comparison strategies take the same time with and without the limit. */
 TEST(published) {
     static const char *const names[] = {"ddp", "mergecomp", "hipress", "hitopkcomm", "byteps-compress"};
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
@@ -84,7 +84,7 @@ TEST(published) {
         }
 }
 
-/* What the user demands goes first: a tensor's `keep`, and constraints that exclude all options without compression. */
+/* The limit yields to the user's demands: a tensor's `keep`, and constraints that only allow compression. */
 TEST(wishes) {
     static const char *const only[] = {"comp@gpu > inter.allgather"}, *const keep[] = {"t1=dgc:ratio=0.01"};
     static opened_problem g;

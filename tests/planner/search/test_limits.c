@@ -1,5 +1,5 @@
-/* test_limits.c: max_memory_bytes, max_volume and max_error are kept wherever a plan can keep them, with little loss of
- * speed; if no plan can, the error names the limit that could be kept. */
+/* test_limits.c checks that plans keep max_memory_bytes, max_volume and max_error if any plan can, with little loss
+ * of speed; else the error names the limit. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
@@ -13,7 +13,7 @@ static double elements_of(const problem_input *in) {
     return sum;
 }
 
-/* Sets one to three limits, of random tightness. */
+/* Sets one to three random limits. */
 static void limit(uint64_t seed, problem_input *in) {
     rng r = {seed + 77};
     uint32_t what = 1 + rng_below(&r, 7);
@@ -26,7 +26,7 @@ static void limit(uint64_t seed, problem_input *in) {
 typedef double uses_of[3];
 typedef struct within {
     exact e;
-    uses_of may, least[EXACT_UNITS + 1]; /* least: the sum over all units from this one on */
+    uses_of may, least[EXACT_UNITS + 1]; /* least[u]: least sum over units u and later */
 } within;
 
 static void uses_path(const esp__path *path, uses_of uses) {
@@ -62,7 +62,8 @@ static void within_choose(within *w, uint32_t u, const uint64_t load[ESP__LANES]
     }
 }
 
-/* As exact_solve: the least time within the limits if it is below `known`, else `known`. Returns 0 if it gave up. */
+/* Like exact_solve: returns the least time within the limits if it is below `known`, else `known`. Returns 0 if it
+ * gave up. */
 static int within_solve(const opened_problem *g, const esp__schedule *tensors, uint64_t known, uint64_t *out) {
     static within w;
     const esp_plan_config *c = &g->p.config;
@@ -93,7 +94,7 @@ static int within_solve(const opened_problem *g, const esp__schedule *tensors, u
     return !e->gave_up;
 }
 
-/* With few tensors and the units given, the planner finds a plan if there is one, and the best one. */
+/* With few tensors and given units, the planner finds the best plan if there is one. */
 TEST(test_optimum) {
     static opened_problem g;
     uint32_t n = 0, equal = 0, none = 0;
@@ -110,7 +111,7 @@ TEST(test_optimum) {
         assert_int_equal(open_problem(&g, 0), ESP_OK);
         esp__schedule_tensors(&g.p, &tensors);
         esp__search_all(&g.p, &d);
-        if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) { /* then there is none */
+        if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) { /* the tensors have no plan within the limits */
             none++;
             within_solve(&g, &tensors, UINT64_MAX, &best);
             if (best != UINT64_MAX)
@@ -128,7 +129,7 @@ TEST(test_optimum) {
     }
     print_message("%u of %u are the optimum, the worst is %.3f%% above; %u have none\n", equal, n, worst, none);
     assert_true(worst <= 1.0);
-    assert_true(none > test_repeats(50) && n > test_repeats(200)); /* else this shows too little */
+    assert_true(none > test_repeats(50) && n > test_repeats(200)); /* enough cases must have occurred */
 }
 
 /* ---- as users ask --- */
@@ -136,13 +137,13 @@ static esp_status make(const problem_input *in, esp_plan **out) {
     return esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, &in->config, out);
 }
 
-/* Recounts the sums over a plan's units from the options in its text. */
+/* Recomputes a plan's memory, volume and error from the options in its text. */
 static void check_within(const problem_input *in, const esp_plan *plan) {
     const esp_plan_config *c = &in->config;
     esp_plan_report r = {.struct_size = sizeof r};
     double elements = elements_of(in), volume = 0.0, error = 0.0;
     uint32_t n;
-    esp__problem p; /* only for shapes and sizes */
+    esp__problem p; /* used only for shapes and sizes */
     memset(&p, 0, sizeof p);
     p.model = &in->model, p.most_rounds = 1, p.size[ESP__FLAT] = in->system.machines * in->system.ranks_per_machine;
     const esp_plan_unit *units = esp_plan_units(plan, &n);
@@ -161,11 +162,11 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
     if (c->max_error > 0.0) assert_true(error <= c->max_error * elements * (1.0 + 1e-9));
 }
 
-/* The least possible value of one limit, from each tensor's candidate options. */
+/* Computes the least possible value of one limit from each tensor's candidate options. */
 static void least_of(problem_input *in, uses_of least) {
     static opened_problem g;
     memset(&g, 0, sizeof g);
-    g.in = *in; /* the pointers stay those of `in` */
+    g.in = *in; /* the pointers must point into `in` */
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     for (int k = 0; k < 3; k++) least[k] = 0.0;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) {
@@ -181,8 +182,8 @@ static void least_of(problem_input *in, uses_of least) {
     close_problem(&g);
 }
 
-/* Any system, any codecs, with merging and splitting: limits halfway between the least value and that of a plan without
- * limits. A looser limit never fails, and the plan without limits is no longer. */
+/* Random systems and codecs, with merging and splitting: limits lie halfway between the least value and the value of
+ * a plan without limits. A looser limit never fails, and no limit never makes a plan longer. */
 TEST(test_any) {
     static problem_input in;
     double sum = 0.0;
@@ -193,7 +194,7 @@ TEST(test_any) {
         problem_random(seed, 24, 0, &in);
         double elements = elements_of(&in);
         in.config.flags = ESP_PLAN_NO_BOUND;
-        in.config.max_volume = 1e9; /* limits are on, but loose: the same candidates */
+        in.config.max_volume = 1e9; /* loose limits leave the candidates as they are */
         least_of(&in, least);
         assert_int_equal(make(&in, &free_plan), ESP_OK);
         esp_plan_report r = {.struct_size = sizeof r};
@@ -218,7 +219,7 @@ TEST(test_any) {
     print_message("%u plans within limits: on average %.3f of the time without\n", n, sum / n);
 }
 
-/* Just below the least value there is an error that names it; just above there is a plan. */
+/* Just below the least value there is an error that names the limit; just above there is a plan. */
 TEST(test_impossible) {
     static problem_input in;
     for (uint64_t seed = 100; seed < 100 + test_repeats(20); seed++) {
@@ -244,8 +245,8 @@ TEST(test_impossible) {
     }
 }
 
-/* Two codecs, one small and coarse, one large and fine: a limit on the error takes the coarse one where it matters
- * least. */
+/* Two codecs, one small and coarse, one large and fine: a limit on the error leaves the coarse one to the tensors
+ * where its error matters least. */
 TEST(test_codec_per_tensor) {
     static problem_input in;
     static const esp_cost_point quick[] = {{1099511627776.0, 1e3}};
@@ -273,7 +274,7 @@ TEST(test_codec_per_tensor) {
         in.tensors[t] = tensor;
     }
     in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
-    in.config.max_error = 0.5 * 3.5 / 8.0; /* the coarse one for three of eight */
+    in.config.max_error = 0.5 * 3.5 / 8.0; /* allows the coarse one for three of eight tensors */
     assert_int_equal(make(&in, &plan), ESP_OK);
     check_within(&in, plan);
     const esp_plan_unit *units = esp_plan_units(plan, &n);
@@ -286,8 +287,8 @@ TEST(test_codec_per_tensor) {
     esp_plan_free(plan);
 }
 
-/* The candidate options of a unit with 4096 machines, over which an allgather is fast by its measured table. Returns
- * whether one of them gathers all ranks' payloads; *held: the most memory of any. */
+/* Makes the candidate options of a unit on 4096 machines, where an allgather is fast by its measured times. Returns
+ * 1 if an option gathers all ranks' payloads, and sets *held to the largest memory of an option. */
 static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     static const esp_cost_point fast[] = {{1e15, 1e3}};
     static opened_problem g;
@@ -300,7 +301,7 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     const esp__extent u = {0, 1, 0, elements};
     const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
     const esp__path *gathered = esp__path_make(&g.p, &u, "comp@gpu > flat.allgather > decomp@gpu", 0);
-    assert_non_null(gathered); /* a strategy that has it can still be simulated */
+    assert_non_null(gathered); /* esp_plan_simulate still accepts it */
     assert_true(gathered->memory >= 4096 * (elements / 100 * 8));
     *held = 0;
     for (uint32_t i = 0; i < candidates->n; i++) {
@@ -312,12 +313,11 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     return has;
 }
 
-/* No candidate has an op that holds more than 16 times its unit and more than 256 MiB, or more than
- * max_memory_bytes. */
+/* No candidate has an op that holds more than max_memory_bytes, or more than 16 times its unit and 256 MiB. */
 TEST(test_wasteful) {
     uint64_t held;
-    assert_false(has_gathered(16u << 20, 0, &held)); /* 64 MiB: 82 times as much */
-    assert_true(has_gathered(100000, 0, &held));     /* 33 MB: little enough */
+    assert_false(has_gathered(16u << 20, 0, &held)); /* 64 MiB unit; the payloads are 82 times as much */
+    assert_true(has_gathered(100000, 0, &held));     /* 33 MB are below 256 MiB */
     assert_true(held > 30000000);
     assert_false(has_gathered(100000, 20000000, &held));
     assert_true(held <= 20000000);

@@ -1,6 +1,5 @@
-/* test_optimum.c: on small problems, without chunks and groups, the search finds the optimum, which exact.h finds by
- * trying every path in every order. If that takes too long, the best that exact.h has found by then must not be
- * better. */
+/* test_optimum.c checks on small problems without chunks and groups that the search finds the optimum, which exact.h
+ * finds by trying everything. If that takes too long, the search must not lose to the best time found by then. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -24,7 +23,7 @@ static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__
     return 1;
 }
 
-/* A poor plan: the first candidate of every unit. */
+/* Makes a poor plan: the first candidate of every unit. */
 static void plain(esp__problem *p, esp__schedule *d) {
     memset(d, 0, sizeof *d);
     esp__schedule_tensors(p, d);
@@ -60,10 +59,10 @@ TEST(test_random) {
                   n, unknown, worst);
     assert_true(equal * 1000 >= 995 * n);
     assert_true(worst <= 1.0);
-    assert_true(unknown * 4 < n); /* else this shows too little */
+    assert_true(unknown * 4 < n); /* most optima must be known */
 }
 
-/* Branch and bound alone finds the optimum from a poor start, and gives the same plan each time. */
+/* Branch and bound finds the optimum from a poor start and gives the same plan each time. */
 TEST(test_branch_and_bound) {
     static opened_problem g;
     for (uint64_t seed = 5000; seed < 5000 + test_repeats(60); seed++) {
@@ -86,7 +85,7 @@ TEST(test_branch_and_bound) {
     }
 }
 
-/* Wherever it has to stop, branch and bound leaves a plan, and never a longer one. */
+/* Branch and bound leaves a plan wherever it has to stop, and never a longer one than it began with. */
 TEST(test_few_nodes) {
     static opened_problem g;
     for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {
@@ -95,7 +94,7 @@ TEST(test_few_nodes) {
         uint64_t last = UINT64_MAX;
         if (!small_open(seed, &g, &bound, &tensors)) continue;
         plain(&g.p, &d);
-        for (uint64_t nodes = 0; nodes < 5000; nodes = 4 * nodes + 1) { /* never longer, wherever it stops */
+        for (uint64_t nodes = 0; nodes < 5000; nodes = 4 * nodes + 1) {
             esp__small_exact(&g.p, &d, nodes);
             check_schedule(&g, &d);
             assert_true(d.makespan <= last && d.makespan >= bound.ns);

@@ -1,5 +1,5 @@
-/* test_simulate.c: the planner's simulator against the reference, and properties of all programs: fixed sequences are
- * monotone, lanes never overlap, nothing is lost. Programs are random, short and full of ties. */
+/* test_simulate.c compares the planner's simulator with the slow one in reference.h and checks that fixed sequences are
+ * monotone, lanes never overlap, and no op is lost. Random programs are short, with many ties. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/reference.h"
@@ -7,7 +7,7 @@
 
 enum { PROGRAMS = 10000 };
 
-/* The sequence of a schedule gives the reference the same times, op by op. */
+/* Checks that the simulator and the reference give each op of the sequence the same time. */
 static void check_timeline(const problem_program *g, const ref_program *r, uint64_t seed) {
     const esp__schedule *d = &g->schedule;
     esp_plan_event *events = calloc(d->n_sequence, sizeof *events);
@@ -32,7 +32,7 @@ static void expect_same(uint64_t got, uint64_t want, const char *what, uint64_t 
                  (unsigned long long)got, (unsigned long long)want);
 }
 
-/* (a) A sequence that is generated, then replayed, has the reference's order by ready times, op by op. */
+/* A generated and replayed sequence has the reference's order by ready times, op by op. */
 static void one_generate(uint64_t seed, double zeros) {
     problem_program g;
     program_random(seed, zeros, &g);
@@ -53,7 +53,7 @@ TEST(test_generate) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate(seed, (double)(seed % 4) * 0.25);
 }
 
-/* A random order in which the ops could start. */
+/* Makes a random order in which the ops could start. */
 static uint32_t random_sequence(rng *r, const problem_program *g, uint32_t *out) {
     const esp__schedule *d = &g->schedule;
     uint32_t tensor = 0, n = 0, op[PROGRAM_UNITS] = {0}, ready[PROGRAM_UNITS + 1];
@@ -83,7 +83,7 @@ static uint32_t random_links(rng *r, const problem_program *g, uint32_t *links) 
     return n;
 }
 
-/* The unit's next op on a link; whether entry `u` of a sequence takes the lane. */
+/* Returns the next op on a link of unit u. */
 static const esp__plan_op *next_link(const problem_program *g, uint32_t u, uint32_t *at) {
     while (!(g->ops[u][*at].lanes & REF_LINKS)) ++*at;
     return &g->ops[u][(*at)++];
@@ -92,9 +92,9 @@ static int takes(const problem_program *g, uint32_t u, uint32_t *at, uint32_t la
     return u != ESP__NEXT_BACKWARD && g->ops[u][at[u]++].lanes >> lane & 1u;
 }
 
-/* (b) Links in a given order. If collectives take no time (`instant`), such an order can make an earlier unit's op
- * ready at the time for which a later unit's op was already chosen. Then the tie can be resolved in several ways, and
- * the test only checks that the sequence is valid and follows the order of the links. */
+/* Links run in a given order. If collectives take no time (`instant`), an earlier unit's op may become ready at the
+ * time for which a later unit's op was already chosen. Such a tie has several valid results; the test then checks
+ * only that the sequence is valid and keeps the links' order. */
 static void one_generate_with(uint64_t seed, int instant) {
     problem_program g;
     rng r = {seed + 99};
@@ -134,11 +134,11 @@ TEST(test_generate_with) {
 }
 
 static void set_sequence(problem_program *g, rng *r) {
-    esp__generate(&g->problem, &g->schedule); /* takes the room */
+    esp__generate(&g->problem, &g->schedule); /* allocates the sequence */
     g->schedule.n_sequence = random_sequence(r, g, g->schedule.sequence);
 }
 
-/* (c) any sequence. */
+/* Replaying any sequence gives the same times as the reference simulator. */
 TEST(test_replay) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -155,8 +155,8 @@ TEST(test_replay) {
 }
 /* ---- what holds for any program
  * ------------------------------------------------------------------------------------- */
-/* With a fixed sequence, shortening or removing an op never makes the step longer, and lengthening one never makes it
- * shorter. */
+/* With a fixed sequence, shortening or removing an op never makes the step longer, and lengthening one never makes
+ * it shorter. */
 TEST(test_monotone) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -170,7 +170,7 @@ TEST(test_monotone) {
         for (int trial = 0; trial < 8; trial++) {
             uint32_t u = rng_below(&r, g.schedule.n_units);
             uint64_t *ns = &g.compute[rng_below(&r, (uint32_t)g.problem.n_tensors)], old;
-            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) { /* the op, or how long it keeps a core or its links */
+            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) { /* change the op, or how long it holds a lane */
                 esp__op_time *time = &g.ops[u][rng_below(&r, g.schedule.paths[u]->n)].time;
                 uint64_t *const parts[] = {&time->ns, &time->core, &time->link};
                 ns = parts[rng_below(&r, 3)];
@@ -186,7 +186,7 @@ TEST(test_monotone) {
     }
 }
 
-/* Adds an op at the end of a unit's path, anywhere behind the unit's last op in the sequence. */
+/* Adds an op at the end of a unit's path, anywhere after the unit's last op in the sequence. */
 TEST(test_an_op_more) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -235,7 +235,7 @@ static uint64_t kept(const esp_plan_event *e, uint32_t lane) {
     return !(e->lanes >> lane & 1u) ? 0 : ESP__CORE_LANES >> lane & 1 ? e->core_ns : e->link_ns;
 }
 
-/* Whether both occupy a lane at the same time. */
+/* Returns 1 if both events use a lane at the same time. */
 static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
     for (uint32_t l = 0; l < ESP__LANES; l++) {
         const uint64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, x = a->start_ns + kept(a, l),
@@ -245,7 +245,7 @@ static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
     return 0;
 }
 
-/* The timeline: lanes never overlap, chains are in order, every op is there with its time. */
+/* In the timeline lanes never overlap, a unit's ops are in order, and every op is there with its time. */
 TEST(test_timeline) {
     esp_plan_event events[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS];
     for (uint64_t seed = 0; seed < test_repeats(1000); seed++) {
@@ -302,7 +302,7 @@ typedef struct hand_op {
     uint64_t ns;
 } hand_op;
 
-/* A program of n tensors with one unit each: compute times and up to three ops (0 lanes: none). */
+/* Makes a program of n tensors with one unit each: backward times and up to three ops (0 lanes end the list). */
 static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const hand_op (*ops)[3]) {
     memset(g, 0, sizeof *g);
     g->arena.on_failure = &g->on_failure;
@@ -328,8 +328,8 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
     for (uint32_t u = 0; u < n; u++) g->schedule.paths[u] = &g->paths[u];
 }
 
-/* Comp on the device that computes goes before the backward that is ready at the same time: backward 0 ends at 10,
- * Comp 0 runs to 14, backward 1 to 24, Comp 1 to 28. On inter unit 0 runs 14 to 34, then unit 1 to 35. */
+/* Compression on the device that computes goes before the backward that is ready at the same time: backward 0 ends
+ * at 10, Comp 0 runs to 14, backward 1 to 24, Comp 1 to 28. The link sends unit 0 from 14 to 34 and unit 1 to 35. */
 TEST(test_comp_before_backward) {
     problem_program g;
     esp_plan_event e[6];
@@ -338,7 +338,7 @@ TEST(test_comp_before_backward) {
     hand(&g, 2, (uint64_t[]){10, 10}, (const hand_op[][3]){{{C, 4}, {E, 20}}, {{C, 4}, {E, 1}}});
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 35);
     esp__timeline(&g.problem, &g.schedule, e);
-    for (uint32_t i = 0, k; i < 6; i++) { /* each of these is in the timeline, wherever two that tie stand */
+    for (uint32_t i = 0, k; i < 6; i++) { /* events with equal times may be in any order */
         uint32_t unit = order[i] == ESP__NEXT_BACKWARD ? i / 2 : order[i];
         for (k = 0; k < 6; k++)
             if ((e[k].kind == ESP_PLAN_BACKWARD) == (order[i] == ESP__NEXT_BACKWARD) && e[k].unit == unit &&
@@ -349,9 +349,9 @@ TEST(test_comp_before_backward) {
     program_close(&g);
 }
 
-/* An op on two lanes takes both in its turn; what comes later does not slip into the hole before it. Unit 0 holds
- * inter from 1 to 11; unit 1, on both links, is ready at 2 and runs from 11 to 12; unit 2, on intra, is ready at 3
- * and could run at once, but its turn is after unit 1: 12 to 17. */
+/* An op on two lanes takes both in its turn, and no later op uses the gap before it. Unit 0 holds inter from 1 to
+ * 11. Unit 1 needs both links, is ready at 2 and runs from 11 to 12. Unit 2 needs intra and is ready at 3, but runs
+ * after unit 1, from 12 to 17. */
 TEST(test_no_back_fill) {
     problem_program g;
     hand(&g, 3, (uint64_t[]){1, 1, 1}, (const hand_op[][3]){{{E, 10}}, {{A | E, 1}}, {{A, 5}}});
@@ -359,8 +359,8 @@ TEST(test_no_back_fill) {
     program_close(&g);
 }
 
-/* Shared cores: compression on the CPU holds compute too. Backward 0 to 5; Comp 5 to 9 stops backward 1 until 9; it
- * ends at 14, its Comp at 18. */
+/* On shared cores, compression on the CPU stops backward: backward 0 runs to 5, Comp 0 to 9, backward 1 to 14, Comp
+ * 1 to 18. */
 TEST(test_shared_cores) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){5, 5}, (const hand_op[][3]){{{C | P, 4}}, {{C | P, 4}}});
@@ -368,8 +368,8 @@ TEST(test_shared_cores) {
     program_close(&g);
 }
 
-/* Links in another order than they are ready in: unit 1 first. Unit 0 is ready at 1, unit 1 at 3; it runs 3 to 5 and
- * unit 0 5 to 15. By ready order it were 1 to 11 and 11 to 13. */
+/* Links run in a given order, unit 1 first: unit 1 is ready at 3 and runs 3 to 5, unit 0 is ready at 1 and runs 5 to
+ * 15. In ready order, unit 0 would run 1 to 11 and unit 1 11 to 13. */
 TEST(test_links_wait) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 2}, (const hand_op[][3]){{{E, 10}}, {{E, 2}}});
@@ -379,9 +379,9 @@ TEST(test_links_wait) {
     program_close(&g);
 }
 
-/* Under ready order a shorter op can make the step longer: why the order is stored. Inter takes what is ready first:
- * unit 1 at 4, so 4 to 6, then unit 0 (ready at 5): 6 to 16, then its Decomp to 26. With unit 1's Comp slower by 2
- * unit 0 goes first: 5 to 15, Decomp 15 to 25, while unit 1 runs 15 to 17. */
+/* Under ready order a shorter op can make the step longer, so plans store the order. Unit 1 runs 4 to 6, then unit 0
+ * (ready at 5) 6 to 16 and decodes until 26. If unit 1's Comp takes 2 more, unit 0 goes first: 5 to 15, decodes
+ * until 25, while unit 1 runs 15 to 17. */
 TEST(test_ready_order_is_not_monotone) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
@@ -390,12 +390,11 @@ TEST(test_ready_order_is_not_monotone) {
     g.ops[1][0].time = (esp__op_time){4, 4, 4};
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 25);
     g.ops[1][0].time = (esp__op_time){2, 2, 2};
-    assert_int_equal(esp__replay(&g.problem, &g.schedule), 25); /* the stored order: not longer */
+    assert_int_equal(esp__replay(&g.problem, &g.schedule), 25); /* with the stored order the step is not longer */
     program_close(&g);
 }
 
-/* docs/design/planner.md's example of a collective that gives up its core, then its link, before its result is
- * there. */
+/* The example of docs/design/planner.md: a collective leaves its core, then its link, before its result is there. */
 TEST(test_core_link_latency) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});

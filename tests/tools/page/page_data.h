@@ -1,5 +1,5 @@
-/* page_data.h: made-up plans for tests of the pages: with realistic sizes, options and times, scheduled by the rules in
- * docs/design/planner.md. Does not use the planner, so that tests can quickly make plans of any size. */
+/* page_data.h makes up plans for tests of the pages: with realistic sizes, options and times, scheduled by the rules in
+ * docs/design/planner.md. It does not use the planner, so that tests can quickly make plans of any size. */
 #ifndef ESPRESSO_TESTS_PAGE_DATA_H
 #define ESPRESSO_TESTS_PAGE_DATA_H
 #include <stdio.h>
@@ -59,7 +59,7 @@ static inline uint64_t fake_kept(const esp_plan_event *e, int lane) {
     return lane < 2 || lane == ESP_PLAN_LANES - 1 ? e->core_ns : e->link_ns;
 }
 
-/* The lanes of a collective, by the levels of its scope. */
+/* Returns the lanes of a collective, by the levels of its scope. */
 static inline uint8_t fake_lanes(const char *step) {
     static const char *const levels[] = {"intra", "inter", "outer"};
     uint8_t lanes = 0;
@@ -183,7 +183,7 @@ static inline void fake_schedule(fake_plan *f) {
     free(units);
 }
 
-/* The times of the report, computed in the slow way: which ops run between each two begins or ends? */
+/* Computes the report's times slowly, from the ops that run between each two begins or ends. */
 static inline int fake_by_time(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;

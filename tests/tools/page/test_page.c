@@ -3,7 +3,7 @@
 /* runs: long */
 #include "tests/lib/test.h"
 #include "tools/page/page.h"
-#include "tools/page/page.inc" /* the strings that page.c has */
+#include "tools/page/page.inc" /* the strings that page.c contains */
 #include "page_data.h"
 #include "page_open.h"
 
@@ -73,7 +73,7 @@ static void write_timeline(FILE *f, uint32_t n_tensors, int both, const char *na
 }
 
 TEST(data_is_json) {
-    /* quotes, markup, control characters; invalid UTF-8: overlong, cut off, surrogates */
+    /* Names with quotes, markup and control characters, and with invalid UTF-8: overlong, truncated, surrogates. */
     static const char *const names[] = {odd_name,    "\x01\x1f\x7f\t\n\"\\", "\xff\xfe",         "\xc0\xaf",
                                         "a\xe2\x82", "\xed\xa0\x80",         "\xf0\x9f\x98\x80", "\xf4\x90\x80\x80",
                                         "]]>&lt;"};
@@ -86,7 +86,7 @@ TEST(data_is_json) {
         assert_non_null(data);
         const char *begin = strchr(data, '>') + 1, *end = json_value(begin, 0);
         if (!end) fail_msg("not JSON with the name %zu", i);
-        /* the first markup after it is the end of its script */
+        /* The first markup after the data is the end of its script. */
         assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
         assert_ptr_equal(memchr(begin, '<', (size_t)(end - begin)), NULL);
         assert_null(strstr(html, "http:"));
@@ -115,7 +115,7 @@ TEST(trace_is_json) {
             lanes += (uint32_t)__builtin_popcount(pages[i].events[k].lanes);
     uint32_t found = 0;
     for (const char *at = text; (at = strstr(at, "\"ph\":\"X\"")); at++) found++;
-    assert_int_equal(found, lanes + 4); /* forward and update of each */
+    assert_int_equal(found, lanes + 4); /* forward and update of each page */
     assert_non_null(strstr(text, "\"name\":\"comp@gpu\""));
     assert_non_null(strstr(text, "\"thread_name\",\"pid\":2,\"tid\":3,\"args\":{\"name\":\"inter\"}"));
     assert_non_null(strstr(text, "\"step\":3,\"bytes\":"));

@@ -1,6 +1,6 @@
-/* on_cpu.cc: a plugin for tests: the CUDA codecs under the names of the CPU's, with tables for the CPU, so that
- * `espresso plugins --check` runs all its rules on them. A call copies its arguments to the emulator's device, runs
- * there, waits, and copies the results back. */
+/* on_cpu.cc is a test plugin that registers the CUDA codecs under the names of the CPU's, with tables for the CPU, so
+ * that `espresso plugins --check` runs all its rules on them. A call copies its arguments to the emulator's device,
+ * runs there, and copies the results back. */
 #include "espresso.h"
 #include <cuda_runtime.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static const esp_plugin *cuda_plugin;
 
 /* ---- one opened codec -------------------------------------------------------------------------------------------- */
 struct opened {
-    esp_host host; /* the real one, with the device below */
+    esp_host host; /* the real host, with the emulator as its device */
     const esp_host *real;
     const esp_codec *device_codec;
     void *self, *device;
@@ -76,7 +76,7 @@ static void close_device_codec(void *self) {
 }
 
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
-/* The device's copy of a buffer of the host, and back. */
+/* A buffer of the host and its copy on the device. */
 struct copied {
     void *host, *device;
     uint64_t bytes;
@@ -101,7 +101,7 @@ struct call {
         }
     }
 };
-/* After an error the results are ignored; where a payload is corrupt, nothing may be written. */
+/* Results are ignored after an error; for a corrupt payload nothing may be written. */
 static esp_status run(void *self, const esp_codec_args *args, int compress) {
     opened *o = (opened *)self;
     const esp_device_table *d = cuda_plugin->devices[0];
@@ -151,7 +151,7 @@ static esp_status run(void *self, const esp_codec_args *args, int compress) {
     const esp_status later = d->event_sync(o->device, event);
     d->event_destroy(o->device, event);
     k.back(1);
-    if (later == ESP_E_CORRUPT) { /* a device stays broken: the next check gets another */
+    if (later == ESP_E_CORRUPT) { /* a failed device stays broken, so take another */
         d->stream_destroy(o->device, o->stream);
         d->close(o->device);
         if (d->open(&o->host, 0, &o->device) != ESP_OK || d->stream_create(o->device, &o->stream) != ESP_OK) abort();

@@ -1,5 +1,5 @@
-/* board.h: memory that the driver and the ranks of a run share: the run's plan, made from its seed, and a report of
- * each rank. It is a mapped file, so that a launcher may start the ranks. */
+/* board.h has the memory that the driver and the ranks of a run share: the run's plan, made from its seed, and a report
+ * of each rank. It is a mapped file, so that a launcher may start the ranks. */
 #ifndef CHAOS_BOARD_H
 #define CHAOS_BOARD_H
 #include "espresso.h"
@@ -44,41 +44,41 @@ typedef enum want {
     WANT_DIFFER   /* an error on all ranks, see is_wanted */
 } want;
 
-enum { /* variants of ORDER: wrong calls */
+enum { /* variants of kind ORDER: wrong calls */
        TWO_PUSHES,
        WAIT_UNPUSHED,
        STRATEGY_IN_STEP,
        START_TWICE,
-       BARRIER_FOR_STEP, /* this one and the following end the job */
+       BARRIER_FOR_STEP, /* from here on the calls end the job */
        OTHER_COUNT,
        OTHER_CALL,
        CLOSE_EARLY,
        STRATEGY_ALONE,
        ORDERS
 };
-enum { ONLY_ONE_PUSHES, ONE_HAS_MORE, ONE_NEVER_PUSHES, PUSHES };                       /* of PUSH */
-enum { OTHER_CODEC, OTHER_OPTION, OTHER_SEED, OTHER_SIZE, OTHER_BACKEND, DIFFERENCES }; /* of CODEC */
-enum { BEFORE_OPEN, BEFORE_START, BEFORE_STRATEGY, MOMENTS };                           /* of MEMORY */
+enum { ONLY_ONE_PUSHES, ONE_HAS_MORE, ONE_NEVER_PUSHES, PUSHES };                       /* variants of kind PUSH */
+enum { OTHER_CODEC, OTHER_OPTION, OTHER_SEED, OTHER_SIZE, OTHER_BACKEND, DIFFERENCES }; /* variants of kind CODEC */
+enum { BEFORE_OPEN, BEFORE_START, BEFORE_STRATEGY, MOMENTS };                           /* variants of kind MEMORY */
 
 typedef struct plan {
     kind kind;
     uint64_t seed;
     int32_t victim;
     uint32_t setup, variant, caller; /* caller: the trainer's thread runs the ops */
-    /* when the fault comes: the victim's step, number of pushes, and a delay (KILL, STOP: after all are ready) */
+    /* When the fault comes: the victim's step, its pushes, and a delay (for KILL and STOP after all are ready). */
     uint32_t step, pushes, delay_us;
-    uint32_t amount;            /* bytes of memory or disk, descriptors, errno */
-    uint32_t timeout_ms, steps; /* steps 0: until an error */
-    int resume;                 /* STOP: the victim continues afterwards */
+    uint32_t amount;            /* bytes of memory or disk, descriptors, or an errno */
+    uint32_t timeout_ms, steps; /* steps: 0 trains until an error */
+    int resume;                 /* for STOP: the victim continues afterwards */
 } plan;
 
 typedef struct report {
     atomic_int pid, step, ready, resumed;
-    atomic_int status; /* of the failed call, ESP_OK, or NOT_REPORTED */
+    atomic_int status; /* status of the failed call, ESP_OK, or NOT_REPORTED */
     atomic_int pushes; /* pushes that succeeded in the last step      */
     atomic_ullong fault_ns, returned_ns, closed_ns;
     atomic_int wrong; /* a wrong result, described in `why`           */
-    atomic_int again; /* 1 + status of the second job, or 0          */
+    atomic_int again; /* 1 + status of the second job, or 0 */
     atomic_int ended;
     char text[1400], why[400];
     atomic_ullong saved[2]; /* hashes of the last state and of the one being saved */
@@ -87,7 +87,7 @@ typedef struct report {
 
 typedef struct board {
     plan plan;
-    int32_t launched;         /* by --launcher: no second, smaller job */
+    int32_t launched;         /* started by --launcher: no second, smaller job */
     atomic_int go, survivors; /* bits of ranks, 0 until known */
     char root[64], folder[PATH_ROOM], backend[128];
     report rank[RANKS];
@@ -95,8 +95,8 @@ typedef struct board {
 
 static const struct kind_info {
     const char *name, *what;
-    int timed;   /* measures how soon others notice it */
-    int silence; /* measured after ESPRESSO_TIMEOUT_MS */
+    int timed;   /* measure how soon others notice the fault */
+    int silence; /* measure from ESPRESSO_TIMEOUT_MS on */
 } kinds[KINDS] = {
     [KILL] = {"kill", "kill -9 in a step", 1, 0},
     [KILL_OPEN] = {"kill-open", "kill -9 while the job opens", 0, 0},
@@ -114,7 +114,7 @@ static const struct kind_info {
     [LINK_CUT] = {"link-cut", "a link is cut for 3 s: needs hosts, so tests/jobs/hosts has it", 0, 0},
 };
 
-/* Codecs and options of runs. exact: averages have no rounding error. */
+/* Codecs and options of runs. With `exact`, averages have no rounding error. */
 static const struct setup {
     const char *codec, *option;
     int exact, feedback, flat;
@@ -180,7 +180,7 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     if (k == DISK) p.amount = test_random64(&s) >> 40 & 0xffff, p.steps = 10;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
-    /* only the timeout ends these */
+    /* Only the timeout ends these runs. */
     if (k == ORDER && (p.variant == STRATEGY_ALONE || p.variant == BARRIER_FOR_STEP)) p.timeout_ms = 2 * timeout_ms;
     if (k == PUSH && p.variant == ONE_NEVER_PUSHES) p.timeout_ms = 2 * timeout_ms;
     if (k == CODEC || k == VERSION) p.steps = 12;
@@ -196,7 +196,7 @@ static inline want plan_want(const plan *p) {
     case SLOW:
     case DISK:
     case MEMORY:
-    case NO_MEMFD: return WANT_OK; /* or see judge_all_or_none */
+    case NO_MEMFD: return WANT_OK; /* judge_all_or_none also accepts an error */
     case ORDER: return p->variant < BARRIER_FOR_STEP ? WANT_OK : p->variant == CLOSE_EARLY ? WANT_PEER : WANT_DIFFER;
     case PUSH: return p->variant == ONLY_ONE_PUSHES ? WANT_OK : WANT_DIFFER;
     case VERSION:

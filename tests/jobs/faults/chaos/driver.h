@@ -1,4 +1,4 @@
-/* driver.h: one run: starts the ranks, kills or stops one, waits for their reports, and checks that nothing is left. */
+/* driver.h runs a job once: starts ranks, kills or stops one, waits for reports, and checks that nothing is left. */
 #ifndef CHAOS_DRIVER_H
 #define CHAOS_DRIVER_H
 #include "judge.h"

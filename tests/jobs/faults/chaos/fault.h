@@ -1,4 +1,4 @@
-/* fault.h: the faults that a rank causes itself. The driver kills and stops ranks. */
+/* fault.h has the faults that a rank causes itself. The driver kills and stops ranks. */
 #ifndef CHAOS_FAULT_H
 #define CHAOS_FAULT_H
 #include "self.h"

@@ -1,11 +1,11 @@
-/* judge.h: checks the reports of a run. Must not know processes. */
+/* judge.h checks the reports of a run. It does not know processes. */
 #ifndef CHAOS_JUDGE_H
 #define CHAOS_JUDGE_H
 #include "board.h"
 #include <stdarg.h>
 
 typedef struct result {
-    int failed, busy; /* busy: not tested, ranks were too slow */
+    int failed, busy; /* busy: ranks were too slow, so nothing was tested */
     int late;         /* ranks that noticed the fault after the bound */
     double noticed_ms[RANKS];
     int n_noticed;
@@ -21,7 +21,7 @@ __attribute__((format(printf, 2, 3))) static inline void fault_found(result *r, 
     r->failed = 1;
 }
 
-/* Does the job lose the victim's process? */
+/* Returns 1 if the job loses the victim's process. */
 static inline int is_lost(const plan *p) {
     return p->kind == KILL || p->kind == KILL_OPEN || p->kind == KILL_SAVE || p->kind == EXIT || p->kind == STOP;
 }
@@ -70,7 +70,7 @@ static inline int names(const char *text, int32_t rank) {
     return 0;
 }
 
-/* Does rank r's error name the victim, or another rank whose error does, and so on? `seen`: bits of visited ranks. */
+/* Returns 1 if rank r's error names the victim, perhaps through other ranks' errors. `seen`: bits of those ranks. */
 static inline int leads_to_victim(const board *b, int r, int seen) {
     if (r == b->plan.victim || names(b->rank[r].text, b->plan.victim)) return 1;
     for (int q = 0; q < RANKS && strstr(b->rank[r].text, "see its own error"); q++)
@@ -84,7 +84,7 @@ static inline int may_time_out(const board *b, esp_status s) {
     return b->launched && p->kind == ORDER && p->variant == CLOSE_EARLY && p->victim == 0 && s == ESP_E_TIMEOUT;
 }
 
-/* Is s a correct result for rank r? */
+/* Returns 1 if s is a correct result for rank r. */
 static inline int is_wanted(const board *b, int r, esp_status s) {
     const plan *p = &b->plan;
     if (may_time_out(b, s)) return 1;
@@ -94,10 +94,10 @@ static inline int is_wanted(const board *b, int r, esp_status s) {
     case WANT_OK: return s == ESP_OK;
     default: break;
     }
-    /* all ranks time out at about the same moment, and the victim may close before another rank's timeout */
+    /* All ranks time out at about the same moment, and the victim may close before another rank's timeout. */
     if ((p->kind == PUSH && p->variant == ONE_NEVER_PUSHES) || (p->kind == ORDER && p->variant == STRATEGY_ALONE))
         return s == ESP_E_TIMEOUT || s == ESP_E_PEER;
-    /* without shared memory, mismatched collectives just wait for each other */
+    /* Without shared memory, ranks in mismatched collectives wait for each other until the timeout. */
     if (b->launched && (p->kind == ORDER || p->kind == PUSH) && s == ESP_E_TIMEOUT) return 1;
     if (p->kind == ORDER && p->variant == BARRIER_FOR_STEP && !plan_setup(p)->flat)
         return s == ESP_E_MISMATCH || s == ESP_E_TIMEOUT;
@@ -122,7 +122,7 @@ static inline void judge_rank(board *b, int r, uint64_t fault_ns, double bound_m
     }
     if (!is_wanted(b, r, s)) fault_found(out, "rank %d: %s %s\n", r, esp_status_name(s), x->text);
     if (w == WANT_OK || out->failed) return;
-    /* a rank that got no CPU time may look like the victim: the run is repeated with a longer timeout */
+    /* A rank that got no CPU time may look like the victim: the run is repeated with a longer timeout. */
     if (w == WANT_TIMEOUT && s == ESP_E_TIMEOUT && !names(x->text, p->victim)) out->busy = 1;
     const int waits =
         (p->kind == PUSH && p->variant == ONE_NEVER_PUSHES) || (p->kind == ORDER && p->variant == STRATEGY_ALONE);

@@ -1,4 +1,4 @@
-/* rank.h: the program of a rank: trains to an error or the last step, then opens a second job with the others. */
+/* rank.h is the program of a rank: it trains to an error or the last step, then opens a second job with the others. */
 #ifndef CHAOS_RANK_H
 #define CHAOS_RANK_H
 #include "fault.h"
@@ -9,7 +9,7 @@ static inline void exit_here(self *x, uint32_t step, uint32_t pushed) {
     if (x->p->kind != EXIT || !is_victim(x) || step != x->p->step || pushed != x->p->pushes) return;
     usleep(x->p->delay_us / 4);
     atomic_store(&x->me->fault_ns, esp__now_ns());
-    _exit(0); /* status 0, but no final message */
+    _exit(0); /* a normal exit, but without a final message */
 }
 static inline esp_status push_all(self *x, uint32_t step, uint32_t except) {
     const esp_stream here = ESP_ZERO;
@@ -37,12 +37,12 @@ static inline esp_status train_step(self *x, uint32_t step) {
     gradients_fill(x, step);
     if (odd && x->p->kind == PUSH && x->p->variant == ONLY_ONE_PUSHES) except = x->p->pushes % TENSORS;
     if (odd && x->p->kind == PUSH && x->p->variant == ONE_NEVER_PUSHES && is_victim(x)) {
-        s = push_all(x, step, 0); /* not the tensor that is needed first */
+        s = push_all(x, step, 0); /* the tensor that is needed first comes last */
         return s ? s : esp_wait(x->ctx, 1);
     }
     s = push_all(x, step, is_victim(x) ? TENSORS : except);
     if (!s) s = esp_wait_all(x->ctx);
-    /* pushed by the victim only: an error that names the tensor, and the job continues */
+    /* A tensor that only the victim pushed causes an error that names it, and the job continues. */
     if (except < TENSORS && !is_victim(x)) {
         char name[32];
         snprintf(name, sizeof name, "'layer%u.weight'", (unsigned)except);
@@ -152,7 +152,7 @@ static inline void left_behind(self *x, int files, int threads) {
     if (waitpid(-1, NULL, WNOHANG) != -1) wrong(x, "a child is left");
 }
 
-/* The rank from the launcher's environment, or -1. */
+/* Returns the rank from the launcher's environment, or -1. */
 static inline int32_t rank_from_environment(void) {
     static const char *const names[] = {"ESPRESSO_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

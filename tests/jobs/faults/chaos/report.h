@@ -1,4 +1,4 @@
-/* report.h: many runs of a kind: counts failures and the time until ranks notice. The command line of `make soak`. */
+/* report.h runs a kind of fault many times and measures when ranks notice. It has the command line of `make soak`. */
 #ifndef CHAOS_REPORT_H
 #define CHAOS_REPORT_H
 #include "driver.h"

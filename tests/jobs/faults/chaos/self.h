@@ -1,4 +1,4 @@
-/* self.h: one rank of a run: its context, its gradients, and the check of their averages. */
+/* self.h is one rank of a run: its context, its gradients, and the check of their averages. */
 #ifndef CHAOS_SELF_H
 #define CHAOS_SELF_H
 #include "board.h"
@@ -8,7 +8,7 @@ typedef struct self {
     board *b;
     const plan *p;
     report *me;
-    int32_t rank, size; /* in the open job */
+    int32_t rank, size; /* rank and size in the job that is open now */
     int second;
     esp_ctx *ctx;
     float *grad[TENSORS];
@@ -80,7 +80,7 @@ static inline esp_status job_start(self *x) {
     for (uint32_t i = 0; i < TENSORS && !s; i++) {
         esp_tensor_desc d;
         tensor_describe(x, i, name, &d);
-        /* the two machines have different numbers of survivors, which only flat options allow */
+        /* The two machines have different numbers of survivors, which only flat options allow. */
         if (x->second && x->size != RANKS && !plan_setup(x->p)->flat)
             d.option = d.codec ? setups[3].option : setups[0].option;
         s = esp_tensor_add(x->ctx, &d, &id);
