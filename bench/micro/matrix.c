@@ -126,7 +126,7 @@ static void blas(work *w, sgemm_fn sgemm, double best[2]) {
     for (uint64_t i = 0; i < w->n * w->r; i++) w->q[i] = (float)(i % 7) / 100;
 }
 
-/* Moves as many bytes as the codec does. */
+/* Reads and writes as many bytes as the codec, without its arithmetic: the limit that memory sets. */
 static void stream(work *w, double best[2]) {
     const uint64_t n = w->n * w->n;
     float s[16] = {0};

@@ -31,7 +31,7 @@ enum {
     ESP__MSG_MEMBERS = 20,   /* from a regroup's host: survivors (tag = epoch) */
     ESP__MSG_EXCLUDED = 21,  /* both ways: the job continues without you */
     ESP__MSG_LONG_WAIT = 22, /* to rank 0: my trainer has waited for a long time */
-    ESP__MSG_LEFT = 23       /* from rank 0: these ranks sent LEAVE (its seq) */
+    ESP__MSG_LEFT = 23       /* from rank 0: these ranks sent LEAVE, with this seq */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* what has become of a connection's other end */
 enum {

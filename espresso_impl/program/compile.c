@@ -20,7 +20,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
         esp__backend_of(c->job, op->collective.scope)->caps & ESP_BACKEND_SCALE)
         op->collective.coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
-        op->codec.scale = scale; /* exact for powers of two, even before a sum */
+        op->codec.scale = scale; /* a power of two rounds nothing, before or after the sum */
     else
         esp__op_copy(c, ESP__COPY_SCALE, i, scale);
 }

@@ -23,7 +23,7 @@ static void esp__keep_best(esp__problem *p, esp__schedule *best, const esp__sche
         esp__schedule_keep_better(p, best, d);
 }
 
-/* Makes passes of every kind until none helps. */
+/* Repeats all kinds of passes (options, order, groups) until none shortens the step. */
 static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     esp__incremental *k = esp__incremental_open(p, d);
     const esp__ranked *ranking;

@@ -123,7 +123,7 @@ typedef struct pair {
     uint64_t count[2];
     int32_t fd[2];
 } pair;
-/* Waits for both requests in a poll on both descriptors. */
+/* Waits for both requests with one poll() over both descriptors. */
 static void wait_for_both(ranks_me *me, pair *p) {
     while (p->req[0] || p->req[1]) {
         struct pollfd on[2];

@@ -102,7 +102,7 @@ TEST(refused) {
     pair_close();
 }
 
-/* Settings that the device does not understand are refused, with a text that names what to set. */
+/* Plugin cuda refuses environment variables with invalid values; the error names the valid ones. */
 TEST(settings) {
     static const struct {
         const char *name, *value, *says;

@@ -110,7 +110,8 @@ TEST(a_rank_does_not_push) {
     finish(&p, 0, "step 3 went on after ");
 }
 
-/* Rank 0 is the straggler: the others notify it, and it reports itself, with some tensors' names and their number. */
+/* Rank 0 is the straggler. The others notify it, and its report names itself, some tensors that it has not pushed, and
+ * how many there are. */
 TEST(rank_0_does_not_push) {
     procs p;
     job(&p, "300", body_zero_late);

@@ -33,7 +33,7 @@ typedef struct profile_job {
     bool started;     /* this command, and no other launcher, started this rank */
     int terminal;     /* on rank 0: descriptor of the user's terminal, or -1 */
     int model_file;   /* on rank 0: descriptor of the trainer's model, or -1 */
-    /* the members below are used by ranks only */
+    /* the launcher's process does not use the members below */
     esp_ctx *ctx;
     esp__calibration *calibration, *gpu; /* gpu measures codecs on a GPU, or is NULL */
     double others, stolen;               /* fractions, see PROFILE_NOISY_* */

@@ -43,7 +43,7 @@ static esp_status profile_gather(const profile_job *j, double mine, const double
     return esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &mine, j->ctx->job.room, sizeof mine);
 }
 
-/* Writes the time left for this part. All ranks get the same value, by rank 0's clock. */
+/* Sets the time that is left for this part of the profile: rank 0's value on all ranks, so that all decide alike. */
 static esp_status profile_left(const profile_job *j, double *ns) {
     const double *all;
     const esp_status s = profile_gather(j, j->deadline_ns - (double)esp__now_ns(), &all);

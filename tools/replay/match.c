@@ -10,7 +10,8 @@ static uint32_t replay_column_of_event(const esp_plan_event *e) {
     return e->round * (uint32_t)ESP__MAX_STEPS + e->step;
 }
 
-/* Returns the column of an op's event, or REPLAY_COLUMNS if plans have none: they pack a group after its last push. */
+/* Returns the column (round and stage) of an op's event in plans. Returns REPLAY_COLUMNS if plans have no such event:
+ * for packing a group they have one, after the group's last push. */
 static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->active.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;

@@ -35,7 +35,7 @@ typedef struct replay_run {
     char *command;
     replay_strategy list[REPLAY_STRATEGIES_MAX];
     uint32_t n_list;
-    /* the members below are used by ranks only */
+    /* the launcher's process does not use the members below */
     esp_ctx *ctx;
     esp_plan_tensor *tensors;
     double stretch; /* factor (>= 1) by which sharing cores slows computing */

@@ -223,7 +223,7 @@ template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_inner(uint64_t n, double *room, Value value) {
     return cuda_lowrank_sum(n, n / 4 * 4, room, value);
 }
-/* Returns the bits of the CPU's lowrank_length. */
+/* Returns the length of q, bit-identical to the CPU's lowrank_length. */
 static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uint64_t n, double *room) {
     return sqrt(cuda_lowrank_sum(n, n, room, [&](uint64_t i) {
         const double x = (double)cuda_get(q + i);
