@@ -77,8 +77,8 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     return sum;
 }
 
-/* Computes r->w[u], the least work of unit u that counts in row r. It is computed once for all units that have equal
- * candidate options and become ready at s or later. */
+/* Computes r->w[u]: for each candidate option of unit u, its work that row r counts. Units with equal candidate options
+ * that become ready at r->s or later share one array. */
 static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     memset((void *)b->same, 0, b->n_candidate_sets * sizeof *b->same);
     for (uint32_t u = 0; u < b->n; u++) {
