@@ -6,7 +6,7 @@
 set -u
 export LC_ALL=C
 out=${1:-docs/design/folders.svg}
-git ls-files espresso_impl planner codecs backends tools | grep -E '\.(c|cc|h|inc|cu|cuh)$' |
+find espresso_impl planner codecs backends tools -type f | sort | grep -E '\.(c|cc|h|inc|cu|cuh)$' |
     xargs grep -E '^ *# *include "[^"]*/' /dev/null | sed -E 's|/[^/:]*:.*"(.*)/[^/"]*".*| \1|' | sort -u |
     awk '$2 ~ /^(espresso_impl|planner|codecs|backends|tools)/' |
     awk '
