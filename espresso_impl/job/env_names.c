@@ -14,6 +14,11 @@ static const char *const esp__env_names[] = {
     /* read by the command espresso, or set by it for programs */
     "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_HOSTS", "ESPRESSO_MODELS"};
 
+/* Variables that were renamed: the old name without its prefix, and the name that is read now. */
+static const struct {
+    const char *before, *now;
+} esp__env_renamed[] = {{"RAW_UP_TO", "ESPRESSO_MIN_COMPRESS_ELEMENTS"}, {"STALL_MS", "ESPRESSO_STRAGGLER_MS"}};
+
 /* Returns the most similar known name, or NULL. The part before the first '_' may be misspelt too: EXPRESSO_CODEC. */
 static const char *esp__env_suggestion(const char *name, size_t length) {
     static const char ours[] = "ESPRESSO";
@@ -24,6 +29,8 @@ static const char *esp__env_suggestion(const char *name, size_t length) {
     snprintf(head, sizeof head, "%.*s", (int)(dash - name), name);
     snprintf(tail, sizeof tail, "%.*s", (int)(length - (size_t)(dash - name) - 1), dash + 1);
     if (strcmp(head, ours) && !esp__suggests(head, ours, &slip)) return NULL;
+    for (size_t i = 0; i < sizeof esp__env_renamed / sizeof *esp__env_renamed; i++)
+        if (!strcmp(tail, esp__env_renamed[i].before)) return esp__env_renamed[i].now;
     for (size_t i = 0; i < sizeof esp__env_names / sizeof *esp__env_names; i++)
         if (esp__suggests(tail, esp__env_names[i] + sizeof ours, &best)) meant = esp__env_names[i];
     return meant;
