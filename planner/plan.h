@@ -261,7 +261,8 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint
 ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *curve, uint32_t scope, uint32_t coll,
                                 double before, double piece, uint32_t flows);
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
-/* ---- problem/rounds.c: codecs whose bound() determines the bytes of payloads ------------------------------------- */
+/* ---- problem/round_sizes.c: codecs whose bound() determines the bytes of payloads -----------------------------------
+ */
 /* Returns the columns of a unit that is a matrix, if a codec uses them; else 0. */
 ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__extent *u);
 /* Whether any of the tensors [first, first + n) must stay raw because it is small. */
@@ -333,8 +334,8 @@ ESP__FN int esp__schedule_keep_better(esp__problem *p, esp__schedule *to, const 
 /* Whether the schedule stays within max_memory_bytes, max_volume and max_error of the configuration. */
 ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d);
 ESP__FN int esp__out_of_time(const esp__problem *p);
-/* text.c: returns the text of a strategy file. `comment` follows its first line: lines that start with '#', or "". The
- * caller frees the text. */
+/* schedule_text.c: returns the text of a strategy file. `comment` follows its first line: lines that start with '#', or
+ * "". The caller frees the text. */
 ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const char *comment);
 
 /* ---- bound.c ----------------------------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ ESP__FN const esp__known_system *esp__known_system_find(const char *name);
 /* Returns the planner's part of a system, or NULL (and no error text) if no system has that name. */
 ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
 
-/* ---- costs.c -------------------------------------------------------------------------------------------- */
+/* ---- known_costs.c -------------------------------------------------------------------------------------- */
 /* What a codec costs. It must not be moved or copied, because `codec` points into it. `codec` also points to the
  * codec that the context has open. */
 typedef struct esp__costs {

@@ -121,7 +121,7 @@ ESP__FN void check_model_run(void *target);
 ESP__FN void check_error_run(void *target);
 ESP__FN void check_lossy_run(void *target);
 ESP__FN void check_reduce_run(void *target);
-/* Defined in device.c: */
+/* Defined in device_buffers.c: */
 ESP__FN esp_status check_rank_coll(check_rank *r, const esp_coll *c);
 /* Defined in part.c: */
 ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align);

@@ -67,12 +67,12 @@ ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t siz
 /* Shows on the terminal what is being measured, and how much time is left. */
 ESP__FN void profile_progress(const profile_job *j, const char *fmt, ...) ESP__PRINTF(2, 3);
 
-/* Defined in links.c: */
+/* Defined in link_sizes.c: */
 ESP__FN esp_status profile_links(profile_job *j);
 ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out); /* prints a system file */
 ESP__FN void profile_links_show(const profile_job *j);
 
-/* Defined in codecs.c: */
+/* Defined in codec_sizes.c: */
 ESP__FN void profile_codecs_read(profile_job *j, const char *list);
 /* Checks the codecs that the user named. If the user named none, selects all. */
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx);

@@ -1,5 +1,5 @@
-/* device.c: runs a check's collective in device memory, and copies the buffers there and back. Each rank uses the
- * device that has its index on the machine. Must not know any device by name. */
+/* device_buffers.c: runs a check's collective in device memory, and copies the buffers there and back. Each rank uses
+ * the device that has its index on the machine. Must not know any device by name. */
 #include "tools/check/check.h"
 
 /* A buffer in host memory, and its copy in device memory. */

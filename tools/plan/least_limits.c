@@ -1,4 +1,5 @@
-/* limits.c: if no plan satisfies --max-memory, --max-volume or --max-error, prints the smallest possible values. */
+/* least_limits.c: if no plan satisfies --max-memory, --max-volume or --max-error, prints the smallest possible values.
+ */
 #include "tools/plan/plan.h"
 #include <math.h>
 

@@ -1,4 +1,5 @@
-/* trace.c: writes timelines as JSON for Chrome and Perfetto, in the form that the library writes for real steps. */
+/* timeline_trace.c: writes timelines as JSON for Chrome and Perfetto, in the form that the library writes for real
+ * steps. */
 #include "tools/page/page.h"
 #include <inttypes.h>
 #include <math.h>

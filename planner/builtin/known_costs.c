@@ -1,8 +1,8 @@
-/* costs.c: computes what codecs cost on known accelerators, from the codecs' own models or from published times on the
- * V100. README.md beside it explains the estimates.
- * A codec's model gives its times on a device whose memory has a known rate. On a device with another rate, the
- * sizes of its curve are scaled. Streaming kernels attain 8/9 of a GPU memory's bandwidth. Of published times, the
- * constant part stays and the part that grows with size is scaled by the bandwidth. */
+/* known_costs.c: computes what codecs cost on known accelerators, from the codecs' own models or from published times
+ * on the V100. README.md beside it explains the estimates. A codec's model gives its times on a device whose memory has
+ * a known rate. On a device with another rate, the sizes of its curve are scaled. Streaming kernels attain 8/9 of a GPU
+ * memory's bandwidth. Of published times, the constant part stays and the part that grows with size is scaled by the
+ * bandwidth. */
 #include "planner/builtin/builtin.h"
 #include "planner/builtin/v100.h"
 

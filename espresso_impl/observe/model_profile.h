@@ -1,6 +1,6 @@
-/* profile.h: the data of profile.c, and what ranks exchange of it. */
-#ifndef ESP__PROFILE_H
-#define ESP__PROFILE_H
+/* model_profile.h: the data of model_profile.c, and what ranks exchange of it. */
+#ifndef ESP__MODEL_PROFILE_H
+#define ESP__MODEL_PROFILE_H
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/executor/executor.h"
 

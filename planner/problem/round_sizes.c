@@ -1,4 +1,4 @@
-/* rounds.c: sizes payloads of codecs that have several rounds or take matrices. Their bound() determines which
+/* round_sizes.c: sizes payloads of codecs that have several rounds or take matrices. Their bound() determines which
  * rounds a unit runs and the bytes of each round's payload; the executor computes the same. */
 #include "planner/problem/problem.h"
 

@@ -1,7 +1,7 @@
-/* profile.c: records when a trainer's gradients are ready, and writes the times as a model file for the planner
+/* model_profile.c: records when a trainer's gradients are ready, and writes the times as a model file for the planner
  * (ESPRESSO_PROFILE=FILE[,steps=100]). Every rank records its steps; after the last one, the ranks exchange the times.
  * A tensor can be synchronized once all ranks have it, so the latest rank of each step counts. */
-#include "espresso_impl/observe/profile.h"
+#include "espresso_impl/observe/model_profile.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
 #include "espresso_impl/base/machine.h"

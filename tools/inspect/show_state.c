@@ -1,5 +1,5 @@
-/* state.c: `espresso state` shows what is in a state file, and checks that it is complete and undamaged, without the
- * model or other ranks. espresso_impl/context/state.c defines the file's format. */
+/* show_state.c: `espresso state` shows what is in a state file, and checks that it is complete and undamaged, without
+ * the model or other ranks. espresso_impl/context/state.c defines the file's format. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/strategy.h"

@@ -1,8 +1,8 @@
-/* test_profile.c checks the profile recorder: medians, spreads, the latest rank, the file, and every case in which no
- * file is written. */
+/* test_model_profile.c checks the profile recorder: medians, spreads, the latest rank, the file, and every case in
+ * which no file is written. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
-#include "espresso_impl/observe/profile.h"
+#include "espresso_impl/observe/model_profile.h"
 #include "planner/files/read.h"
 
 static char path[128];

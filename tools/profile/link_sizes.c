@@ -1,5 +1,5 @@
-/* links.c: measures links for a costs file: each collective at each level and several sizes, and how long ops wait to
- * start (dispatch). Must not know how one collective is measured: planner/calibrate/costs.h does. */
+/* link_sizes.c: measures links for a costs file: each collective at each level and several sizes, and how long ops wait
+ * to start (dispatch). Must not know how one collective is measured: planner/calibrate/costs.h does. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"

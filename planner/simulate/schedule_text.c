@@ -1,5 +1,5 @@
-/* text.c: converts a schedule to the text of a strategy and back. espresso_impl/strategy/text.c parses and prints
- * the lines; this file converts lines to units, paths and a sequence. */
+/* schedule_text.c: converts a schedule to the text of a strategy and back. espresso_impl/strategy/text.c parses and
+ * prints the lines; this file converts lines to units, paths and a sequence. */
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 #include "espresso_impl/strategy/text.h"

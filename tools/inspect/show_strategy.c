@@ -1,5 +1,5 @@
-/* strategy.c: `espresso strategy` checks a strategy file without its model, and prints it as the library reads it. Must
- * not know the format: espresso_impl/strategy/text.c does. */
+/* show_strategy.c: `espresso strategy` checks a strategy file without its model, and prints it as the library reads it.
+ * Must not know the format: espresso_impl/strategy/text.c does. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/strategy/strategy.h"

@@ -1,4 +1,4 @@
-/* tree.c: `espresso tree` prints or counts the options of the decision tree. Must not know its grammar:
+/* show_tree.c: `espresso tree` prints or counts the options of the decision tree. Must not know its grammar:
  * espresso_impl/strategy/option.c enumerates options, and planner/problem/tree.c leaves some out. */
 #include "tools/inspect/inspect.h"
 #include "planner/problem/problem.h"

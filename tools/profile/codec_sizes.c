@@ -1,4 +1,4 @@
-/* codecs.c: measures codecs at several sizes, for a costs file. Must not know how one call is measured. */
+/* codec_sizes.c: measures codecs at several sizes, for a costs file. Must not know how one call is measured. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
