@@ -2,7 +2,8 @@
 #include "espresso_impl/codec/codec.h"
 #include "codecs/common/simd.h"
 
-ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count) {
+ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, esp_stream stream, const float *data,
+                             uint64_t count) {
     memset(c, 0, sizeof *c);
     c->codec = codec;
     c->args.struct_size = sizeof c->args;
@@ -12,50 +13,14 @@ ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const 
     c->args.tensor = &c->tensor;
     c->args.offset = &c->offset;
     c->args.payload = &c->payload;
-    c->args.stream.dev.kind = ESP_CPU;
+    c->args.stream = stream;
     c->tensor = &c->part;
     c->part.struct_size = sizeof c->part;
     c->part.dtype = ESP_F32;
     c->part.count = count;
     memcpy(&c->part.data.ptr, &data, sizeof data); /* esp_tensor is not const, because decompress writes to it */
     c->part.data.bytes = count * 4u;
-    c->part.data.dev.kind = ESP_CPU;
-}
-
-ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream) {
-    c->args.stream = stream;
     c->part.data.dev = stream.dev;
-}
-
-/* Sets a buffer for a member of esp_codec_args. Returns the buffer, or NULL if it is empty. */
-static const esp_buf *esp__call_buf(esp_buf *b, esp_device dev, const void *p, uint64_t bytes) {
-    memcpy(&b->ptr, &p, sizeof p);
-    b->bytes = bytes;
-    b->dev = dev;
-    return p && bytes ? b : NULL;
-}
-
-ESP__FN void esp__call_residual(esp__codec_call *c, float *residual) {
-    c->args.residual = esp__call_buf(&c->residual, c->args.stream.dev, residual, c->part.count * 4u);
-}
-ESP__FN void esp__call_state(esp__codec_call *c, void *state, uint64_t bytes) {
-    c->args.state = esp__call_buf(&c->state, c->args.stream.dev, state, bytes);
-}
-ESP__FN void esp__call_scratch(esp__codec_call *c, void *scratch, uint64_t bytes) {
-    c->args.scratch = esp__call_buf(&c->scratch, c->args.stream.dev, scratch, bytes);
-}
-ESP__FN void esp__call_payload(esp__codec_call *c, const void *payload, uint64_t bytes, uint64_t *used) {
-    esp__call_buf(&c->payload.data, c->args.stream.dev, payload, bytes);
-    c->payload.used = used;
-}
-ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes) {
-    c->args.reduced = esp__call_buf(&c->reduced.data, c->args.stream.dev, payload, bytes) ? &c->reduced : NULL;
-}
-
-ESP__FN bool esp__payload_nonfinite(const esp_payload *p) {
-    esp_payload_header h;
-    memcpy(&h, p->data.ptr, sizeof h);
-    return (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
 }
 
 /* ---- lists ---- */

@@ -72,18 +72,41 @@ typedef struct esp__codec_list {
     uint32_t n;
 } esp__codec_list;
 
-/* Begins a call for one f32 part at `data`, which compress only reads. */
-ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count);
-/* Sets the call's stream, on whose device all memory of the call lies. Call it before the functions below. */
-ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream);
-/* These set the call's buffers. NULL means none. */
-ESP__FN void esp__call_residual(esp__codec_call *c, float *residual);
-ESP__FN void esp__call_state(esp__codec_call *c, void *state, uint64_t bytes);
-ESP__FN void esp__call_scratch(esp__codec_call *c, void *scratch, uint64_t bytes);
-ESP__FN void esp__call_payload(esp__codec_call *c, const void *payload, uint64_t bytes, uint64_t *used);
-ESP__FN void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes);
+static inline esp_stream esp__host_stream(void) { return (esp_stream){.dev = {.kind = ESP_CPU}}; }
+/* Begins a call on `stream` for one f32 part at `data`, which compress only reads. All memory of the call lies on the
+ * stream's device. */
+ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, esp_stream stream, const float *data,
+                             uint64_t count);
+
+/* These set the buffers of a call that has begun. NULL means none. */
+static inline const esp_buf *esp__call_buf(const esp__codec_call *c, esp_buf *b, const void *p, uint64_t bytes) {
+    memcpy(&b->ptr, &p, sizeof p);
+    b->bytes = bytes;
+    b->dev = c->args.stream.dev;
+    return p && bytes ? b : NULL;
+}
+static inline void esp__call_residual(esp__codec_call *c, float *residual) {
+    c->args.residual = esp__call_buf(c, &c->residual, residual, c->part.count * 4u);
+}
+static inline void esp__call_state(esp__codec_call *c, void *state, uint64_t bytes) {
+    c->args.state = esp__call_buf(c, &c->state, state, bytes);
+}
+static inline void esp__call_scratch(esp__codec_call *c, void *scratch, uint64_t bytes) {
+    c->args.scratch = esp__call_buf(c, &c->scratch, scratch, bytes);
+}
+static inline void esp__call_payload(esp__codec_call *c, const void *payload, uint64_t bytes, uint64_t *used) {
+    esp__call_buf(c, &c->payload.data, payload, bytes);
+    c->payload.used = used;
+}
+static inline void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes) {
+    c->args.reduced = esp__call_buf(c, &c->reduced.data, payload, bytes) ? &c->reduced : NULL;
+}
 /* True if the payload's header has ESP_PAYLOAD_NONFINITE. The payload is in host memory. */
-ESP__FN bool esp__payload_nonfinite(const esp_payload *p);
+static inline bool esp__payload_nonfinite(const esp_payload *p) {
+    esp_payload_header h;
+    memcpy(&h, p->data.ptr, sizeof h);
+    return (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
+}
 
 /* These combine several calls into one: _place lays out a list for up to n parts in `memory`, of _bytes bytes. _add
  * adds the part of a complete call, and _take gives the last call all parts. */

@@ -111,7 +111,7 @@ static uint64_t esp__gather_slot(const esp__topology *p, const esp__shard *shard
 
 static void esp__gather_call(esp_ctx *ctx, const esp__tensor *t, float *data, uint64_t begin, uint64_t n, uint64_t slot,
                              uint64_t *used, esp__codec_call *c) {
-    esp__call_begin(c, t->gather, data + begin, n);
+    esp__call_begin(c, t->gather, esp__host_stream(), data + begin, n);
     c->args.step = ctx->steps.step;
     c->args.seed = ctx->config.seed;
     c->args.source = (uint32_t)ctx->job.rank;

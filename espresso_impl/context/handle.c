@@ -77,7 +77,7 @@ ESPRESSO_API uint64_t esp_compress_bound(const esp_codec_handle *h) { return h ?
 ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h) { return h ? h->residual : NULL; }
 
 static void esp__handle_call(esp_codec_handle *h, const float *data, esp__codec_call *c) {
-    esp__call_begin(c, h->codec, data, h->count);
+    esp__call_begin(c, h->codec, esp__host_stream(), data, h->count);
     c->args.step = h->step;
     c->args.seed = h->ctx->config.seed;
     c->part.rows = h->rows, c->part.cols = h->cols;

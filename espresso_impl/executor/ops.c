@@ -123,8 +123,8 @@ static uint8_t *esp__slot(const esp__active *f, const esp__op *op, uint32_t slot
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c) {
     const esp__active *f = &ctx->active;
     const esp__unit *u = esp__unit_of(f, op);
-    esp__call_begin(c, op->codec.codec, (float *)(void *)esp__at(f, op, op->codec.data) + r->begin, r->length);
-    esp__call_on(c, esp__stream_of(f, op));
+    esp__call_begin(c, op->codec.codec, esp__stream_of(f, op),
+                    (float *)(void *)esp__at(f, op, op->codec.data) + r->begin, r->length);
     c->args.step = ctx->steps.step;
     c->args.seed = ctx->config.seed;
     c->args.source = op->codec.source;

@@ -132,8 +132,8 @@ ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what) {
     esp__codec_call c;
     uint64_t n = w->like.count, at = w->calls % esp__calibration_places(w) * w->elements / 16u * 16u;
     esp_status st;
-    esp__call_begin(&c, w->codec, decompress ? w->out + at : w->data + at, n);
-    if (w->device) esp__call_on(&c, esp__device_at(w->ctx, w->device)->stream[ESP__ON_COMPUTE]);
+    esp__call_begin(&c, w->codec, esp__device_at(w->ctx, w->device)->stream[ESP__ON_COMPUTE],
+                    decompress ? w->out + at : w->data + at, n);
     c.args.step = w->calls++;
     c.args.seed = w->ctx->config.seed;
     c.args.source = (uint32_t)w->ctx->job.rank;

@@ -192,7 +192,7 @@ TEST(errors) {
         esp__codec_call c;
         esp__call_list_place(&l, room, N);
         for (uint32_t t = 0; t < N; t++) {
-            esp__call_begin(&c, codec, x + t * COUNT, COUNT);
+            esp__call_begin(&c, codec, esp__host_stream(), x + t * COUNT, COUNT);
             c.offset = t * COUNT;
             esp__call_payload(&c, payload + t * b.payload_bytes, b.payload_bytes, &used[t]);
             esp__call_scratch(&c, scratch, N * ((b.scratch_bytes + 63) / 64 * 64));

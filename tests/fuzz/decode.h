@@ -174,7 +174,7 @@ typedef struct decode_room {
 
 static inline void decode_begin(const decode_case *c, const decode_sizes *z, const esp__codec *codec, const float *data,
                                 decode_room *m, esp__codec_call *call) {
-    esp__call_begin(call, codec, data, c->count);
+    esp__call_begin(call, codec, esp__host_stream(), data, c->count);
     call->part.key = 7;
     call->part.rows = c->rows, call->part.cols = c->cols;
     call->args.step = c->step;

@@ -113,7 +113,7 @@ ESP__FN void check_part_free(check_part *p) {
 }
 
 ESP__FN void check_call(check_part *p, const float *data, esp__codec_call *c) {
-    esp__call_begin(c, p->codec, data, p->count);
+    esp__call_begin(c, p->codec, esp__host_stream(), data, p->count);
     c->part.key = 7, c->part.rows = p->rows, c->part.cols = p->cols;
     c->args.step = p->step;
     c->args.seed = p->seed;
