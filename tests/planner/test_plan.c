@@ -276,8 +276,8 @@ static uint32_t layerwise_allowed(problem_input *in, int allowed) {
 TEST(test_layerwise) {
     static problem_input in;
     uint32_t compared = 0;
-    for (uint64_t seed = 5012; seed < 5012 + test_repeats(20);
-         seed++) /* from seed 5012, a search by prices alone is 27% off */
+    /* From this seed on, a search that only weighs loads of links and cores finds plans that are 27% slower. */
+    for (uint64_t seed = 5012; seed < 5012 + test_repeats(20); seed++)
         for (int allowed = 0; allowed < ALLOWED; allowed++) {
             problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_ON_CPU : 0, &in);
             compared += layerwise_allowed(&in, allowed);

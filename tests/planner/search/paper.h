@@ -6,14 +6,15 @@
 #include <string.h>
 
 enum { PAPER_DGC = 0, PAPER_RANDOMK, PAPER_EFSIGN, PAPER_CODECS, PAPER_CPU_POINTS = 17 };
-/* Do not copy: it has pointers into itself. */
+/* Do not copy it, because it has pointers into itself. */
 typedef struct paper_input {
     esp_plan_system system;
     esp_plan_codec codecs[PAPER_CODECS];
     esp_cost_point cpu[PAPER_CODECS][2][PAPER_CPU_POINTS], gpu[PAPER_CODECS][2];
 } paper_input;
 
-/* 8 ranks per machine. NVLink: 50 GB/s per rank, 10 GB/s per NIC. PCIe: 2.5 GB/s for both. Latency 30 and 150 us. */
+/* Machines have 8 ranks. With NVLink, a rank has 50 GB/s and a NIC 10 GB/s; with PCIe, both have 2.5 GB/s. Latencies
+ * are 30 us inside a machine and 150 us between machines. */
 static inline void paper_system(esp_plan_system *s, int nvlink, uint32_t machines) {
     memset(s, 0, sizeof *s);
     s->name = nvlink ? "paper-nvlink" : "paper-pcie";
@@ -49,7 +50,7 @@ static inline void paper_open(paper_input *in, int nvlink, uint32_t machines) {
                 in->cpu[c][way][i].size = (double)((uint64_t)1024 << i);
                 in->cpu[c][way][i].ns = 1000.0 * paper_cpu_us[c][way][i];
             }
-            in->gpu[c][way].size = 1048576; /* constant below this size, proportional above */
+            in->gpu[c][way].size = 1048576; /* constant below this size, in proportion above */
             in->gpu[c][way].ns = 1000.0 * gpu_us[c][way];
             curve[ESP_ON_CPU] = (esp_cost_curve){in->cpu[c][way], PAPER_CPU_POINTS, 1};
             curve[ESP_ON_GPU] = (esp_cost_curve){&in->gpu[c][way], 1, 0};
