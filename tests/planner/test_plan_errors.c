@@ -248,8 +248,7 @@ TEST(test_strategy_units) {
     REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 1001" FLAT B C, "strategy:3");
     REFUSED(in.strategy = HEAD "chunk 1000" FLAT A B C, "strategy:2");
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\n" C, "strategy:4");
-    REFUSED(in.strategy = HEAD A "tensor b 2000 group\ngroup 2000" FLAT C,
-            "strategy:4"); /* a group needs two tensors */
+    REFUSED(in.strategy = HEAD A "tensor b 2000 group\ngroup 2000" FLAT C, "strategy:4");
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\ntensor c 3000 group\ngroup 4999" FLAT, "strategy:5");
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\ntensor c 3000 group\n",
             "before the group of tensor 'c' is closed");

@@ -68,8 +68,8 @@ static void calibration(esp_ctx *ctx, void *user) {
         CHECK(!esp_wait_all(ctx));
         CHECK(!esp__calibration_step(ctx, s));
     }
-    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n ==
-          4); /* steps add no points where a collective was measured before */
+    /* Steps add no points where a collective was measured before. */
+    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4);
     CHECK(s->link[ESP__INTRA][ESP_COLL_REDUCE_SCATTER].n == 2);
     CHECK(s->dispatch[ESP__LANE_INTER].n == 4 && s->dispatch_ns[ESP__LANE_INTER] >= 0.0);
     CHECK(esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);

@@ -156,8 +156,7 @@ TEST(test_faster_memory_moves_the_knee) {
     assert_true(!k->compress[ESP_ON_GPU].n && !k->decompress[ESP_ON_GPU].n && k->compress[ESP_ON_CPU].n);
 }
 
-/* A codec's cost is the time of its model divided by the number of its threads. Its model also gives the largest
- * payload. */
+/* Costs are the times of the codec's own model. More threads divide the time per element. */
 TEST(test_estimates_are_the_codecs_models) {
     static const char *const specs[] = {
         "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",

@@ -168,8 +168,7 @@ TEST(test_incremental) {
             esp__incremental_set(k, &w);
             check_laid(&g, k);
             assert_true(said <= k->d->makespan);
-            assert_true(k->d->makespan <=
-                        (said > before ? said : before)); /* paths outside the window were as long before */
+            assert_true(k->d->makespan <= (said > before ? said : before));
             assert_true(without <= k->d->makespan);
         }
         program_close(&g);
