@@ -1,5 +1,5 @@
 /* use_denormals.c prints the bits of the mean of denormal gradients and of their decoded payload, and whether this
- * program flushes denormals ("flushes" or "keeps"). The bits must be the same with and without -Ofast. */
+ * program replaces denormal numbers by 0 ("flushes" or "keeps"). The bits must be the same with and without -Ofast. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,7 +26,6 @@ static void open_model(gpt *m) {
 
 static void close_model(gpt *m) { free(m->l[0].x), free(m->value); }
 
-/* Returns the loss whose derivative gpt_backward computes. */
 static double loss_of(gpt *m, int second) {
     gpt_forward(m, seq, BATCH);
     double loss = gpt_loss(m, seq, BATCH);
@@ -74,7 +73,7 @@ static void compare(int second) {
 TEST(test_first_head) { compare(0); }
 TEST(test_both_heads) { compare(1); }
 
-/* The ready callback gets the gradients in the order of p, and they do not change after it. */
+/* The ready callback is called for gradients in the order of p, and they do not change after it. */
 TEST(test_ready_means_done) {
     static gpt m;
     open_model(&m);
@@ -89,7 +88,8 @@ TEST(test_ready_means_done) {
     close_model(&m);
 }
 
-/* Two micro-batches with half the scale give the gradient of one batch. A head that is not used has no gradient. */
+/* Two micro-batches with half the scale give the gradient of one batch. An output layer that is not used has no
+ * gradient. */
 TEST(test_accumulation) {
     static gpt m, other;
     open_model(&m), open_model(&other);

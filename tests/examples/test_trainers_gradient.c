@@ -44,7 +44,8 @@ static void ready(void *user, int i) {
     sum_when_ready[n_ready++] = sum_of(&ready_of->p[i]);
 }
 
-/* Checks gradients against the slope of the loss, and their ready callbacks. Returns the activations. */
+/* Checks gradients against the slope of the loss, and that each is finished when its callback is called. Returns the
+ * activations. */
 static void *compare(const net_kind *kind, int (*open)(net *n, uint64_t seed)) {
     static net n;
     open_net(&n, open);
@@ -80,12 +81,11 @@ TEST(test_wide) {
     free(m->row), free(m->right), free(m->x), free(m);
 }
 
-/* The update clips the gradient, and has momentum. */
 TEST(test_update) {
     static net n;
     net_describe(&n, "x", 1, 2, 0);
     assert_int_equal(net_allocate(&n, 1), 0);
-    n.grad[0] = 3, n.grad[1] = 4; /* the norm is 5 */
+    n.grad[0] = 3, n.grad[1] = 4;
     net_update(&n, 0.1, 0.5, 10);
     assert_true(fabs(n.value[0] + 0.3) < 1e-12 && fabs(n.value[1] + 0.4) < 1e-12);
     net_update(&n, 0.1, 0.5, 2.5); /* clips to half the gradient; momentum 0.5 */

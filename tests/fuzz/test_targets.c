@@ -1,5 +1,6 @@
 /* test_targets.c runs the fuzz targets of payloads, states, strategies, messages and costs files without a fuzzer: with
- * their seeds, inputs that once failed, and random changes of both. tests/planner/files does so for other files. */
+ * the fuzzer's start inputs, inputs that once failed, and random changes of both. tests/planner/files does so for other
+ * files. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
