@@ -101,7 +101,7 @@ static esp_status faulty_compress(void *self, const esp_codec_args *a) {
     memcpy(body, a->tensor[0]->data.ptr, n * 4);
     if (f == SEED) body[0] ^= (unsigned char)(a->seed >> 2 & 1);
     if (f == CLOCK) body[0] ^= (++calls % 3 ? 1 : 0);
-    if (f == SHARED) { /* another thread's call may change it meanwhile */
+    if (f == SHARED) {
         __atomic_store_n(&shared_word, (int)body[0], __ATOMIC_SEQ_CST);
         const struct timespec moment = {0, 100000};
         for (int i = 0; i < 20 && __atomic_load_n(&shared_word, __ATOMIC_SEQ_CST) == (int)body[0]; i++)
@@ -124,7 +124,7 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
         esp_status s = esp_payload_read(&a->payload[p], esp_name_hash(RAW_NAME), 1, n, &h);
         const uint64_t there = a->payload[p].data.bytes;
         if (f == HEADER && s && there == ESP_PAYLOAD_HEADER + n * 4 && h.codec != esp_name_hash(RAW_NAME)) s = ESP_OK;
-        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4) /* trusts the header's body_bytes */
+        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4)
             out[0] = ((const volatile float *)a->payload[p].data.ptr)[(ESP_PAYLOAD_HEADER + h.body_bytes) / 4];
         if (f == ORDER && s && n && a->n_payloads == 1) out[0] = 0;
         if (f == AMONG && s && p) out[0] = 0;
@@ -155,7 +155,6 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* Computes its own residual, so that it can lose some of it. */
 static esp_status faulty_compress_all(void *self, const esp_codec_args *a) {
     float *e = esp_residual_of(a, 0);
     const uint64_t n = a->tensor[0]->count;

@@ -168,7 +168,7 @@ TEST(test_plugin_error_reaches_caller) {
 int main(int argc, char **argv) {
     const char *build = getenv("ESPRESSO_BUILD"), *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     if (build)
-        snprintf(dir, sizeof dir, "%s/tests/abi", build); /* the folder of the build that is tested */
+        snprintf(dir, sizeof dir, "%s/tests/abi", build);
     else if (slash)
         snprintf(dir, sizeof dir, "%.*s", (int)(slash - argv[0]), argv[0]);
     unsetenv("ESPRESSO_PLUGIN_PATH");

@@ -12,7 +12,7 @@ typedef struct number_case {
     uint32_t op;
     esp_dtype type;
     esp_reduce reduce;
-    uint64_t count, width; /* number of items, and numbers per item */
+    uint64_t count, width;
     int32_t root;
     int in_place;
     float scale;

@@ -136,7 +136,7 @@ static inline const esp_backend *ranks_backend(const char *name) {
         !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
-static bool ranks_are_threads; /* if true, ranks of any backend are threads */
+static bool ranks_are_threads;
 /* Returns "" or the error text, which is valid until the next call. `killed` is a rank that is expected to die, or
  * -1. */
 static const char *ranks_run(const esp_backend *b, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,

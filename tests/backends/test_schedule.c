@@ -104,7 +104,7 @@ TEST(costs_follow_the_time) {
     uint64_t t = 100 * second;
     assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 8000);
     assert_int_equal(shm_latency(&m, 1, t), 1000);
-    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 16000); /* waits for the transfer before it */
+    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 16000);
     assert_int_equal(shm_latency(&m, 1, t + second - 1), 1000);
     t += second;
     assert_int_equal(shm_latency(&m, 1, t), 2000);
@@ -135,7 +135,7 @@ TEST(file_is_read_again) {
     assert_null(shm_read_link(path, &m.link));
     m.link.polled_ns = now;
     put("100mbit,60us\n");
-    shm_link_poll(&m, now + second / 10 - 1); /* the change is not due yet */
+    shm_link_poll(&m, now + second / 10 - 1);
     assert_true(m.link.phases[0].ns_per_byte == 8.0);
     shm_link_poll(&m, now += second / 10);
     assert_true(m.link.phases[0].ns_per_byte == 80.0);

@@ -57,7 +57,6 @@ static int give_more(int listener, int fd, int n) {
     close(s);
     return n ? 0 : -1;
 }
-/* Connects and receives memory within 20 s. */
 static int ask_and_take(const char *name, const char **why) {
     int s = shm_connect(name, why);
     struct pollfd p = {s, POLLIN, 0};
@@ -138,7 +137,7 @@ TEST(test_to_others) {
     fd = shm_create(BYTES);
     listener = shm_listen(name, 1);
     assert_true(fd >= 0 && listener >= 0);
-    assert_int_equal(shm_send_to_all(listener, fd), 0); /* there is no connection */
+    assert_int_equal(shm_send_to_all(listener, fd), 0);
     if (!(other = child_fork(0))) {
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         for (int i = 0; i < 50; i++) {
@@ -153,7 +152,7 @@ TEST(test_to_others) {
     if (!(rank = child_fork(0))) {
         close(fd);
         usleep(20000);
-        for (int i = 0; i < 2000; i++) { /* the other process may fill the queue */
+        for (int i = 0; i < 2000; i++) {
             int got = ask_and_take(name, &why);
             if (got >= 0) _exit(0);
             usleep(1000);

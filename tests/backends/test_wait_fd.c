@@ -48,7 +48,7 @@ static void states(ranks_me *me) {
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "nothing to do: not readable");
         expect(me, b->start(comm, &c, none, &req) == ESP_OK && readable(fd, 0), "readable after start()");
-        b->progress(child, 0); /* also drives the parent's collectives */
+        b->progress(child, 0);
         expect(me, !readable(fd, 0) && b->test(comm, req) == ESP_PENDING && !readable(fd, 0), "waits for rank 0");
         b->wake(child);
         expect(me, readable(fd, 0), "readable after wake()");
@@ -159,7 +159,7 @@ static void two_backends(ranks_me *me) {
     pair p;
     open_pair(me, &p, polls);
     for (int i = 0; i < rounds && !failed(me); i++) {
-        int first = (i + me->rank) % 2; /* ranks begin with different backends */
+        int first = (i + me->rank) % 2;
         if ((i + me->rank) % 5 == 0) usleep(1000);
         for (int k = 0; k < 2; k++) {
             int w = first ^ k;

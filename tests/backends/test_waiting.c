@@ -283,7 +283,7 @@ static void gives_up(ranks_me *me) {
         me->b->close(comm);
     } else {
         if (me->b->start(comm, &c, none, &req) == ESP_OK) me->b->test(comm, req);
-        me->b->close(comm); /* during the collective; nobody may read x afterwards */
+        me->b->close(comm);
     }
     free(x);
 }
@@ -319,7 +319,7 @@ static void sleeps(ranks_me *me) {
     pthread_join(t, NULL);
     me->b->wake(comm); /* a wake before the sleep must not be lost */
     me->b->progress(comm, 10000000);
-    me->b->progress(comm, 1000); /* nothing happens until the timeout */
+    me->b->progress(comm, 1000);
     if (test_seconds() - begin > 5) ranks_fail(me, "slept through wake()");
     me->b->close(comm);
 }
@@ -329,7 +329,7 @@ TEST(wake_ends_sleeping) {
 
 /* ---- the emulated link: bytes as in the textbook, and no faster than the link ---- */
 static void volumes(ranks_me *me) {
-    enum { N = 24 * 4096 }; /* elements; a multiple of 4 and 3 */
+    enum { N = 24 * 4096 };
     static const struct {
         uint32_t op;
         /* The bytes that 4 ranks send between machines, divided by the buffer's bytes. */
@@ -378,7 +378,7 @@ static void bad_calls(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req;
     esp_stream none = ESP_ZERO;
     static const struct {
-        esp_coll c; /* members that differ from a valid call, or 0 */
+        esp_coll c;
         const char *says;
         int null_src;
     } bad[] = {
@@ -435,7 +435,7 @@ static void bad_open(ranks_me *me) {
 /* By mistake, rank 0 is the root of a broadcast while the others reduce. All must get an error, even if rank 0 is
  * already in its next collective when the others begin. */
 static void root_is_ahead(ranks_me *me) {
-    const int others_first = me->per_machine == 4; /* the caller passes 4 to let the others begin first */
+    const int others_first = me->per_machine == 4;
     const esp_stream none = ESP_ZERO;
     float in[100] = {0}, out[100];
     esp_coll c = {.struct_size = sizeof c, .op = ESP_COLL_ALLREDUCE, .dtype = ESP_F32, .count = 100};
@@ -449,7 +449,7 @@ static void root_is_ahead(ranks_me *me) {
     if (me->rank && !others_first) usleep(20000);
     esp_status s = me->b->start(comm, me->rank ? &c : &bc, none, &req);
     if (s == ESP_OK) s = ranks_wait(me, comm, req);
-    if (s == ESP_OK && me->rank == 0) s = ranks_coll(me, comm, &c); /* the root has sent everything */
+    if (s == ESP_OK && me->rank == 0) s = ranks_coll(me, comm, &c);
     if (s != ESP_E_MISMATCH || !strstr(ranks_said, "the same calls in the same order"))
         ranks_fail(me, "%s: status %d: %s", others_first ? "others first" : "root first", (int)s, ranks_said);
     pthread_barrier_wait(&me->shared->barrier[0]);

@@ -38,12 +38,12 @@ TEST(whole, setup, folder_remove) {
     assert_int_equal(esp__file_open(&f, path), 0);
     esp__file_put(&f, "tw", 2);
     esp__file_put(&f, "o", 1);
-    assert_string_equal(content(path), "one"); /* the file is not replaced yet */
+    assert_string_equal(content(path), "one");
     assert_int_equal(esp__file_sync(&f), 0);
     assert_string_equal(content(path), "one");
     assert_int_equal(esp__file_rename(&f), 0);
     assert_string_equal(content(path), "two");
-    esp__file_drop(&f); /* dropping it twice is allowed */
+    esp__file_drop(&f);
     assert_int_equal(esp__file_open(&f, path), 0);
     esp__file_put(&f, "three", 5);
     esp__file_drop(&f);

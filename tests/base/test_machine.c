@@ -12,7 +12,6 @@ static int setup(void **state) {
     return 0;
 }
 
-/* Writes root/name, and makes its folders. */
 static void put(const char *name, const char *text) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", root, name);
@@ -43,7 +42,7 @@ TEST(bound, setup, folder_remove) {
 
 /* A container sees its own group as the root. Outside of one, the process's group and all groups above it count. */
 TEST(version_2, setup, folder_remove) {
-    assert_int_equal(esp__cores_given(root), 0); /* there is no control group file */
+    assert_int_equal(esp__cores_given(root), 0);
     put("proc/self/cgroup", "0::/\n");
     assert_int_equal(esp__cores_given(root), 0);
     put("sys/fs/cgroup/cpu.max", "max 100000\n");

@@ -86,7 +86,7 @@ static loop *run_scene(scene s, int *helped) {
     loop *l = loop_new(w, MOST, 1);
     l->slow = s.slow;
     atomic_store(&offers, 0), atomic_store(&waiting, 0), atomic_store(&quit, 0);
-    esp__workers_offered(w); /* like the first wait of a step, which sets the team's size */
+    esp__workers_offered(w);
     assert_int_equal(pthread_create(&cpu, NULL, cpu_main, l), 0);
     *helped = 0;
     if (s.in_region) {
@@ -108,7 +108,7 @@ TEST(test_who_waits_helps) {
     int helped;
     loop *l = run_scene((scene){.slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&offers) == 1);
-    assert_true(atomic_load(&l->most) <= TEAM + 1); /* the compression thread finishes its piece */
+    assert_true(atomic_load(&l->most) <= TEAM + 1);
     assert_true(atomic_load(&l->on_cpu) < atomic_load(&l->bodies));
     assert_true(atomic_load(&l->late) <= 1);
     free(l);
@@ -119,7 +119,7 @@ TEST(test_at_most_n) {
     loop *l = run_scene((scene){.most = 2, .slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&l->most) <= 3);
     free(l);
-    l = run_scene((scene){.most = 1, .slow = 100}, &helped); /* only the compression thread runs the loop */
+    l = run_scene((scene){.most = 1, .slow = 100}, &helped);
     assert_true(helped == 0 && atomic_load(&offers) == 0);
     assert_int_equal(atomic_load(&l->on_cpu), 1);
     free(l);

@@ -32,8 +32,8 @@ static const char *const cf_specs[] = {"none",
                                        "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))"};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */
-static char cf_message[1024]; /* the last error that a codec logged */
-static int64_t cf_live;       /* allocations that are not yet freed */
+static char cf_message[1024];
+static int64_t cf_live;
 
 static void *cf_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     cf_live++;
@@ -158,7 +158,7 @@ typedef struct cf_part {
     uint64_t count, used;
     esp_bound bound;
     cf_fenced payload, scratch, state, in, out, residual;
-    float *g, *o, *e; /* gradient, output, residual */
+    float *g, *o, *e;
     int feedback;
     float beta, gamma;
     uint64_t step, state_bytes;
@@ -277,8 +277,8 @@ enum {
     CF_EQUAL,
     CF_NEGATIVE,
     CF_SPIKE,
-    CF_FEW,   /* few values, among them the default thresholds */
-    CF_LARGE, /* beyond f16's range */
+    CF_FEW,
+    CF_LARGE,
     CF_NAN,
     CF_INF,
     CF_KINDS

@@ -13,7 +13,7 @@ static inline uint32_t codec_bits(float x) {
     return b;
 }
 
-static char codec_message[512]; /* the last logged message */
+static char codec_message[512];
 static void codec_log(void *user, const esp_log_event *ev) {
     strncpy(codec_message, ev->message, sizeof codec_message - 1);
 }

@@ -250,7 +250,7 @@ TEST(corrupt) {
     memcpy(body, good, r.used - ESP_PAYLOAD_HEADER);
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
     codec_close(&r);
-    r = codec_open(codec_named("chunktopk"), "chunk=16,k=3", 16, NULL, 0); /* 18 bits in 3 bytes */
+    r = codec_open(codec_named("chunktopk"), "chunk=16,k=3", 16, NULL, 0);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     ((unsigned char *)esp_payload_body(&r.payload))[6] |= 4;
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);

@@ -75,12 +75,12 @@ TEST(later_comps_are_plain) {
         assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
     }
     for (int i = 0; i < N; i++) {
-        assert_true(out[i] + r.residual[i] == in[i]); /* whole numbers add exactly */
+        assert_true(out[i] + r.residual[i] == in[i]);
         assert_true(((float *)r.state.ptr)[i] == 0.0f);
     }
     memcpy(in, r.residual, N * 4);
     r.args.flags = ESP_ARG_OWN_MEMORY;
-    assert_int_equal(codec_compress(&r, g, 0), ESP_OK); /* top-k of g, without any residual */
+    assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
     for (int i = 0; i < N; i++) assert_true(out[i] == 0.0f || out[i] == g[i]);
     assert_memory_equal(in, r.residual, N * 4);
@@ -122,11 +122,11 @@ TEST(warm_up) {
         if (step % 10 == 0) assert_true(fabs((double)before - expect[step / 10] * N) <= 1.0);
         assert_int_equal(codec_decompress(&r, NULL, 1, g, ESP_OUT_SUM), ESP_OK);
     }
-    r.args.step = 0; /* bound() is exact for the largest k */
+    r.args.step = 0;
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal((r.used + 31) / 32 * 32, r.payload.data.bytes);
     codec_close(&r);
-    r = codec_open(codec_named("dgc"), "ratio=0.3,warmup=40", N, NULL, 1); /* a ratio of 0.3 needs no warmup */
+    r = codec_open(codec_named("dgc"), "ratio=0.3,warmup=40", N, NULL, 1);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal(codec_header(&r).aux, 30000);
     free(g), codec_close(&r);

@@ -31,8 +31,8 @@ TEST(header_bytes) {
     const unsigned char want[] = {
         0xDB, 0xAF, 0xA7, 0xAD, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, /* FNV-1a("none"), version, flags, count */
         4,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* bytes after the header, number for the codec */
-        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* reserved */
-        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3F};
+        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,    0,
+        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3F};
     assert_int_equal(p.used, sizeof want);
     assert_memory_equal(p.payload.data, want, sizeof want);
     cf_part_free(&p);
@@ -130,7 +130,7 @@ TEST(twobit_vectors) {
 /* With relative=2 the threshold is twice the mean magnitude, whatever the scale of the gradient. */
 TEST(twobit_of_mean) {
     const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
-    const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean magnitude is 2 */
+    const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f};
     const unsigned char want[] = {0x00, 0xC8 /* codes 11 00 10 00 in the second byte */, 0, 0}, nothing[4] = {0};
     const float zeros[8] = {0};
     body_is("twobit:relative=2", in, 8, want, sizeof want, keeps, 0x40800000u);

@@ -85,7 +85,7 @@ TEST(known_bytes) {
         assert_int_equal(codec_compress(&r, zeros, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 48; i++) assert_int_equal(body[i], 0);
-        for (int i = 0; i < 40; i++) same[i] = i < 32 ? -0.3f : 7e-5f; /* all elements of a block are the largest */
+        for (int i = 0; i < 40; i++) same[i] = i < 32 ? -0.3f : 7e-5f;
         assert_int_equal(codec_compress(&r, same, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 40; i++) assert_int_equal((int8_t)body[8 + i], i < 32 ? -127 : 127);
@@ -154,7 +154,7 @@ typedef struct team {
     uint32_t ranks, sums;
     esp_dtype dtype;
     float **g, **e;
-    esp_payload *payload, range; /* range: the maximum over the ranks */
+    esp_payload *payload, range;
     uint64_t used;
 } team;
 
@@ -367,7 +367,7 @@ TEST(shared_not_finite) {
             t.g[1][999] = bad[b];
             assert_int_equal(team_call(&t, 1, 0, &t.range, 1), ESP_OK);
             memcpy(&x, esp_payload_body(&t.range), 4);
-            assert_true(isnan(x)); /* a maximum keeps a NaN */
+            assert_true(isnan(x));
             team_compress(&t, 1);
             for (uint32_t r = 0; r < 3; r++) {
                 esp_payload_header h;
@@ -395,7 +395,7 @@ TEST(corrupt) {
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     assert_int_equal(team_call(&t, 0, 1, &t.payload[0], 0), ESP_E_CORRUPT);
     range[offsetof(esp_payload_header, body_bytes)] = 4;
-    t.sums = 2; /* sums of two ranks need 16 bits */
+    t.sums = 2;
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     t.sums = 1;
     p[offsetof(esp_payload_header, aux)] ^= 1;
@@ -470,7 +470,7 @@ TEST(shared_model) {
         esp_bound b = {.struct_size = sizeof b};
         assert_int_equal(t.codec->model(t.self, &like, n, (esp_device){ESP_CPU, 0}, &m), ESP_OK);
         assert_true(m.flags & ESP_MODEL_LOSSY);
-        assert_true(fabs(m.error / (lost / whole) - 1) < 0.2); /* the error depends on the largest number */
+        assert_true(fabs(m.error / (lost / whole) - 1) < 0.2);
         assert_int_equal(t.codec->bound(t.self, &like, 1, n, &b), ESP_OK);
         assert_true(fabs(m.reduced[1].fixed + m.reduced[1].per_element * N - (double)b.payload_bytes) <= 32);
         assert_true(m.reduced[0].fixed == ESP_PAYLOAD_HEADER + 4 && m.sent.per_element == 1);

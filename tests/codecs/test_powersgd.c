@@ -6,7 +6,6 @@
 
 enum { RANKS_MAX = 4 };
 
-/* One tensor on several ranks, each with its own codec state. */
 typedef struct job {
     const esp_codec *codec;
     void *self;
@@ -108,7 +107,6 @@ static esp_status job_round(job *j, uint32_t round) {
     return ESP_OK;
 }
 
-/* Decodes `p` on rank k. */
 static esp_status job_decode(job *j, int k, esp_payload *p, uint32_t mode, float scale, int state) {
     const uint64_t offset = 0;
     esp_tensor to = j->tensor[k], *t = &to;
@@ -121,7 +119,6 @@ static esp_status job_decode(job *j, int k, esp_payload *p, uint32_t mode, float
     return j->codec->decompress(j->self, &a);
 }
 
-/* Runs a whole step, after which all ranks must have the same result. */
 static void job_step(job *j) {
     for (uint32_t r = 0; r < 2; r++) assert_int_equal(job_round(j, r), ESP_OK);
     for (int k = 0; k < j->ranks; k++) {
@@ -132,7 +129,6 @@ static void job_step(job *j) {
     j->step++;
 }
 
-/* Makes a matrix of rank `rank` and adds noise. */
 static void matrix_fill(float *g, uint64_t m, uint64_t n, uint64_t rank, float noise) {
     float *a = malloc((m + n) * (rank + 1) * 4), *b = a + m * rank;
     for (uint64_t i = 0; i < (m + n) * rank; i++) a[i] = codec_uniform();
@@ -165,8 +161,7 @@ TEST(test_reference) {
     job j = job_open("rank=5", M, N, 3, 0, NULL, 1);
     for (int step = 0; step < 3; step++) {
         for (int k = 0; k < 3; k++) matrix_fill(j.g[k], M, N, 9, 0.1f);
-        const float *q =
-            (const float *)(const void *)((const char *)j.state[0].ptr + 64); /* factor Q of the previous step */
+        const float *q = (const float *)(const void *)((const char *)j.state[0].ptr + 64);
         double *want = calloc(M * R, sizeof *want);
         for (int i = 0; i < M && step; i++)
             for (int k = 0; k < R; k++)
@@ -225,7 +220,6 @@ static int all_finite(const float *x, uint64_t n) {
     return 1;
 }
 
-/* Zeros, tiny and huge numbers, and a matrix that becomes zero and later nonzero again. */
 TEST(test_zeros) {
     job j = job_open("rank=3", 33, 65, 2, 0, NULL, 0);
     static const float scales[] = {0, 1, 0, 1e-30f, 1e12f, 1e-42f, 1};
@@ -301,7 +295,7 @@ TEST(test_start) {
             const double e = job_error(&j, j.out[0]);
             if (!step) first[cold] = e;
             if (step >= 30) sum += e / 10;
-            if (cold) assert_true(memcmp(before, j.out[0], sizeof before)); /* each step starts at random */
+            if (cold) assert_true(memcmp(before, j.out[0], sizeof before));
             if (!cold && step && e > least * 1.0001) fail_msg("step %d: error %g, before %g", step, e, least);
             if (!cold) least = e;
         }

@@ -171,7 +171,7 @@ TEST(summed_bodies) {
     assert_int_equal(codec_compress(&r[1], bad, 1), ESP_OK);
     assert_memory_equal(out, r[1].residual, N * 4);
     assert_int_equal(codec_header(&r[1]).flags, ESP_PAYLOAD_NONFINITE);
-    assert_int_equal(r[1].used, r[0].used); /* full size, because collectives sum it */
+    assert_int_equal(r[1].used, r[0].used);
     for (uint64_t j = 0; j < codec_header(&r[0]).body_bytes / 4; j++)
         body0[j] += ((float *)esp_payload_body(&r[1].payload))[j];
     for (int i = 0; i < 2; i++) {

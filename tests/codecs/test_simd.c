@@ -1,7 +1,7 @@
 /* test_simd.c checks that every instruction set gives the same bytes, for every codec and odd sizes, and that the
  * conversions and sums of half.h, norm.h and bits.h agree with plain references. */
 /* runs: slow asan-long */
-#define CONFORMANCE_OWN_CODECS /* the test chooses the codecs' instruction set */
+#define CONFORMANCE_OWN_CODECS
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include "codecs/common/bits.h"
@@ -147,7 +147,7 @@ TEST(norm_reference) {
         const float want = part[0];
         for (int l = 0; l <= esp_simd_best(); l++) {
             float sum[NORM_LANES] = {0};
-            const uint64_t half = n / 32 * 16; /* in two pieces */
+            const uint64_t half = n / 32 * 16;
             norm_l1_for(l)(sum, x, half);
             norm_l1_for(l)(sum, x + half, n - half);
             assert_int_equal(float_bits(norm_tree(sum)), float_bits(want));

@@ -208,8 +208,7 @@ TEST(corrupt_fields) {
     uint32_t inf = 0x7f800000u, zero32 = 0, two[2];
     uint16_t zero = 0, high = 65535;
     memcpy(two, (uint8_t *)r.payload.data.ptr + held, 8);
-    for (uint64_t at = 0; at < offsetof(esp_payload_header, reserved); at += 8)
-        expect_corrupt(&r, at, &huge, 8); /* every header field that the codec uses */
+    for (uint64_t at = 0; at < offsetof(esp_payload_header, reserved); at += 8) expect_corrupt(&r, at, &huge, 8);
     for (uint64_t d = 0; d < 3; d++)
         for (uint64_t *f = (uint64_t[]){h.aux - 1 + d, h.body_bytes - 1 + d, h.count - 1 + d}, i = 0; i < 3 && d != 1;
              i++)
@@ -221,7 +220,7 @@ TEST(corrupt_fields) {
     expect_corrupt(&r, held, &zero32, 4);                                    /* fewer indices than values */
     uint32_t fewer = two[1] - 1, more = (uint32_t)k + 1;
     expect_corrupt(&r, held + 4, &fewer, 4);
-    expect_corrupt(&r, held, &more, 4); /* would read beyond the payload */
+    expect_corrupt(&r, held, &more, 4);
     two[0]++, two[1]--;
     expect_corrupt(&r, held + 4, &inf, 4);
     expect_corrupt(&r, held, two, 8); /* the right sum, but beyond the last element */

@@ -43,7 +43,7 @@ int main(void) {
         must(esp_wait_all(ctx));
     }
     if (esp_rank(ctx) == 0) show("mean");
-    must(esp_strategy_set(ctx, "fp32")); /* adds the residual to the next gradient, on this thread */
+    must(esp_strategy_set(ctx, "fp32"));
     fill();
     must(esp_push(ctx, id, grad, cpu));
     must(esp_wait_all(ctx));

@@ -51,7 +51,6 @@ static void pair_close(void) {
     pair_table->stream_destroy(pair_device, pair_stream);
     pair_table->close(pair_device);
 }
-/* Waits for all enqueued work and returns its status. */
 static esp_status pair_wait(void) {
     void *event;
     assert_int_equal(pair_table->event_create(pair_device, &event), ESP_OK);
@@ -66,7 +65,6 @@ static void *pair_take(uint64_t bytes) {
     return p;
 }
 static void pair_give(void *p, uint64_t bytes) { pair_table->free_(pair_device, p, bytes, ESP_MEM_DEVICE); }
-/* Copies through pinned memory and waits. */
 static void pair_copy(void *to, const void *from, uint64_t bytes, int up) {
     void *pinned = NULL;
     if (!bytes) return;
@@ -136,7 +134,7 @@ static void pair_matrix_make(pair_part *p, const pair_codec *c, uint64_t count, 
         assert_int_equal(b.payload_bytes, d.payload_bytes);
         assert_int_equal(b.state_bytes, d.state_bytes);
         if (r == 0) p->cpu.bytes[TW_STATE] = b.state_bytes;
-        if (!b.payload_bytes) b.payload_bytes = ESP_PAYLOAD_HEADER; /* this tensor sends only a header here */
+        if (!b.payload_bytes) b.payload_bytes = ESP_PAYLOAD_HEADER;
         p->cpu.capacity[r] = p->cuda.capacity[r] = b.payload_bytes;
         p->cpu.payload[r] = calloc(1, b.payload_bytes + 1);
         p->cuda.payload[r] = pair_take(b.payload_bytes);
@@ -165,7 +163,6 @@ static void pair_part_free(pair_part *p) {
 }
 static void pair_up(pair_part *p, int which) { pair_copy(p->cuda.at[which], p->cpu.at[which], p->cpu.bytes[which], 1); }
 
-/* The arguments of a call for a list of tensors. */
 typedef struct pair_how {
     int feedback;
     float beta, gamma, scale;

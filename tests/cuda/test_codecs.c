@@ -49,7 +49,6 @@ static int quick(void) {
 #endif
     return getenv("TEST_ALL") == NULL;
 }
-/* The environment variable CODECS selects codecs. */
 static int left_out(size_t s) {
     const char *some = getenv("CODECS");
     return (some && !strstr(specs[s], some)) || (again(s) && quick());
@@ -302,9 +301,9 @@ TEST(damage) {
             const uint64_t bytes = p.body[last];
             if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
                 x[(round * 2 + (int)(cf_random() % 2)) % 40] ^= (unsigned char)(1u << cf_random() % 8);
-            else if (bytes > ESP_PAYLOAD_HEADER + 8 && round % 10 == 9) /* makes a number NaN */
+            else if (bytes > ESP_PAYLOAD_HEADER + 8 && round % 10 == 9)
                 memset(x + ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER - 4) / 4 * 4, 0xFF, 4);
-            else if (bytes > ESP_PAYLOAD_HEADER && round % 3 == 2) /* damages the padding */
+            else if (bytes > ESP_PAYLOAD_HEADER && round % 3 == 2)
                 x[bytes - 1 - cf_random() % 2] ^= (unsigned char)(1 + cf_random() % 255);
             else if (bytes > ESP_PAYLOAD_HEADER)
                 x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^=

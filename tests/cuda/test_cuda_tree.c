@@ -18,7 +18,7 @@ enum { CODECS = sizeof codecs / sizeof *codecs, SUMMED = sizeof summed / sizeof 
 typedef struct tree_job {
     int on_device;
     uint32_t n;
-    const char *codec[MOST]; /* all ranks write the same value */
+    const char *codec[MOST];
     float *out;              /* [rank][step][n][ELEMENTS] */
 } tree_job;
 typedef struct adding {

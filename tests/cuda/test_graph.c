@@ -18,7 +18,6 @@ typedef struct captured {
     esp_status status;
 } captured;
 
-/* Compresses with all exchanges of the codec and decompresses the result. */
 static void calls(void *arg) {
     captured *k = arg;
     const uint32_t rounds = k->c->cpu.traits.n_rounds;

@@ -18,7 +18,6 @@ typedef struct payloads {
     uint32_t n;
 } payloads;
 
-/* Keeps a copy of the last payload of a tensor. */
 static void keep(payloads *all, const pair_part *p, uint32_t last) {
     const uint64_t bytes = p->body[last];
     all->bytes[all->n] = bytes;
@@ -63,7 +62,6 @@ static esp_status decode(const pair_codec *c, pair_part *p, const pair_how *how,
     if (bytes) pair_give(scratch.ptr, bytes);
     return s ? s : later;
 }
-/* Decodes all kept payloads with both implementations, once to overwrite and once to add. */
 static void decode_all(const pair_codec *c, pair_part *p, const payloads *all) {
     pair_how how = {.n_reduced = 1, .n_payloads = all->n, .scale = 0.5f};
     for (how.mode = 0; how.mode < 2; how.mode++) {
@@ -89,7 +87,7 @@ static void overflow(payloads *all) {
  * payloads of one draw may follow each other, and empty ones may lie in between. */
 TEST(draws) {
     static const uint64_t sizes[] = {1, 5, 33, 1000, 1100, 9000};
-    pair_open("1", 5); /* so that threads have several numbers each */
+    pair_open("1", 5);
     for (size_t i = 0; i < CF_COUNT(sizes); i++) {
         pair_codec c;
         pair_part p, *list = &p;

@@ -72,7 +72,7 @@ TEST(memory) {
 #ifdef MEMORY_SANITIZER
     found("unwritten", twos, N, "use-of-uninitialized-value");
 #else
-    found("unwritten", twos, N, NULL); /* uninitialised memory has random contents */
+    found("unwritten", twos, N, NULL);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
     float want[N], ones[N];

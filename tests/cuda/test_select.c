@@ -123,7 +123,7 @@ static int spoil(unsigned char *body, uint64_t k, int map, int how) {
     case ONE_LESS: return held[1]--, 1;
     case HUGE: return held[0] = UINT32_MAX, 1;
     case FIRST_TWICE: return !map && (place[1] = place[0], 1);
-    case BEYOND: /* one element lies beyond the end */
+    case BEYOND:
         if (!map) return place[k - 1] = LEFT, 1;
         for (uint32_t w = end;; w--)
             if (word[w]) return word[w] &= word[w] - 1, word[end] |= 1u << 31, 1;

@@ -76,8 +76,8 @@ static inline void decode_close(void) {
 }
 
 /* ---- the case that an input selects ------------------------------------------------------------------------------ */
-enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };           /* how to make the payload */
-enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* kinds of calls */
+enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };
+enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS };
 enum {
     DECODE_SUM = 1,
     DECODE_FEEDBACK = 2,
@@ -187,7 +187,6 @@ static inline uint8_t *decode_bytes(uint64_t n) {
     return p;
 }
 
-/* A payload, in memory of its exact size. */
 typedef struct decode_payload {
     uint8_t *data;
     uint64_t bytes;
@@ -245,7 +244,7 @@ static inline guarded decode_hostile(const decode_case *c, const decode_payload 
 typedef struct decode_result {
     esp_status status;
     uint64_t used;
-    guarded out; /* decoded numbers, or a payload and the residual */
+    guarded out;
 } decode_result;
 
 enum { DECODE_FILL = 0x4d };
@@ -390,7 +389,6 @@ static inline decode_result decode_at(const decode_case *c, const decode_sizes *
             memcpy(&word, m.state + i, sizeof word);
             fuzz_check((word & 0x7f800000u) != 0x7f800000u, "NaN or Inf went into the codec's state");
         }
-    /* All output of a call is compared between SIMD levels. */
     r.out = guard_new(numbers + r.used + (c->op == DECODE_DECOMPRESS ? z->bound[0].state_bytes : 0), 0);
     memcpy(r.out.data, c->op == DECODE_DECOMPRESS || c->op == DECODE_HANDLE ? m.out.data : m.residual.data,
            (size_t)numbers);
@@ -423,7 +421,7 @@ static inline int fuzz_decode(const uint8_t *data, size_t size) {
         r[level] = decode_at(&c, &z, level, &real[before ? z.last - 1 : z.last], real);
     for (int level = 1; level < decode_levels; level++) {
         fuzz_check(r[level].status == r[0].status, "SIMD levels disagree on whether the payload is valid");
-        if (c.op == DECODE_LAST_ROUND) continue; /* numbers beyond the shared range are undefined */
+        if (c.op == DECODE_LAST_ROUND) continue;
         fuzz_check(r[level].out.bytes == r[0].out.bytes &&
                        !memcmp(r[level].out.data, r[0].out.data, (size_t)r[0].out.bytes),
                    "SIMD levels give different bits");

@@ -10,7 +10,6 @@
 static void fuzz_quiet(void *user, const char *text) { fuzz_check(*text != 0, "a warning without text"); }
 static const esp__files_log fuzz_log = {fuzz_quiet, NULL};
 
-/* Checks that a failed reader's error names the file. */
 static inline int fuzz_refused(esp_status s) {
     if (s != ESP_OK) fuzz_check(!strncmp(esp_last_error(NULL), "fuzz", 4), "an error that does not name the file");
     return s != ESP_OK;

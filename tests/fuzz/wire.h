@@ -13,7 +13,7 @@ enum { WIRE_RANKS = 3, WIRE_WAITS = 24, WIRE_MESSAGE = 9 };
 typedef struct wire {
     esp_ctx *ctx;
     esp__peers *p;
-    int far[WIRE_RANKS]; /* the remote ends of the connections */
+    int far[WIRE_RANKS];
     uint8_t out[WIRE_WAITS + 2];
     esp__waiter waiter;
     int lost, stragglers;
@@ -51,7 +51,6 @@ static void wire_open(wire *w, esp_ctx *ctx, int32_t rank) {
         w->p->conns[k].fd = pair[0];
         w->far[k] = pair[1];
     }
-    /* This rank waits for an allgather of all ranks. */
     w->waiter = (esp__waiter){NULL, 1, 0, WIRE_WAITS / WIRE_RANKS, WIRE_WAITS, w->out + 1, 0, -2, -2};
     memset(w->out, 0xee, sizeof w->out);
     w->p->waiters = &w->waiter;
@@ -101,7 +100,7 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
         const uint8_t body = data[5], n = data[6];
         size_t at = sizeof m, own = data[7] % 65;
         if (data[0] & 64) m.tag = data[0] & 32 ? UINT64_MAX : UINT32_MAX;
-        if (body & 128) { /* an allgather message has a list of members */
+        if (body & 128) {
             const int32_t members = (int8_t)n;
             memcpy(text + at, &members, 4), at += 4;
             for (int i = 0; i < (body & 7); i++) {

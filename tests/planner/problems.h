@@ -17,7 +17,6 @@ static int problem_plain; /* if 1, problem_random uses only plain sparse, sign a
 
 /* ---- problems as a user gives them ---- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
-/* Do not copy it, because it has pointers into itself. */
 typedef struct problem_input {
     esp_plan_model model;
     esp_plan_tensor tensors[PROBLEM_TENSORS];
@@ -50,7 +49,6 @@ static inline void problem_model(rng *r, problem_input *in, uint32_t n) {
     in->model.update_ns = 1000.0 * rng_below(r, 100);
 }
 
-/* Fills a curve with a constant launch time plus a time per element. */
 static inline esp_cost_curve problem_curve(rng *r, esp_cost_point *points) {
     double launch = 1e3 * (1 + rng_below(r, 400)), per_element = 0.05 + rng_unit(r);
     esp_cost_curve c = {points, 3, rng_below(r, 2)};
@@ -75,8 +73,7 @@ static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t
         if (!(in->system.devices >> d & 1u)) continue;
         k->compress[d] = problem_curve(r, in->points[c][d]);
         k->decompress[d] = problem_curve(r, in->points[c][2 + d]);
-        if (r->s >> 7 & 1u)
-            continue; /* an old bit of the random state, so that problems of known seeds stay as they are */
+        if (r->s >> 7 & 1u) continue; /* keeps the problems of old seeds as they are */
         memcpy(in->points[c][4 + d], in->points[c][2 + d], sizeof in->points[c][2 + d]);
         for (int i = 0; i < 3; i++) in->points[c][4 + d][i].ns *= 0.4;
         k->decompress_more[d] = (esp_cost_curve){in->points[c][4 + d], 3, k->decompress[d].log_size};
@@ -242,9 +239,8 @@ typedef struct problem_program {
 /* Returns a short random time, so that many ops end at the same time. A share `zeros` of the times is 0. */
 static inline uint64_t program_ns(rng *r, double zeros) { return rng_chance(r, zeros) ? 0 : 1 + rng_below(r, 7); }
 
-/* Makes an op that takes `ns`. It may leave its link or its core earlier. */
 static inline esp__op_time program_time(rng *r, const esp__problem *p, uint8_t lanes, uint64_t ns) {
-    const uint32_t least = p->core_ops != 0; /* 0 ns is not allowed if ops share cores */
+    const uint32_t least = p->core_ops != 0;
     esp__op_time time = {ns, lanes & ESP__CORE_LANES ? ns : 0, lanes & ESP__LINK_LANES ? ns : 0};
     if (rng_chance(r, 0.4) && time.core) time.core = least + rng_below(r, (uint32_t)time.core + 1 - least);
     if (rng_chance(r, 0.4) && time.link) time.link = least + rng_below(r, (uint32_t)time.link + 1 - least);
@@ -263,7 +259,7 @@ static inline uint8_t program_lanes(rng *r, const esp__problem *p, int shared_co
     const uint32_t n = p->core_ops ? 5 : 1;
     static const uint8_t one[] = {1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_INTRA,
                                   1u << ESP__LANE_INTER};
-    if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, n)]; /* a flat collective occupies both links */
+    if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, n)];
     uint8_t lanes = one[rng_below(r, 4)];
     if (lanes & ESP__LINK_LANES) return lanes | core[rng_below(r, n)];
     return shared_cores && lanes == one[1] ? (uint8_t)(one[0] | one[1]) : lanes;

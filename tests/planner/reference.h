@@ -10,20 +10,20 @@ typedef struct ref_op {
     uint32_t unit, index; /* a backward op has its tensor and index 0 */
     int backward, before; /* index of the op that must end first, or REF_NONE */
     uint8_t lanes;
-    uint64_t ns, core, link, ready, start, end; /* `core`, `link`: how long (ns) it occupies them */
+    uint64_t ns, core, link, ready, start, end; /* how long (ns) it occupies its core and its link */
     /* When the op became the next one on its links and began to wait for a core. */
     uint64_t since;
-    int turn; /* 1 once `since` is set */
+    int turn;
     int state;
-    uint32_t place; /* position in the given order of a link or core */
+    uint32_t place;
 } ref_op;
 typedef struct ref_program {
     ref_op *ops;
     int n, n_backward;
-    int *first; /* [units + 1] index of a unit's first op */
+    int *first;
     uint32_t n_units;
     uint64_t now, makespan;
-    int core_ops; /* if 1, ops that have their links wait for a core */
+    int core_ops;
 } ref_program;
 
 /* Lists the ops of a schedule: the backward ops of all tensors, then the ops of each tensor or group. */
@@ -113,8 +113,7 @@ static int ref_next(ref_program *r, uint8_t ordered_lanes) {
         head[l] = ordered_lanes >> l & 1u ? ref_head(r, l, 1) : links >> l & 1u ? ref_first(r, l) : REF_NONE;
     for (int i = 0; i < r->n; i++) {
         ref_op *o = &r->ops[i];
-        if (o->turn && o->since == r->now && o->lanes & links & ~ordered_lanes)
-            o->turn = 0; /* ops of 0 ns may make others ready at the same time */
+        if (o->turn && o->since == r->now && o->lanes & links & ~ordered_lanes) o->turn = 0;
         int turn = o->state == REF_READY && !o->turn;
         for (uint8_t l = 0; l < ESP__LANES; l++)
             turn &= !((o->lanes & (ordered_lanes | links)) >> l & 1u) || head[l] == i;
@@ -131,7 +130,6 @@ static int ref_next(ref_program *r, uint8_t ordered_lanes) {
     return next;
 }
 
-/* Ends the ops whose end time has come and marks their successors as ready. */
 static void ref_settle(ref_program *r) {
     for (int i = 0; i < r->n; i++)
         if (r->ops[i].state == REF_RUNNING && r->ops[i].end <= r->now) r->ops[i].state = REF_DONE;
@@ -168,8 +166,7 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
         if (soonest == UINT64_MAX) break;
         r->now = soonest;
     }
-    for (int i = 0; i < r->n; i++)
-        assert_int_equal(r->ops[i].state, REF_DONE); /* fails if the given order is impossible */
+    for (int i = 0; i < r->n; i++) assert_int_equal(r->ops[i].state, REF_DONE);
     return r->makespan;
 }
 

@@ -28,7 +28,6 @@ static esp_plan_report report_of(const esp_plan *plan) {
 static double iteration(const esp_plan *plan) { return report_of(plan).iteration_ns; }
 
 /* ---- the text ---- */
-/* Returns the text without its comments. */
 static char *bare(const char *text) {
     char *out = calloc(1, strlen(text) + 1), *at = out;
     for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
@@ -106,7 +105,7 @@ static uint32_t text_units(const problem_input *in, const esp__extent *units, ui
 TEST(test_units) {
     static problem_input in;
     static char text[65536];
-    problem_plain = 1; /* the options below suit only codecs without several exchanges */
+    problem_plain = 1; /* the options below need codecs without several exchanges */
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rng r = {seed};
         esp__extent units[4 * PROBLEM_TENSORS];
@@ -197,7 +196,7 @@ static void check_report(const problem_input *in, const esp_plan *plan) {
     }
     assert_int_equal(backward, in->model.n_tensors);
     assert_true(fabs(r.iteration_ns - (in->model.forward_ns + (double)end + in->model.update_ns)) < 0.5);
-    for (uint32_t t = 0; t < in->model.n_tensors; t++) { /* a tensor counts if any of its chunks is compressed */
+    for (uint32_t t = 0; t < in->model.n_tensors; t++) {
         int any = 0;
         for (uint32_t k = 0; k < n_units; k++)
             any |= t >= u[k].first && t < u[k].first + u[k].n_tensors && strcmp(u[k].codec, "none") != 0;
@@ -208,7 +207,6 @@ static void check_report(const problem_input *in, const esp_plan *plan) {
     assert_int_equal(r.n_units, n_units);
 }
 
-/* Checks that the chunks and groups cover every tensor once, in order. */
 static void check_units(const problem_input *in, const esp_plan *plan) {
     uint32_t n, tensor = 0;
     uint64_t begin = 0;
@@ -334,7 +332,7 @@ TEST(test_schemes) {
 TEST(test_bounds) {
     static problem_input in;
     static char text[65536];
-    problem_plain = 1; /* the options below suit only codecs without several exchanges */
+    problem_plain = 1; /* the options below need codecs without several exchanges */
     for (uint64_t seed = 300; seed < 300 + test_repeats(40); seed++) {
         esp__extent units[4 * PROBLEM_TENSORS];
         rng r = {seed};
@@ -413,8 +411,7 @@ static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[6
 
 enum { MODEL_TENSORS = 600 };
 TEST(test_models) {
-    static const char *const names[] = {"lstm",      "vgg16",     "ugatit",
-                                        "bert-base", "resnet101", "gpt2"}; /* the Espresso paper's models */
+    static const char *const names[] = {"lstm", "vgg16", "ugatit", "bert-base", "resnet101", "gpt2"};
     static const char *const folders[] = {"planner/models", "tests/planner/files/published"};
     static char tensor_names[MODEL_TENSORS][64];
     esp_plan_tensor tensors[MODEL_TENSORS];
@@ -427,7 +424,7 @@ TEST(test_models) {
             snprintf(path, sizeof path, "%s/%s.json", folders[f], names[i]);
             esp_plan_model model = {.name = names[i], .tensors = tensors};
             model.n_tensors = model_read(path, tensors, tensor_names, MODEL_TENSORS);
-            if (!model.n_tensors && f == 1) continue; /* a model lies in one of the two folders */
+            if (!model.n_tensors && f == 1) continue;
             if (!model.n_tensors) fail_msg("%s is not there", path);
             seen++;
             paper_open(&paper, (int)(i & 1), 8);

@@ -102,7 +102,6 @@ static esp_status any_bound(void *self, const esp_tensor *like, uint32_t round, 
     return like->rows ? ESP_OK : ESP_E_UNSUPPORTED;
 }
 
-/* Codecs that need several exchanges, codecs that need matrices, and tensors that are matrices. */
 TEST(test_rounds) {
     static const char *only[] = {"comp"};
     REFUSED(in.tensors[1].rows = 20, "tensor 'b': 20 rows and 0 cols are not its 2000 elements");
@@ -158,7 +157,7 @@ TEST(test_system) {
     REFUSED((in.points[1].size = 1000, in.system.flat.table[ESP_COLL_GATHER] = ((esp_cost_curve){in.points, 2, 0})),
             "gather");
     REFUSED((in.system.inter.bytes_per_us = 0), "inter");
-    input in; /* an argument may be NULL if the call does not use it */
+    input in;
     esp_plan *plan;
     input_open(&in);
     in.system.machines = 1, in.system.inter.bytes_per_us = 0;
@@ -236,7 +235,7 @@ TEST(test_strategy) {
              in.strategy = HEAD "tensor a 1000 none intra.reduce_scatter > inter.allreduce > intra.allgather\n" B C),
             "strategy:2");
     REFUSED(in.strategy = HEAD A B C "nonsense\n", "strategy:5");
-    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3"); /* the option's text is cut off */
+    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3");
 }
 
 TEST(test_strategy_units) {
@@ -315,7 +314,7 @@ TEST(test_extremes) {
     }
 }
 
-/* Unusual names do not break the strategy's text. */
+/* Long names and special characters in names do not break the strategy's text. */
 TEST(test_names) {
     input in;
     esp_plan *plan, *again;

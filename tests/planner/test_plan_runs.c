@@ -10,7 +10,7 @@ typedef struct runner {
     const char *text;
     const esp_plan_unit *units;
     uint32_t n_units;
-    float *result[RANKS_MAX]; /* per rank, the elements of all its tensors */
+    float *result[RANKS_MAX];
     uint64_t elements;
     atomic_int failures;
 } runner;
@@ -51,7 +51,6 @@ static void body(esp_ctx *ctx, void *user) {
     }
 }
 
-/* Checks that tensors and groups without a codec have the exact mean. */
 static void check_exact(const runner *r, uint32_t ranks) {
     uint64_t start[PROBLEM_TENSORS + 1] = {0};
     for (uint32_t t = 0; t < r->in->model.n_tensors; t++) start[t + 1] = start[t] + r->in->tensors[t].elements;

@@ -14,7 +14,7 @@ typedef struct tree {
     int matrix;
     char (*kept)[ESP__TEXT_MAX];
     uint32_t n_kept;
-    int32_t machines, local; /* the job has machines * local ranks */
+    int32_t machines, local;
     atomic_int compared, wrong;
 } tree;
 
@@ -24,7 +24,6 @@ static int add_option(void *user, const esp__option *o) {
     return t->n == OPTIONS_MAX;
 }
 
-/* The planner's view of the problem. */
 typedef struct side {
     esp__arena arena;
     jmp_buf no_memory;
@@ -67,7 +66,6 @@ static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-/* Returns the size of the payload that an op handles, as the codec states it. */
 static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, const esp__shape *shape, uint32_t round) {
     const esp_plan_codec *c = &p->codecs[0];
     uint64_t n = shape->size[r->cut];
@@ -128,8 +126,7 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
     uint64_t n = p->size[r->level], have = r->compressed ? power(p, r->slots) : size[r->cut], want = have;
     if (r->coll == ESP_COLL_BROADCAST && r->compressed) want = power(p, r->slots_after);
     if (r->coll == ESP_COLL_ALLGATHER || (r->coll == ESP_COLL_GATHER && r->compressed)) want = have * n;
-    if (r->coll == ESP_COLL_ALLGATHER && !r->compressed)
-        want = size[r->parts]; /* the last part may be smaller, so this is not n * part */
+    if (r->coll == ESP_COLL_ALLGATHER && !r->compressed) want = size[r->parts];
     return op->collective.coll.count * (op->collective.coll.width > 1 ? op->collective.coll.width : 1) == want;
 }
 
@@ -187,7 +184,7 @@ static void body(esp_ctx *ctx, void *user) {
     if (esp_rank(ctx)) return;
     side planner;
     side_open(&planner, t, ctx);
-    uint32_t first = 0; /* ops of one tensor are neighbours */
+    uint32_t first = 0;
     esp__program part = ctx->active.program;
     esp_ctx view = *ctx;
     for (uint32_t i = 0; i < t->n; i++) {
@@ -284,8 +281,8 @@ static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t 
 TEST(test_powersgd) {
     run_rounds("powersgd:rank=4", 1, 2, 2, 12);
     run_rounds("powersgd:rank=4", 1, 3, 2, 12);
-    run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12); /* vectors are sent uncompressed in one exchange */
-    run_rounds("powersgd:rank=17", 1, 1, 4, 4);            /* rank 17 saves nothing: sent uncompressed */
+    run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12);
+    run_rounds("powersgd:rank=17", 1, 1, 4, 4);
 }
 
 TEST(test_int8_shared) {

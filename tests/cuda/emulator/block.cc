@@ -38,7 +38,7 @@ typedef struct fiber {
     int state, kind, line;
     const char *file;
     uint3 index;
-    int vote; /* the thread's vote at a barrier, later the result */
+    int vote;
     unsigned mask, by, width;
     uint64_t value;
 } fiber;

@@ -126,8 +126,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
 
 /* ---- for tests --------------------------------------------------------------------------------------------------- */
 typedef struct cuda_host_counts {
-    uint64_t launches, fills, copies; /* numbers of enqueued operations */
-    uint64_t read, written;           /* bytes that kernels moved */
+    uint64_t launches, fills, copies;
+    uint64_t read, written;
 } cuda_host_counts;
 extern "C" cuda_host_counts cuda_host_counted(int reset);
 extern "C" void cuda_host_seed(uint64_t seed);

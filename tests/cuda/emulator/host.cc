@@ -88,7 +88,7 @@ typedef struct block {
     int pinned;
 } block;
 static std::vector<block> blocks;
-static int capturing; /* number of streams that are captured */
+static int capturing;
 
 static cudaError_t take(void **p, size_t bytes, int pinned) {
     locked l;
@@ -104,7 +104,7 @@ static cudaError_t give(void *p, int pinned) {
     locked l;
     if (!p) return cudaSuccess;
     while (cuda_host_work()) {
-    } /* waits for the device, as CUDA does */
+    }
     for (size_t i = 0; i < blocks.size(); i++)
         if (blocks[i].p == p && blocks[i].pinned == pinned) {
             ASAN_UNPOISON_MEMORY_REGION(p, blocks[i].bytes);
@@ -118,7 +118,6 @@ cudaError_t cudaMalloc(void **p, size_t bytes) { return take(p, bytes, 0); }
 cudaError_t cudaFree(void *p) { return give(p, 0); }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return take(p, bytes, 1); }
 cudaError_t cudaFreeHost(void *p) { return give(p, 1); }
-/* Makes device memory accessible, which it is only while the device works. */
 static void open_memory(int opened) {
     for (const block &b : blocks) {
         if (b.pinned) continue;
@@ -142,8 +141,8 @@ struct cuda_host_event {
     int device, times;
 };
 typedef struct item {
-    std::function<void()> run;    /* a kernel, unless this is an event's work */
-    cuda_host_event *mark, *wait; /* an event that this signals or waits for, the `number`th time */
+    std::function<void()> run;
+    cuda_host_event *mark, *wait; /* an event to signal, or to wait for the `number`th time */
     uint64_t number;
 } item;
 struct cuda_host_graph {
@@ -214,7 +213,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     return *least = 0, *greatest = -5, cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { return *priority = s->priority, cudaSuccess; }
-/* Runs enqueued work until the condition holds. */
 template <typename F> static cudaError_t until(F holds) {
     while (!holds()) {
         if (cuda_host_work()) continue;

@@ -7,6 +7,5 @@ uint32_t cuda_host_random(uint32_t below);
 /* Runs the first enqueued work of some stream if it can run, and then returns 1. The caller holds the lock. */
 int cuda_host_work(void);
 void cuda_host_run(dim3 grid, dim3 block, const std::function<void()> &kernel);
-/* Marks bytes as uninitialised for the memory sanitizer. */
 void cuda_host_unwritten(void *p, size_t bytes);
 #endif

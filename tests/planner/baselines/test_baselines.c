@@ -22,7 +22,6 @@ TEST(table) {
     assert_null(esp__scheme_find("espresso+")); /* "espresso+" names the planner's search instead */
 }
 
-/* The options that each strategy gives one large tensor, with links of two levels and of one. */
 TEST(options) {
     static const struct {
         const char *scheme, *tree, *flat, *one_machine;
@@ -82,10 +81,10 @@ TEST(ddp_buckets) {
     static const uint32_t first[] = {0, 2, 5, 6}, n[] = {2, 3, 1, 2};
     simple_problem(&g, 2, 4);
     add_tensor(&g, 600 * kib, 10);
-    add_tensor(&g, 600 * kib, 10); /* fills the first bucket, 1 MiB */
+    add_tensor(&g, 600 * kib, 10);
     add_tensor(&g, 20 * mib, 10);
     add_tensor(&g, 4 * mib, 10);
-    add_tensor(&g, 1 * mib, 10); /* a bucket of exactly 25 MiB is full */
+    add_tensor(&g, 1 * mib, 10);
     add_tensor(&g, 100 * mib, 10);
     add_tensor(&g, 1, 10);
     add_tensor(&g, 2, 10);
@@ -97,7 +96,7 @@ TEST(ddp_buckets) {
         assert_int_equal(d.units[u].first, first[u]);
         assert_int_equal(d.units[u].n, n[u]);
     }
-    esp__schedule half = make_schedule(&g, "fp16"); /* fp16 has the same buckets */
+    esp__schedule half = make_schedule(&g, "fp16");
     assert_int_equal(half.n_units, 4);
     assert_memory_equal(half.units, d.units, 4 * sizeof *d.units);
     close_problem(&g);
@@ -117,7 +116,7 @@ TEST(keeps) {
         for (uint32_t u = 0; u < d.n_units; u++)
             if (d.units[u].first == 2 || d.units[u].first == 3) assert_int_equal(d.paths[u]->codec, ESP__NO_CODEC);
     }
-    esp__schedule d = make_schedule(&g, "ddp"); /* buckets end at 1 MiB and where `keep` changes */
+    esp__schedule d = make_schedule(&g, "ddp");
     assert_int_equal(d.n_units, 3);
     assert_int_equal(d.units[1].first, 2);
     assert_int_equal(d.units[1].n, 2);
@@ -171,7 +170,7 @@ TEST(hipress_cuts) {
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "hipress"), whole = make_schedule(&g, "fp32");
     check_schedule(&g, &d);
-    assert_int_equal(d.n_units, 4); /* at most one chunk per machine */
+    assert_int_equal(d.n_units, 4);
     assert_true(d.makespan < whole.makespan);
     close_problem(&g);
 }
@@ -179,7 +178,7 @@ TEST(hipress_cuts) {
 /* If each call takes long and payloads are small, one group is fastest. If times grow with size and backward is long,
  * several groups are faster, because early ones are compressed while backward runs. */
 TEST(mergecomp_groups) {
-    static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns per element */
+    static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}};
     for (int by_size = 0; by_size < 2; by_size++) {
         static opened_problem g;
         simple_problem(&g, 4, 4);

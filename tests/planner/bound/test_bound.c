@@ -34,7 +34,7 @@ static int by_total(const void *a, const void *b) {
 static void small_path(rng *r, uint32_t unit_time, esp__plan_op *ops, esp__path *path) {
     static const uint8_t lanes[] = {
         1, 2, 4, 8, 5, 10, 12, 3, 1u << ESP__LANE_PROGRESS | 4, 1u << ESP__LANE_PROGRESS | 12};
-    static const esp__problem plain; /* problem settings by which times may be 0 */
+    static const esp__problem plain;
     path->ops = ops;
     path->n = rng_chance(r, 0.05) ? 0 : 1 + rng_below(r, SMALL_OPS);
     for (uint32_t k = 0; k < path->n; k++) {
@@ -54,7 +54,7 @@ static void small_random(uint64_t seed, small *s) {
     p->n_levels = 2, p->n_lanes = ESP__LANES, p->core_ops = 1;
     s->model.tensors = s->tensors;
     s->n_units = n;
-    for (uint32_t u = 0; u < n; u++) { /* some are chunks of one tensor, some groups of two */
+    for (uint32_t u = 0; u < n; u++) {
         uint32_t t = (uint32_t)p->n_tensors, chunk = u && s->units[u - 1].n == 1 && rng_chance(&r, 0.2);
         esp__extent unit = {chunk ? t - 1 : t, 1, 0, u + 1};
         if (!chunk && t + n - u < SMALL_UNITS && rng_chance(&r, 0.2)) unit.n = 2;
@@ -100,7 +100,7 @@ TEST(test_small) {
         if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += b.ns * 100 >= best * 99;
         esp__arena_free(&s.arena);
     }
-    assert_true(tight >= n / 2); /* a lower bound would be useless */
+    assert_true(tight >= n / 2);
     print_message("%u small problems: mean gap %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
 }
 
@@ -162,7 +162,7 @@ TEST(test_plans) {
             else
                 esp__schedule_tensors(p, &d);
             esp__bound_units(p, d.units, d.n_units, &b);
-            p->width = k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT; /* includes options that the bound does not consider */
+            p->width = k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT;
             uint64_t t = some_plan(&r, p, &d);
             p->width = ESP__WIDTH_ENDS;
             if (b.ns > t || any > t)
@@ -184,7 +184,7 @@ TEST(test_strategies) {
     for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
         esp__schedule whole = {0};
         esp__bound b;
-        if (seed % 3 == 0) continue; /* these strategies compress even where the configuration forbids it */
+        if (seed % 3 == 0) continue;
         assert_true(open_random(seed, 24, 0, &o));
         esp__problem *p = &o.problem;
         esp__schedule_tensors(p, &whole);
@@ -193,7 +193,7 @@ TEST(test_strategies) {
         p->bound = &b;
         for (const esp__scheme *scheme = esp__schemes(); scheme->name; scheme++) {
             esp__schedule d = {0};
-            if (!strcmp(scheme->name, "fp16")) continue; /* strategy fp16 brings its own codec */
+            if (!strcmp(scheme->name, "fp16")) continue;
             scheme->make(p, &d);
             int as_given = d.n_units == whole.n_units && !memcmp(d.units, whole.units, d.n_units * sizeof *d.units);
             if (d.makespan < any || (as_given && d.makespan < b.ns))
@@ -232,7 +232,7 @@ TEST(test_optimum) {
         esp__arena_free(&o.arena);
     }
     print_message("%u problems: mean gap to the optimum %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
-    assert_true(n >= test_repeats(120) && tight >= n / 2); /* a lower bound would be useless */
+    assert_true(n >= test_repeats(120) && tight >= n / 2);
 }
 
 /* The lower bound for any chunks and groups assumes least times per element. Every option takes at least one of
@@ -257,8 +257,7 @@ TEST(test_rates) {
             uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
             esp__extent unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
             const uint64_t cols = o.in.tensors[0].cols;
-            if (cols && k % 2 && unit.elements >= cols)
-                unit.elements -= unit.elements % cols; /* whole rows of the matrix */
+            if (cols && k % 2 && unit.elements >= cols) unit.elements -= unit.elements % cols;
             const esp__candidates *m = esp__candidates_get(p, &unit);
             for (uint32_t x = 0; x < m->n; x++) {
                 uint32_t i = 0;

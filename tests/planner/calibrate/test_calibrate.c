@@ -42,7 +42,7 @@ static void calibration(esp_ctx *ctx, void *user) {
     CHECK(s->cores >= 1 && s->pack_bytes_per_us > 0.0);
     CHECK(esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
     for (uint8_t level = 0; level < 3; level++)
-        for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2) /* sizes in falling order give the same points */
+        for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2)
             CHECK(!esp__calibration_link(ctx, s, level, ESP_COLL_ALLREDUCE, bytes, 3));
     CHECK(!esp__calibration_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4096, 3));
     CHECK(esp__calibration_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4 << 20, 3) == ESP_E_ARG);
@@ -90,7 +90,7 @@ static void calibration(esp_ctx *ctx, void *user) {
     CHECK(shared_hash[0] == h);
     if (esp_rank(ctx) == 0) plan(s);
     esp__calibration_close(ctx, s);
-    esp__calibration_close(ctx, s); /* closing twice is allowed */
+    esp__calibration_close(ctx, s);
 }
 
 TEST(test_survey) { RUN_RANKS(.size = 4, .per_machine = 2, .body = calibration, .config.progress = "threads"); }
@@ -168,8 +168,7 @@ TEST(test_points) {
     esp__calibration_observe(c, 1000, 700, 90, 0.1);
     esp__calibration_observe(c, 1000, 600, 10, 0.2);
     assert_true(fabs(c->at[0].ns - 600) < 1e-3 && fabs(c->core[0].ns - 50) < 1e-3 && fabs(c->spread[0] - 0.2) < 1e-6);
-    for (int i = 0; i < 20; i++)
-        esp__calibration_observe(c, 1000, i % 2 ? 900 : 1e9, 400, 0.1); /* only the last nine observations count */
+    for (int i = 0; i < 20; i++) esp__calibration_observe(c, 1000, i % 2 ? 900 : 1e9, 400, 0.1);
     assert_true(c->n == 1 && c->at[0].ns >= 900 && fabs(c->core[0].ns - 400) < 1e-3 && c->n_probed == 23);
     for (int i = 0; i < 9; i++) esp__calibration_observe(c, 1030, 1.03 * (900 + i), 1.03 * 400, -1.0);
     assert_true(c->n == 1 && c->n_probed == 23 && fabs(c->at[0].ns - 904) < 1e-2);
@@ -207,12 +206,12 @@ TEST(test_longer) {
     esp__calibration_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
     assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
-    op.collective.coll.op = ESP_COLL_REDUCE_SCATTER; /* if no size was measured, the step's time is kept */
+    op.collective.coll.op = ESP_COLL_REDUCE_SCATTER;
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && !c->n_probed);
     assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
-    op.collective.coll.op = ESP_COLL_BROADCAST; /* not kept, because a rank may leave a broadcast early */
+    op.collective.coll.op = ESP_COLL_BROADCAST; /* a rank may leave a broadcast early, so its time is not kept */
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }

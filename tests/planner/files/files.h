@@ -17,7 +17,7 @@ static inline char *slurp(const char *path, size_t *len) {
     return text;
 }
 
-/* Returns a copy of `text` with the first `from` replaced by `to`; the caller frees it. */
+/* Returns a copy of `text` with the first `from` replaced by `to`. The caller frees it. */
 static inline char *replaced(const char *text, const char *from, const char *to) {
     const char *found = strstr(text, from);
     assert_non_null(found);

@@ -80,7 +80,7 @@ TEST(test_published_gpu_times) {
             near(us(both[d], 3.0 * 1048576), 3 * want, 1e-12);
             near(us(both[d], 1048577), want * 1048577 / 1048576, 1e-12);
         }
-        assert_int_equal(k->caps, 0); /* the paper does not sum payloads without decoding them */
+        assert_int_equal(k->caps, 0);
         assert_string_equal(k->spec, v100[i].spec);
         assert_int_equal(esp__check_codec(k, 0), ESP_OK);
     }
@@ -94,12 +94,11 @@ TEST(test_published_cpu_times) {
     assert_true(to->log_size && from->log_size);
     assert_true(us(to, 100) == 13 && us(to, 1024) == 13 && us(from, 1024) == 4);
     assert_true(us(to, 1048576) == 2312 && us(from, 1048576) == 211);
-    near(us(to, sqrt(2.0) * 1048576), (2312 + 4547) / 2.0, 1e-12); /* half way between two sizes in log(size) */
+    near(us(to, sqrt(2.0) * 1048576), (2312 + 4547) / 2.0, 1e-12);
     assert_true(us(to, 67108864) == 134170 && us(from, 67108864) == 38245);
     near(us(to, 2.0 * 67108864), 2 * 134170.0, 1e-12);
     k = costs_of("randomk:ratio=0.01", "paper-pcie", &c);
-    assert_true(us(&k->compress[0], 16384) == 72 &&
-                us(&k->compress[0], 32768) == 64); /* the published times fall here */
+    assert_true(us(&k->compress[0], 16384) == 72 && us(&k->compress[0], 32768) == 64);
 }
 
 TEST(test_published_payloads) {
@@ -108,12 +107,12 @@ TEST(test_published_payloads) {
     costs_of("randomk:ratio=0.01", "paper-nvlink", &randomk);
     costs_of("efsignsgd", "paper-nvlink", &sign);
     for (uint64_t e = 1; e < 40000000; e += e < 5000 ? 1 : e / 7) {
-        const double k = (double)((e + 99) / 100); /* ceil(0.01 e) in whole numbers */
+        const double k = (double)((e + 99) / 100);
         assert_true(esp__payload_bytes(&dgc.codec, e) == 8 * k);
         assert_true(esp__payload_bytes(&randomk.codec, e) == 4 * k);
         assert_true(esp__payload_bytes(&sign.codec, e) == (double)((e + 7) / 8 + 4));
     }
-    costs_of("dgc:ratio=0.001", "paper-nvlink", &dgc); /* another ratio changes the payload, not the times */
+    costs_of("dgc:ratio=0.001", "paper-nvlink", &dgc);
     assert_true(esp__payload_bytes(&dgc.codec, 1000000) == 8000);
     assert_true(us(&dgc.codec.compress[1], 1) == 356 && us(&dgc.codec.compress[0], 1048576) == 2312);
 }
@@ -147,7 +146,7 @@ TEST(test_faster_memory_moves_the_knee) {
     const double knee = 1048576 * 3350.0 / 900.0;
     assert_true(us(&k->compress[ESP_ON_GPU], 1) == 356 && us(&k->decompress[ESP_ON_GPU], 3e6) == 34);
     near(us(&k->compress[ESP_ON_GPU], 10 * knee), 3560, 1e-12);
-    k = costs_of("fp16", "cloud-h100", &c); /* a launch of 10 us, and 6 bytes per element */
+    k = costs_of("fp16", "cloud-h100", &c);
     near(us(&k->compress[ESP_ON_GPU], 1e6), 10 + 6e6 / (3350e3 * 8 / 9), 1e-9);
     assert_int_equal(k->caps, ESP_CODEC_REDUCIBLE);
     k = costs_of("randomk:ratio=0.1", "commodity-10g", &c);
@@ -170,7 +169,7 @@ TEST(test_estimates_are_the_codecs_models) {
         assert_true(!(one.codec.caps & ESP_CODEC_REDUCIBLE) == !(c->traits.caps & ESP_CODEC_REDUCIBLE));
         assert_int_equal(one.codec.lossy, (c->model.flags & ESP_MODEL_LOSSY) != 0);
         assert_true(one.codec.error == c->model.error && one.codec.error >= 0);
-        const esp_codec_time *t = c->model.times; /* two points, between which time is linear */
+        const esp_codec_time *t = c->model.times;
         assert_int_equal(c->model.n_times, 2);
         const double slope[] = {(t[1].compress_ns - t[0].compress_ns) / (t[1].elements - t[0].elements),
                                 (t[1].decompress_ns - t[0].decompress_ns) / (t[1].elements - t[0].elements)};

@@ -97,7 +97,7 @@ TEST(test_some_parts) {
     assert_true(!f.has_system && !f.has_model && !f.n_codecs);
     esp__costs_free(&f);
     assert_int_equal(esp__costs_write(path, &one), ESP_OK);
-    assert_int_equal(esp__model_read(path, &m, NULL), ESP_OK); /* the model is read from inside the costs file */
+    assert_int_equal(esp__model_read(path, &m, NULL), ESP_OK);
     assert_true(m.model.n_tensors > 0);
     esp__model_free(&m);
     assert_int_equal(esp__system_read(path, &y, NULL), ESP_E_ARG);

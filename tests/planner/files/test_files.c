@@ -25,7 +25,7 @@ TEST(reads_a_model) {
     assert_true(f.model.tensors[0].rows == 3 && f.model.tensors[0].cols == 1);
     assert_true(!f.model.tensors[1].rows && !f.model.tensors[1].cols);
     esp__model_free(&f);
-    esp__model_free(&f); /* freeing twice is allowed */
+    esp__model_free(&f);
 }
 
 /* A model that was measured on a busy machine is accepted with a warning. */
@@ -231,7 +231,7 @@ TEST(files_are_written_whole_or_not) {
     snprintf(path, sizeof path, "%s/m.json", dir);
     snprintf(link, sizeof link, "%s/link.json", dir);
     assert_int_equal(esp__model_read(full[MODEL], &f, NULL), ESP_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(model_write(path, &f), ESP_OK); /* the second time over itself */
+    for (int i = 0; i < 2; i++) assert_int_equal(model_write(path, &f), ESP_OK);
     assert_int_equal(test_count_files(dir, ""), 1);
     assert_int_equal(symlink("m.json", link), 0);
     assert_int_equal(model_write(link, &f), ESP_OK);
@@ -325,5 +325,5 @@ TEST(any_input_is_survived) {
         free(seed);
         free(text);
     }
-    assert_in_range(accepted, 100, 10000); /* otherwise the changes would test nothing */
+    assert_in_range(accepted, 100, 10000);
 }

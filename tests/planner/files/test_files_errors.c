@@ -134,10 +134,10 @@ TEST(monsters_are_refused) {
         assert_int_equal(parse(k, "f", text, n, NULL), ESP_E_ARG);
         memset(text, 'x', n);
         memcpy(text, "{\"espresso\":1,\"", 16);
-        memcpy(text + n - 4, "\":1}", 4); /* a key of a million letters */
+        memcpy(text + n - 4, "\":1}", 4);
         assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
         assert_true(strlen(esp_last_error(NULL)) < 400);
-        memset(text + 16, 0x1b, 64); /* escape characters, which would control a terminal that prints the error */
+        memset(text + 16, 0x1b, 64); /* a terminal that prints the error would obey them */
         assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
         assert_null(strchr(esp_last_error(NULL), 0x1b));
     }

@@ -130,7 +130,6 @@ TEST(test_generator_makes_these_files) {
     if (system("command -v python3 >/dev/null 2>&1") != 0)
         test_skip("python3 is not there: the generator of models is not run");
     assert_int_equal(system("python3 planner/models/generate.py --check"), 0);
-    /* It fails if a file differs, here because of another batch size. */
     assert_int_not_equal(system("python3 planner/models/generate.py --check --batch 3 lstm >/dev/null"), 0);
     assert_int_not_equal(system("python3 planner/models/generate.py nosuch 2>/dev/null"), 0);
 }

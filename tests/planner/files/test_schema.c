@@ -119,7 +119,7 @@ static int is_required(const walk *w, json_t *s, const char *key, int top) {
     json_array_foreach(required, i, name) if (!strcmp(json_string_value(name), key)) return 1;
     for (i = 0; top && required_here[w->kind][i]; i++)
         if (!strcmp(required_here[w->kind][i], key)) return 1;
-    json_object_foreach(json_object_get(s, "dependentRequired"), name_of, list) /* the example has all keys */
+    json_object_foreach(json_object_get(s, "dependentRequired"), name_of, list)
         json_array_foreach(list, i, name) if (!strcmp(json_string_value(name), key)) return 1;
     return 0;
 }
@@ -146,7 +146,7 @@ static void check_object(walk *w, json_t *object, json_t *s) {
             if (json_object_get(child, "properties")) check_object(w, value, child);
             if (items && json_object_get(resolved(w, items), "properties"))
                 check_object(w, json_array_get(value, 0), resolved(w, items));
-        } else if (w->kind != SYSTEM || !strstr(w->path, "tables.")) { /* other links have no table in the example */
+        } else if (w->kind != SYSTEM || !strstr(w->path, "tables.")) {
             print_error("%s: %s is missing in the example\n", full[w->kind], w->path);
             w->wrong++;
         }
@@ -173,11 +173,10 @@ TEST(schemas_have_the_readers_keys) {
         int kind;
         const char *def;
         const char *const *keys;
-    } rows[] = {{MODEL, NULL, files_model_keys},     {MODEL, "tensor", files_tensor_keys},
-                {GC, NULL, files_gc_keys},           {GC, "device", files_device_keys},
-                {SYSTEM, NULL, files_system_keys},   {SYSTEM, "link", files_link_keys},
-                {SYSTEM, "tables", files_coll_keys}, {SYSTEM, "table", files_table_keys},
-                {KINDS, NULL, files_costs_keys}}; /* a costs file contains the other kinds of files */
+    } rows[] = {
+        {MODEL, NULL, files_model_keys},     {MODEL, "tensor", files_tensor_keys}, {GC, NULL, files_gc_keys},
+        {GC, "device", files_device_keys},   {SYSTEM, NULL, files_system_keys},    {SYSTEM, "link", files_link_keys},
+        {SYSTEM, "tables", files_coll_keys}, {SYSTEM, "table", files_table_keys},  {KINDS, NULL, files_costs_keys}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *schema = load(schemas[rows[i].kind]), *s = schema;
         size_t n = 0;

@@ -112,7 +112,7 @@ TEST(all_take_the_same) {
     size_t m = (size_t)snprintf(order, sizeof order, "order");
     for (int i = 0; i < 1000; i++) {
         n += (size_t)snprintf(many + n, sizeof many - n, "chunk 1" FLAT);
-        m += (size_t)snprintf(order + m, sizeof order - m, " %d:0", i); /* one line of over 5000 bytes */
+        m += (size_t)snprintf(order + m, sizeof order - m, " %d:0", i);
     }
     snprintf(many + n, sizeof many - n, B C "%s 1000:0 1001:0\n", order);
     const char *const texts[] = {
@@ -153,7 +153,6 @@ TEST(models_differ_alike) {
     }
 }
 
-/* Reads a text without comparing it to a model. */
 static esp_status read_alone(const char *text) {
     const esp__strategy_lines none = {.user = NULL};
     char *words = strdup(text);

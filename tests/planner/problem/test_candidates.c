@@ -88,7 +88,7 @@ TEST(test_constraints) {
     c.n_forbid = 0, c.only = gather, c.n_only = 1;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, "inter.gather", NULL));
     c.only = two, c.n_only = 2;
-    assert_int_equal(paper_count(GPU, 8, &c), 3); /* the second option's broadcast is compressed or not */
+    assert_int_equal(paper_count(GPU, 8, &c), 3);
     c.only = all, c.n_only = 1;
     assert_true(paper_count(GPU, 8, &c) > 3);
     c.n_only = 0;
@@ -300,7 +300,6 @@ static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t wid
                  (unsigned long long)seed, s.left_out, s.n, candidates->n, width);
 }
 
-/* Uses the Espresso paper's machines and its three codecs, and sizes from a bias to an embedding. */
 TEST(test_paper_candidates) {
     enum { SIZES = 6 };
     static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, .keep = NULL},       {"b", 64, 0, .keep = NULL},

@@ -8,7 +8,7 @@
 enum { EXACT_UNITS = 12, EXACT_JOBS = EXACT_UNITS + 1 };
 /* A job is the list of ops of a tensor or group. Job 0 is the backward pass. */
 typedef struct exact_job {
-    const esp__path *path;   /* NULL for backward */
+    const esp__path *path;
     uint32_t n, next, after; /* after: number of backward ops that must precede the job */
     uint64_t ready, left;    /* ready: when the next op is ready; left: summed time of the ops left */
 } exact_job;
@@ -18,11 +18,11 @@ typedef struct exact {
     const esp__candidates *candidate_sets[EXACT_UNITS];
     const esp__path *paths[EXACT_UNITS], *best_paths[EXACT_UNITS];
     uint32_t n;
-    uint64_t best;              /* time of the best known plan */
-    uint64_t nodes, node_limit; /* node_limit 0 means no limit */
+    uint64_t best;
+    uint64_t nodes, node_limit;
     exact_job jobs[EXACT_JOBS];
     uint64_t free_at[ESP__LANES], left[ESP__LANES];
-    uint64_t end; /* end time of the last op placed so far */
+    uint64_t end;
     int gave_up;
     int ready_order; /* try only the order in which ops become ready */
     esp__schedule *schedule;
@@ -39,7 +39,6 @@ static inline uint64_t exact_ns(const exact *e, const exact_job *j) {
 static inline uint64_t exact_kept(const exact *e, const exact_job *j, uint32_t lane) {
     return j->path ? esp__kept(&j->path->ops[j->next].time, lane) : e->p->compute[j->next];
 }
-/* Returns 1 and sets *start if the job's next op may start. */
 static inline int exact_start(const exact *e, const exact_job *j, uint64_t *start) {
     if (j->next == j->n || e->jobs[0].next < j->after) return 0;
     *start = j->ready;
@@ -78,7 +77,7 @@ static inline void exact_orders(exact *e) {
         uint64_t end = start[i] + exact_ns(e, &e->jobs[i]);
         if (end < soonest) soonest = end;
     }
-    if (!any) { /* exact_hopeless has checked that this is better */
+    if (!any) {
         e->best = e->end;
         memcpy((void *)e->best_paths, (const void *)e->paths, sizeof e->paths);
         return;
@@ -107,7 +106,6 @@ static inline void exact_orders(exact *e) {
     }
 }
 
-/* Tries all orders of the ops of the chosen options. */
 static inline void exact_paths_done(exact *e) {
     if (e->ready_order) {
         memcpy((void *)e->schedule->paths, (const void *)e->paths, e->n * sizeof *e->paths);

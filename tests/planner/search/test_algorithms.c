@@ -51,7 +51,7 @@ TEST(rerun_is_generate) {
 
 TEST(order_by_size) {
     static opened_problem g;
-    static const uint32_t want[] = {3, 1, 4, 2, 0}; /* largest first, equal ones in reverse backward order */
+    static const uint32_t want[] = {3, 1, 4, 2, 0};
     simple_problem(&g, 2, 2);
     add_tensor(&g, 10, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1);
     assert_int_equal(open_problem(&g, 0), ESP_OK);
@@ -271,7 +271,7 @@ TEST(constraints) {
             close_problem(&g);
         }
     print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
-    assert_true(on_cpu && chunks && groups && limited > 40); /* each case must have occurred */
+    assert_true(on_cpu && chunks && groups && limited > 40);
 }
 
 TEST(deterministic) {

@@ -128,7 +128,7 @@ TEST(test_optimum) {
     }
     print_message("%u of %u are the optimum, the worst is %.3f%% above; %u have none\n", equal, n, worst, none);
     assert_true(worst <= 1.0);
-    assert_true(none > test_repeats(50) && n > test_repeats(200)); /* each case must have occurred */
+    assert_true(none > test_repeats(50) && n > test_repeats(200));
 }
 
 /* ---- as users ask --- */
@@ -165,7 +165,7 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
 static void least_of(problem_input *in, uses_of least) {
     static opened_problem g;
     memset(&g, 0, sizeof g);
-    g.in = *in; /* the pointers must point into `in` */
+    g.in = *in;
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     for (int k = 0; k < 3; k++) least[k] = 0.0;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) {
@@ -193,7 +193,7 @@ TEST(test_any) {
         problem_random(seed, 24, 0, &in);
         double elements = elements_of(&in);
         in.config.flags = ESP_PLAN_NO_BOUND;
-        in.config.max_volume = 1e9; /* loose limits exclude no option */
+        in.config.max_volume = 1e9;
         least_of(&in, least);
         assert_int_equal(make(&in, &free_plan), ESP_OK);
         esp_plan_report r = {.struct_size = sizeof r};
@@ -273,7 +273,7 @@ TEST(test_codec_per_tensor) {
         in.tensors[t] = tensor;
     }
     in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
-    in.config.max_error = 0.5 * 3.5 / 8.0; /* allows the coarse codec for three of eight tensors */
+    in.config.max_error = 0.5 * 3.5 / 8.0; /* three of eight tensors may use the coarse codec */
     assert_int_equal(make(&in, &plan), ESP_OK);
     check_within(&in, plan);
     const esp_plan_unit *units = esp_plan_units(plan, &n);
@@ -300,7 +300,7 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     const esp__extent u = {0, 1, 0, elements};
     const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
     const esp__path *gathered = esp__path_make(&g.p, &u, "comp@gpu > flat.allgather > decomp@gpu", 0);
-    assert_non_null(gathered); /* esp_plan_simulate still accepts it */
+    assert_non_null(gathered);
     assert_true(gathered->memory >= 4096 * (elements / 100 * 8));
     *held = 0;
     for (uint32_t i = 0; i < candidates->n; i++) {
@@ -316,8 +316,8 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
  * 256 MiB. */
 TEST(test_wasteful) {
     uint64_t held;
-    assert_false(has_gathered(16u << 20, 0, &held)); /* 64 MiB; the payloads have 82 times as much */
-    assert_true(has_gathered(100000, 0, &held));     /* the payloads' 33 MB are below 256 MiB */
+    assert_false(has_gathered(16u << 20, 0, &held));
+    assert_true(has_gathered(100000, 0, &held));
     assert_true(held > 30000000);
     assert_false(has_gathered(100000, 20000000, &held));
     assert_true(held <= 20000000);

@@ -60,7 +60,7 @@ TEST(test_random) {
                   n, unknown, worst);
     assert_true(equal * 1000 >= 995 * n);
     assert_true(worst <= 1.0);
-    assert_true(unknown * 4 < n); /* most optima must be known */
+    assert_true(unknown * 4 < n);
 }
 
 TEST(test_branch_and_bound) {

@@ -37,8 +37,7 @@ static double step(const esp_plan_tensor *t, const char *a, const char *b, const
 }
 
 static void near(double got, double want) {
-    if (fabs(got - want) > 0.004) /* ops are rounded to whole ns */
-        fail_msg("the step takes %.6g us, not %.6g", got, want);
+    if (fabs(got - want) > 0.004) fail_msg("the step takes %.6g us, not %.6g", got, want);
 }
 
 /* Returns the step time of the planner's plan, which may use only these options. Sets codecs to each tensor's codec. */
@@ -96,7 +95,7 @@ TEST(test_figure2) {
     for (int i = 0; i < 27; i++)
         assert_true(step(figure2, choice[i % 3], choice[i / 3 % 3], choice[i / 9]) >= wise - 1e-9);
     const char *codecs[3];
-    assert_true(planned(figure2, NULL, codecs) <= wise + 1e-9); /* the planner may also reorder the collectives */
+    assert_true(planned(figure2, NULL, codecs) <= wise + 1e-9);
     assert_true(planned(figure2, "espresso", codecs) < fp32);
 }
 
@@ -169,7 +168,7 @@ TEST(test_figure5_levels) {
     near(one_tensor(&s, 1 << 20, everywhere, NULL), 2 * 0.196608 + 2 * 98.304 + 40);
     double best = one_tensor(&s, 1 << 20, NULL, chosen);
     assert_true(best <= one_tensor(&s, 1 << 20, between, NULL) + 1e-6);
-    assert_true(strncmp(chosen, "comp", 4) != 0); /* not compressed inside the machine */
+    assert_true(strncmp(chosen, "comp", 4) != 0);
     s.intra.bytes_per_us = 2000;
     near(one_tensor(&s, 1 << 20, between, NULL), 2 * 1572.864 + 2 * 98.304 + 20);
     near(one_tensor(&s, 1 << 20, everywhere, NULL), 2 * 49.152 + 2 * 98.304 + 40);
@@ -187,12 +186,11 @@ static const esp_plan_tensor figure9[] = {
 TEST(test_figure9) {
     /* T0 sends from 10 to 18, the link is idle until 30, T1 sends from 30 to 46, T2 from 46 to 54. */
     near(step(figure9, FP32, FP32, FP32), 54);
-    near(step(figure9, ON_CPU, FP32, FP32), 54); /* the CPU delays no backward, but there is no gain */
+    near(step(figure9, ON_CPU, FP32, FP32), 54); /* the CPU delays no backward, but nothing is gained */
     /* The GPU delays backward: backward 1 13 to 33, Decomp0 33 to 36, backward 2 36 to 46, T1 33 to 49, T2 49 to 57. */
     near(step(figure9, ON_GPU, FP32, FP32), 57);
     /* Compressing T1 after the idle time helps: Comp1 30 to 33, T1 33 to 37, backward 2 33 to 43, T2 43 to 51. */
     near(step(figure9, FP32, ON_GPU, FP32), 51);
-    /* Compressing T0 helps no combination of T1 and T2. */
     static const char *const choice[] = {FP32, ON_GPU, ON_CPU};
     for (int i = 0; i < 9; i++)
         for (int k = 1; k < 3; k++)

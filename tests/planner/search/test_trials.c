@@ -8,7 +8,6 @@
 
 enum { PROGRAMS = 3000, TRIALS = 6, SPARE = 8 };
 
-/* Op lists that replace those of a tensor or group. */
 typedef struct spares {
     esp__path paths[SPARE];
     esp__plan_op ops[SPARE][PROGRAM_OPS];
@@ -57,7 +56,7 @@ TEST(test_rerun) {
             assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want), UINT64_MAX);
             assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want / 2), UINT64_MAX);
         }
-        assert_int_equal(esp__generate(&g.problem, &g.schedule), before); /* the trial must undo its changes */
+        assert_int_equal(esp__generate(&g.problem, &g.schedule), before);
         program_close(&g);
     }
 }

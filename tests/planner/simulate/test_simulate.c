@@ -8,7 +8,6 @@
 
 enum { PROGRAMS = 10000 };
 
-/* Checks that the simulator and the reference give each op the same time. */
 static void check_timeline(const problem_program *g, const ref_program *r, uint64_t seed) {
     const esp__schedule *d = &g->schedule;
     esp_plan_event *events = calloc(d->n_sequence, sizeof *events);
@@ -134,7 +133,7 @@ TEST(test_generate_with) {
 }
 
 static void set_sequence(problem_program *g, rng *r) {
-    esp__generate(&g->problem, &g->schedule); /* allocates the sequence */
+    esp__generate(&g->problem, &g->schedule);
     g->schedule.n_sequence = random_sequence(r, g, g->schedule.sequence);
 }
 
@@ -168,8 +167,7 @@ TEST(test_monotone) {
         for (int trial = 0; trial < 8; trial++) {
             uint32_t u = rng_below(&r, g.schedule.n_units);
             uint64_t *ns = &g.compute[rng_below(&r, (uint32_t)g.problem.n_tensors)], old;
-            if (rng_chance(&r, 0.8) &&
-                g.schedule.paths[u]->n) { /* change the op's time, or how long it occupies its link or core */
+            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) {
                 esp__op_time *time = &g.ops[u][rng_below(&r, g.schedule.paths[u]->n)].time;
                 uint64_t *const parts[] = {&time->ns, &time->core, &time->link};
                 ns = parts[rng_below(&r, 3)];
@@ -234,7 +232,6 @@ static uint64_t kept(const esp_plan_event *e, uint32_t lane) {
     return !(e->lanes >> lane & 1u) ? 0 : ESP__CORE_LANES >> lane & 1 ? e->core_ns : e->link_ns;
 }
 
-/* Returns 1 if both events occupy one link or core at the same time. */
 static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
     for (uint32_t l = 0; l < ESP__LANES; l++) {
         const uint64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, x = a->start_ns + kept(a, l),
