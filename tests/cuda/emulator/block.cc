@@ -62,7 +62,7 @@ static void start(fiber *f) {
     }
 #if defined(__x86_64__)
     void **top = (void **)(void *)(f->stack + STACK);
-    top -= 2;
+    top -= 2; /* aligns the stack as it is at the start of a function */
     *top = (void *)fiber_main;
     top -= 6;
     for (int i = 0; i < 6; i++) top[i] = NULL;

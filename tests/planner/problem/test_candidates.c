@@ -336,7 +336,7 @@ TEST(test_random_candidates) {
     }
 }
 
-/* ---- paths ---- */
+/* ---- ops of an option ---- */
 /* An option that is read back from its text takes the same time, for whole tensors, chunks and groups. */
 TEST(test_paths) {
     static problem_input in;
