@@ -1,5 +1,5 @@
-/* layout_rows.h lists every ABI struct, its members, and every number of the ABI, for test_layout.c. Add a row for each
- * new member or number. */
+/* layout_rows.h lists every struct of the ABI with its members, and every number of the ABI, for test_layout.c. A new
+ * member or number needs a new row. */
 #ifndef ESP_TESTS_LAYOUT_ROWS_H
 #define ESP_TESTS_LAYOUT_ROWS_H
 #include <stddef.h>

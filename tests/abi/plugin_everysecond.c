@@ -1,6 +1,5 @@
-/* plugin_everysecond.c is a plugin of codecs that the library does not know: "everysecond" sends every second number,
- * and its model says that it is lossy; "upperhalf" sends the upper half of each number, and its model says that it only
- * rounds. */
+/* plugin_everysecond.c is a plugin of codecs that the library does not know. "everysecond" sends every second number
+ * and says that it is lossy. "upperhalf" sends the upper half of each number and says that it only rounds. */
 #include "espresso.h"
 
 typedef struct second_self {

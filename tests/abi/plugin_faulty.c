@@ -1,4 +1,4 @@
-/* plugin_faulty.c has a codec and a backend that break one rule each, named by the parameter fault=. `espresso plugins
+/* plugin_faulty.c has a codec and a backend that break the rule that the parameter fault= names. `espresso plugins
  * --check` must detect each (tests/cli/check/test_check.sh). Without the parameter they are correct. */
 #define RAW_NAME "faulty"
 #include "raw_codec.h"
@@ -81,7 +81,7 @@ static esp_status faulty_bound(void *self, const esp_tensor *like, uint32_t roun
 static int finite_numbers(const esp_codec_args *a) {
     const float *x = (const float *)a->tensor[0]->data.ptr;
     for (uint64_t i = 0; i < a->tensor[0]->count; i++)
-        if (!(x[i] - x[i] <= 0)) return 0; /* x[i] is NaN or Inf */
+        if (!(x[i] - x[i] <= 0)) return 0;
     return 1;
 }
 
@@ -101,7 +101,7 @@ static esp_status faulty_compress(void *self, const esp_codec_args *a) {
     memcpy(body, a->tensor[0]->data.ptr, n * 4);
     if (f == SEED) body[0] ^= (unsigned char)(a->seed >> 2 & 1);
     if (f == CLOCK) body[0] ^= (++calls % 3 ? 1 : 0);
-    if (f == SHARED) { /* another thread's call changes it meanwhile */
+    if (f == SHARED) {
         __atomic_store_n(&shared_word, (int)body[0], __ATOMIC_SEQ_CST);
         const struct timespec moment = {0, 100000};
         for (int i = 0; i < 20 && __atomic_load_n(&shared_word, __ATOMIC_SEQ_CST) == (int)body[0]; i++)
@@ -124,7 +124,7 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
         esp_status s = esp_payload_read(&a->payload[p], esp_name_hash(RAW_NAME), 1, n, &h);
         const uint64_t there = a->payload[p].data.bytes;
         if (f == HEADER && s && there == ESP_PAYLOAD_HEADER + n * 4 && h.codec != esp_name_hash(RAW_NAME)) s = ESP_OK;
-        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4) /* trusts the header's body_bytes */
+        if (f == CRASH && s && there >= sizeof h && h.body_bytes > n * 4)
             out[0] = ((const volatile float *)a->payload[p].data.ptr)[(ESP_PAYLOAD_HEADER + h.body_bytes) / 4];
         if (f == ORDER && s && n && a->n_payloads == 1) out[0] = 0;
         if (f == AMONG && s && p) out[0] = 0;
@@ -155,7 +155,6 @@ static esp_status faulty_decompress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* Computes its own residual, so that it can lose some. */
 static esp_status faulty_compress_all(void *self, const esp_codec_args *a) {
     float *e = esp_residual_of(a, 0);
     const uint64_t n = a->tensor[0]->count;
@@ -205,7 +204,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .wire_version = 1,
                                        .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_REDUCIBLE |
                                                ESP_CODEC_FUSED_RESIDUAL |
-                                               ESP_CODEC_LISTS, /* wrong: handles only the first part */
+                                               ESP_CODEC_LISTS, /* not true: only the first tensor is compressed */
                                        .dtypes = ESP_BIT(ESP_F32),
                                        .devices = ESP_BIT(ESP_CPU),
                                        .name = RAW_NAME,
@@ -222,7 +221,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .model = faulty_model};
 static const esp_codec *const faulty_codecs[] = {&faulty_codec};
 
-/* ---- the backend: loop, with one thing wrong --------------------------------------------------------------------- */
+/* ---- the backend: backend loop with one fault -------------------------------------------------------------------- */
 static const char *const net_faults[] = {"none",  "sum",     "slots",  "bits",  "abort",
                                          "sleep", "traffic", "varlen", "scale", "paced"};
 enum {
@@ -241,7 +240,7 @@ enum {
 static int net_fault;
 static __thread esp_coll net_last;
 static __thread int net_rank;
-const esp_plugin *espresso_plugin_v1_loop(const esp_host *h); /* linked with this file */
+const esp_plugin *espresso_plugin_v1_loop(const esp_host *h);
 static const esp_backend *loop;
 
 static esp_status net_open(const esp_host *h, const esp_group *g, const char *params, void **comm) {

@@ -1,8 +1,8 @@
-/* plugin_lazy.c is backend loop with a table that promises progress without calls, which is false: `espresso plugins
- * --check` must detect that. */
+/* plugin_lazy.c is backend loop with a table that promises progress without calls of its functions. That is false, and
+ * `espresso plugins --check` must detect it. */
 #include "espresso.h"
 
-const esp_plugin *espresso_plugin_v1_loop(const esp_host *h); /* linked with this file */
+const esp_plugin *espresso_plugin_v1_loop(const esp_host *h);
 
 static esp_backend lazy;
 static const esp_backend *const lazies[] = {&lazy};

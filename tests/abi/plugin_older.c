@@ -1,10 +1,10 @@
-/* plugin_older.c is compiled with an espresso.h without the optional members: its table ends after decompress. The host
- * would crash if it read the memory after the table. */
+/* plugin_older.c is a plugin as an older espresso.h would make it: its table ends before the optional members, so that
+ * the host would crash if it read them. */
 #define RAW_NAME "older"
 #include "raw_codec.h"
 
 static const struct {
-    esp_codec codec; /* only the part up to `traits` is the table */
+    esp_codec codec; /* only the members before `traits` belong to the table */
 } older = {RAW_TABLE(offsetof(esp_codec, traits))};
 static unsigned char memory[sizeof(esp_codec) + 64];
 static const esp_codec *codecs[1];

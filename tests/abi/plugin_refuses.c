@@ -1,4 +1,4 @@
-/* plugin_refuses.c is a plugin that cannot run on this machine, and logs the reason. */
+/* plugin_refuses.c is a plugin that says that it cannot run on this machine, and logs the reason. */
 #include "espresso.h"
 ESPRESSO_PLUGIN_ENTRY(refuses) {
     const esp_log_event ev = {

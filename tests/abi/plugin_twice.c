@@ -1,4 +1,4 @@
-/* plugin_twice.c is a plugin with a codec that has the name of plugin_older's codec, and another codec. Neither may be
+/* plugin_twice.c is a plugin with two codecs, one of which has the name of plugin_older's codec. Neither may be
  * accepted. */
 #define RAW_NAME "older"
 #include "raw_codec.h"

@@ -1,4 +1,4 @@
-/* raw_codec.h is a codec that copies, for the plugins that tests load. Define RAW_NAME before the include. */
+/* raw_codec.h is a codec that only copies, for the plugins that tests load. The including file defines RAW_NAME. */
 #include "espresso.h"
 
 static const esp_host *raw_host;

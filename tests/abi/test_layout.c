@@ -52,7 +52,7 @@ static int find(const layout *l, const char *line) {
     return -1;
 }
 
-/* Returns the first incompatible line of `now`, or NULL if the frozen layout only grew. */
+/* Returns the first incompatible line of `now`, or NULL if the layout only grew. */
 static const char *broken(const layout *frozen, const layout *now) {
     for (int i = 0; i < frozen->n;) {
         const char *line = frozen->line[i++];
@@ -88,7 +88,6 @@ static void lines(layout *l, const char *text) {
     }
 }
 
-/* Allowed and forbidden changes of a small layout. */
 TEST(test_growth) {
     static layout frozen, now;
     static const struct {
@@ -114,7 +113,7 @@ TEST(test_growth) {
     }
 }
 
-/* Every byte of a struct belongs to a member: padding could differ between compilers or be uninitialised. */
+/* Every byte of a struct belongs to a member, because padding could differ between compilers or be uninitialised. */
 TEST(test_no_padding) {
     size_t end = 0, size = 0;
     const char *name = "";

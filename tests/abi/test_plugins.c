@@ -1,5 +1,5 @@
-/* test_plugins.c loads plugins compiled with an older and a newer header, and plugins that the loader must refuse. The
- * plugins are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
+/* test_plugins.c loads plugins that are compiled with an older and a newer header, and plugins that the library must
+ * refuse. The plugins are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -16,7 +16,6 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
     if (!strstr(esp_last_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(ctx), part);
 }
 
-/* Each of these loads must fail with an error that contains this text. */
 static void refuse(const char *name, esp_status status, const char *part) {
     esp_ctx *ctx = open_ctx(dir, 0);
     const uint32_t n = ctx->registry.codecs.n;
@@ -57,7 +56,7 @@ TEST(test_newer_table) {
 
 TEST(test_loads_by_codec_name) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    round_trip(ctx, "newer"); /* the codec's name finds the plugin, without a load */
+    round_trip(ctx, "newer"); /* the codec's name finds the plugin, which is not loaded yet */
     esp_close(ctx);
 }
 
@@ -122,7 +121,7 @@ TEST(test_duplicate) {
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
     assert_int_equal(esp_plugin_load(ctx, "twice"), ESP_E_ARG);
     assert_error(ctx, "codec \"older\" is there twice");
-    assert_error(ctx, "libespresso-older.so"); /* the error names both files */
+    assert_error(ctx, "libespresso-older.so");
     assert_error(ctx, "libespresso-twice.so");
     assert_error(ctx, "ESP_ALLOW_OVERRIDE");
     assert_null(esp__registry_codec(ctx, "only-in-twice"));
@@ -141,7 +140,8 @@ TEST(test_builtin_name) {
     assert_int_equal(esp_plugin_load(ctx, "builtin"), ESP_E_ARG);
     assert_error(ctx, "built in");
     snprintf(path, sizeof path, "%s/libespresso-builtin.so", dir);
-    assert_int_equal(esp_plugin_load(ctx, path), ESP_OK); /* a named file is loaded in any case */
+    /* A plugin that is given by its path may replace a built-in codec. */
+    assert_int_equal(esp_plugin_load(ctx, path), ESP_OK);
     assert_string_equal(esp__registry_codec(ctx, "none")->summary, "copies");
     esp_close(ctx);
 }
@@ -168,7 +168,7 @@ TEST(test_plugin_error_reaches_caller) {
 int main(int argc, char **argv) {
     const char *build = getenv("ESPRESSO_BUILD"), *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     if (build)
-        snprintf(dir, sizeof dir, "%s/tests/abi", build); /* run.sh sets it, also for sanitizer builds */
+        snprintf(dir, sizeof dir, "%s/tests/abi", build);
     else if (slash)
         snprintf(dir, sizeof dir, "%.*s", (int)(slash - argv[0]), argv[0]);
     unsetenv("ESPRESSO_PLUGIN_PATH");

@@ -1,4 +1,5 @@
-/* test_trust.c: plugins that another user could change are not loaded, and the error names the remedy. */
+/* test_trust.c checks that plugins that another user could change are not loaded, and that the error names the
+ * remedy. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -45,7 +46,7 @@ TEST(test_file, set_up, tear_down) {
     mode(file, 0757);
     refused(file, "any user may write to the file %s (mode 0757) and put other code there: chmod o-w %s", file, file);
     refused(link_to, "chmod o-w %s", file);
-    mode(file, 0775); /* the owner trusts his group */
+    mode(file, 0775); /* users of one group trust each other */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
@@ -70,7 +71,6 @@ TEST(test_folder_above, set_up, tear_down) {
     refused(file, "any user may write to the folder %s (mode 0777)", top);
 }
 
-/* A relative name, used from within the folder. */
 TEST(test_relative, set_up, tear_down) {
     char here[1024];
     assert_non_null(getcwd(here, sizeof here));
@@ -81,7 +81,7 @@ TEST(test_relative, set_up, tear_down) {
     assert_int_equal(chdir(here), 0);
 }
 
-/* The search skips an unsafe folder, and the error names it if no other folder has the plugin. */
+/* The search skips an unsafe folder. The error names it if no other folder has the plugin. */
 TEST(test_search, set_up, tear_down) {
     esp_ctx *other = NULL;
     char list[300];
@@ -107,7 +107,7 @@ TEST(test_owner, set_up, tear_down) {
     assert_int_equal(chown(in, 65534, 65534), 0);
     refused(file, "its folder %s (mode 0755) belongs to user 65534", in);
     assert_int_equal(chown(in, 0, 0), 0);
-    assert_int_equal(chown(top, 65534, 65534), 0); /* in folders above, the owner does not matter */
+    assert_int_equal(chown(top, 65534, 65534), 0); /* only the owner of the plugin's own folder matters */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 

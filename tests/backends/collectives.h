@@ -1,5 +1,5 @@
-/* collectives.h checks every collective against plain arithmetic, in functions that a rank runs. RANKS_COLL is the
- * function that runs a collective: ranks_coll, unless the test defines another. */
+/* collectives.h checks every collective against plain arithmetic, in functions that each rank calls. A test may define
+ * RANKS_COLL to run collectives in its own way. */
 #ifndef TEST_COLLECTIVES_H
 #define TEST_COLLECTIVES_H
 #include "numbers.h"
@@ -15,7 +15,7 @@ enum { SANITIZED = 1 }; /* sanitizers are slow, so take fewer large cases */
 enum { SANITIZED = 0 };
 #endif
 
-/* Allocates a result with bytes beyond its end, which must not change. */
+/* Allocates a result followed by bytes that must not change. */
 static uint8_t *fenced(uint64_t bytes) {
     uint8_t *p = (uint8_t *)malloc(bytes + FENCE);
     memset(p, 0x5a, bytes + FENCE);
@@ -27,7 +27,7 @@ static int fence_ok(const uint8_t *p, uint64_t bytes) {
     return 1;
 }
 
-/* Places src and dst as the table in espresso.h demands. */
+/* Sets src and dst as espresso.h demands for each collective. */
 static void place(esp_coll *c, int32_t rank, int32_t n, uint64_t unit, uint8_t *src, uint8_t *dst, int alias) {
     uint64_t own = part_begin(c->count, n, rank) * unit;
     int root = rank == c->root;
@@ -83,8 +83,8 @@ static int numbers(ranks_me *me, void *comm, const number_case *k) {
     free(src), free(dst), free(keep);
     return bad;
 }
-/* Checks one shape with every op, dtype and reduction, in place and not. `pick` is a random state, equal on all
- * ranks. */
+/* Checks buffers of one size with every collective, data type and reduction, in place and not. `pick` is a random
+ * state, equal on all ranks. */
 static inline int all_kinds(ranks_me *me, void *comm, uint64_t count, uint64_t width, uint64_t *pick) {
     int bad = 0;
     for (uint32_t op = ESP_COLL_ALLREDUCE; op <= ESP_COLL_REDUCE; op++)
@@ -97,8 +97,7 @@ static inline int all_kinds(ranks_me *me, void *comm, uint64_t count, uint64_t w
                                      reduce,   count,
                                      width,    (int32_t)(r / 2 % (uint32_t)me->size),
                                      in_place, scaled ? 2.0f : (float)(r / 64 % 2)};
-                    if (count * width > 10000 && r / 128 % (SANITIZED ? 64 : 16))
-                        continue; /* takes only some of the large cases */
+                    if (count * width > 10000 && r / 128 % (SANITIZED ? 64 : 16)) continue;
                     if (op == ESP_COLL_ALLTOALL) k.count = count / (uint64_t)me->size * (uint64_t)me->size;
                     bad = numbers(me, comm, &k);
                 }
@@ -112,14 +111,14 @@ static inline void all_numbers(ranks_me *me) {
     int bad = comm == NULL;
     for (size_t k = 0; !bad && k < sizeof shapes / sizeof *shapes; k++)
         bad = all_kinds(me, comm, shapes[k][0], shapes[k][1], &pick);
-    for (unsigned k = 0; !bad && k < test_repeats(3); k++) { /* adds random cases */
+    for (unsigned k = 0; !bad && k < test_repeats(3); k++) {
         uint64_t width = 1 + mix(++pick) % 70, count = mix(++pick) % (5000 / width);
         bad = all_kinds(me, comm, count, width, &pick);
     }
     if (comm) me->b->close(comm);
 }
 
-/* ---- payload slots: only the used bytes of each must come ---- */
+/* ---- payloads of different sizes: at least their used bytes must arrive ---- */
 static uint64_t body_of(int32_t rank, uint64_t slot, uint64_t slot_bytes) {
     uint64_t most = slot_bytes - ESP_PAYLOAD_HEADER, pick = mix(slot * 17 + (uint64_t)rank);
     return pick % 5 == 0 ? 0 : pick % 5 == 1 ? most : pick % (most + 1);
@@ -180,7 +179,7 @@ static inline void all_slots(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 
-/* ---- the two functions above over every way that data takes ---- */
+/* ---- a few cases of both kinds, for each way that data takes ---- */
 static inline void few(ranks_me *me) {
     static const uint64_t shapes[][2] = {{1, 1}, {7, 1}, {5, 3}, {9001, 1}};
     uint64_t pick = (uint64_t)me->size;

@@ -1,5 +1,5 @@
-/* numbers.h has inputs and expected results of a collective, number by number, for every dtype, reduction and width. It
- * is plain C that shares nothing with the kernels under test. */
+/* numbers.h has inputs and expected results of a collective, number by number, for every data type, reduction and
+ * width. It is plain C that shares nothing with the code under test. */
 #ifndef NUMBERS_H
 #define NUMBERS_H
 #include <math.h>
@@ -12,7 +12,7 @@ typedef struct number_case {
     uint32_t op;
     esp_dtype type;
     esp_reduce reduce;
-    uint64_t count, width; /* number of items, and numbers per item */
+    uint64_t count, width;
     int32_t root;
     int in_place;
     float scale;
@@ -63,21 +63,21 @@ static double value_of(esp_dtype t, uint32_t bits) {
 }
 
 /* Returns number `i` of `rank`'s input. Floats that are summed or copied are small integers, whose sums are exact.
- * Integers have all values, so that sums wrap. Floats of MAX and MIN include NaNs, zeros of both signs, infinities and
- * denormal numbers. */
+ * Integers have all values, so that sums overflow. Floats of maxima and minima include NaNs, zeros of both signs,
+ * infinities and denormal numbers. */
 static uint32_t number(const number_case *c, int32_t rank, uint64_t i) {
     uint32_t r = mix(i * 131 + (uint64_t)rank * 7 + c->op + c->reduce * 1000), e = c->type == ESP_F16 ? 10 : 7;
     uint32_t sign = r & 0x8000u, inf = c->type == ESP_F16 ? 0x7c00u : 0x7f80u, half = 0;
     if (!is_float(c->type)) return low_bits(c->type, r);
     if (!reduces(c->op) || c->reduce <= ESP_REDUCE_SUM) return bits_of_int(c->type, (int)(r % 15) - 7);
     switch (r % 19) {
-    case 0: half = inf | (1u + r / 19 % ((1u << e) - 1u)); break; /* a NaN */
+    case 0: half = inf | (1u + r / 19 % ((1u << e) - 1u)); break;
     case 1:
     case 2:
     case 3:
-    case 4: break; /* zero */
+    case 4: break;
     case 5: half = inf; break;
-    case 6: half = 1u + r / 19 % ((1u << e) - 1u); break; /* denormal */
+    case 6: half = 1u + r / 19 % ((1u << e) - 1u); break;
     case 7: half = inf - 1; break;
     default: half = r / 19 % inf; break;
     }
@@ -89,7 +89,7 @@ static uint32_t the_larger(esp_dtype t, uint32_t a, uint32_t b, int least) {
     double x = value_of(t, a), y = value_of(t, b);
     if (isnan(x) || isnan(y)) return t == ESP_F32 ? 0x7fc00000u : t == ESP_F16 ? 0x7e00u : 0x7fc0u;
     if (x > y || x < y) return (x > y) != least ? a : b;
-    return (signbit(x) != 0) == least ? a : b; /* -0 is less than +0 */
+    return (signbit(x) != 0) == least ? a : b;
 }
 static uint32_t reduced(const number_case *c, int32_t n, uint64_t i) {
     uint32_t all = number(c, 0, i);
@@ -105,7 +105,7 @@ static uint32_t reduced(const number_case *c, int32_t n, uint64_t i) {
 }
 /* Returns the expected number `i` of the result, counted over the whole buffer. */
 static uint32_t expected(const number_case *c, int32_t rank, int32_t n, uint64_t i) {
-    uint64_t per = part_size(c->count, n) * c->width; /* numbers of a part */
+    uint64_t per = part_size(c->count, n) * c->width;
     if (c->op == ESP_COLL_BROADCAST) return number(c, c->root, i);
     if (c->op == ESP_COLL_ALLTOALL) return number(c, (int32_t)(i / per), (uint64_t)rank * per + i % per);
     return reduces(c->op) ? reduced(c, n, i) : number(c, (int32_t)(i / per), i);

@@ -1,5 +1,5 @@
-/* ranks.h runs a function once per rank, as threads (backend loop) or forked processes (shm), with an exchange that
- * needs no library. A rank that fails writes the reason into a shared text, and the caller asserts. */
+/* ranks.h runs a function once per rank, in threads (backend loop) or forked processes (shm), with an exchange of data
+ * that needs no library. A rank that fails writes the reason into a shared text, and the caller asserts. */
 #ifndef RANKS_H
 #define RANKS_H
 #include "tests/lib/test.h"
@@ -9,7 +9,7 @@
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 
 typedef struct ranks_shared {
-    pthread_barrier_t barrier[1 + RANKS_MAX]; /* [0]: all ranks; [1 + r]: the group whose first is r */
+    pthread_barrier_t barrier[1 + RANKS_MAX]; /* [0] is for all ranks, [1 + r] for the group whose first rank is r */
     uint8_t oob[RANKS_MAX][RANKS_OOB];
     int failed, mark;
     char text[512];
@@ -21,12 +21,11 @@ typedef struct ranks_group {
     pthread_barrier_t *barrier;
 } ranks_group;
 
-/* What one rank of the test works with. */
 typedef struct ranks_me {
     const esp_backend *b;
     const char *params;
     int32_t rank, size;
-    int32_t per_machine; /* neighbouring ranks share a machine; 0: one machine */
+    int32_t per_machine; /* neighbouring ranks share a machine; 0 puts all on one */
     ranks_shared *shared;
     void *arg;
 } ranks_me;
@@ -65,7 +64,7 @@ static esp_status ranks_oob(void *user, const void *in, void *out, uint64_t byte
 }
 
 static int32_t ranks_machine(const ranks_me *me, int32_t rank) { return me->per_machine ? rank / me->per_machine : 0; }
-/* Opens scope 0 (all), 1 (this machine), 2 (same place on every machine). */
+/* Opens a communicator of all ranks (scope 0), of this machine's ranks (1), or of one rank on each machine (2). */
 static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     ranks_group g;
     esp_group eg;
@@ -84,7 +83,7 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     g.shared = me->shared;
     g.barrier = &me->shared->barrier[scope ? 1 + g.members[0] : 0];
     if (scope) {
-        /* The first rank of a group initialises its barrier, between two barriers of all ranks. */
+        /* The first rank of a group initialises the group's barrier while all ranks are between two other barriers. */
         pthread_barrier_wait(&me->shared->barrier[0]);
         if (g.me == 0) {
             pthread_barrierattr_t a;
@@ -103,7 +102,6 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     return comm;
 }
 
-/* Starts a collective and waits for it, at most 20 s. */
 static esp_status ranks_wait(ranks_me *me, void *comm, void *req) {
     double end = test_seconds() + 20;
     esp_status s;
@@ -138,8 +136,8 @@ static inline const esp_backend *ranks_backend(const char *name) {
         !strcmp(name, "loop") ? espresso_plugin_v1_loop(&ranks_host) : espresso_plugin_v1_shm(&ranks_host);
     return p->backends[0];
 }
-static bool ranks_are_threads; /* run ranks of any backend as threads, not only loop's */
-/* Returns "" or the error text, which is valid until the next run. `killed` is a rank that is expected to die, or
+static bool ranks_are_threads;
+/* Returns "" or the error text, which is valid until the next call. `killed` is a rank that is expected to die, or
  * -1. */
 static const char *ranks_run(const esp_backend *b, const char *params, int32_t n, int32_t per_machine, ranks_fn fn,
                              void *arg, int32_t killed) {

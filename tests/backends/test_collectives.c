@@ -1,5 +1,5 @@
-/* test_collectives.c runs every collective with the backends loop and shm and the template, on every path of the
- * data. */
+/* test_collectives.c runs every collective with the backends loop and shm and the template of a backend, directly and
+ * over rings, within and between machines. */
 /* runs: slow tsan */
 #include "tests/lib/test.h"
 #include "collectives.h"
@@ -10,7 +10,7 @@ static void expect_ok(const char *name, const char *params, int32_t n, int32_t p
     if (why[0]) fail_msg("%s", why);
 }
 static void run_both(const char *name, const char *params, int32_t per_machine) {
-    static const int32_t sizes[] = {3, 5, 1, 2, 4}; /* slow runs use the first ones only */
+    static const int32_t sizes[] = {3, 5, 1, 2, 4}; /* sanitizers use only the first one or two sizes */
     for (int k = 0; k < (SANITIZED ? 1 : per_machine ? 2 : 5); k++) {
         expect_ok(name, params, sizes[k], per_machine, all_numbers);
         expect_ok(name, params, sizes[k], per_machine, all_slots);
@@ -18,12 +18,12 @@ static void run_both(const char *name, const char *params, int32_t per_machine) 
 }
 TEST(loop_direct) { run_both("loop", "", 0); }
 TEST(shm_by_window) { run_both("shm", "", 0); }
-/* An emulated link so fast that it takes no time. */
+/* The emulated link is so fast that it takes no time. */
 TEST(loop_linked) { run_both("loop", "inter=100gbit,latency=1us", 1); }
 TEST(loop_ring) { run_both("loop", "inter=100gbit", 2); }
 TEST(shm_ring) { run_both("shm", "inter=100gbit", 2); }
 
-/* The template backend does what its table says, and refuses other calls. Its folder is empty afterwards. */
+/* The template runs the collectives that its table states, and refuses others. Its folder is empty afterwards. */
 TEST(template_by_files) {
     const esp_backend *b = espresso_plugin_v1_example(&ranks_host)->backends[0];
     char dir[] = "/tmp/espresso-test-XXXXXX", params[64];

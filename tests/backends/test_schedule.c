@@ -1,5 +1,5 @@
-/* test_schedule.c checks an emulated link that changes while a job runs: its parameters, its costs at given times, its
- * file, and correct collectives while it changes. */
+/* test_schedule.c checks an emulated link whose speed and latency change while a job runs: its parameters, transfer
+ * times at given times, the file that describes it, and that collectives stay correct. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -30,7 +30,7 @@ TEST(good_texts) {
 
 typedef struct bad {
     const char *text;
-    int at; /* position of the error in the text, from 1 */
+    int at; /* position of the error in the text, counted from 1 */
     const char *expected;
 } bad;
 TEST(bad_texts) {
@@ -63,7 +63,6 @@ TEST(bad_texts) {
     }
 }
 
-/* Checks the errors of open() for malformed links and files. */
 static void one_open(ranks_me *me) {
     esp_group g;
     void *comm = NULL;
@@ -90,7 +89,7 @@ TEST(errors_of_opening) {
     open_says("link=1gbit,latency=1x", "latency=1x is not a time");
 }
 
-/* ---- what it costs: logical times only ---- */
+/* ---- transfer times, computed without waiting ---- */
 TEST(costs_follow_the_time) {
     shm_comm m;
     shm_nic nics[2];
@@ -105,7 +104,7 @@ TEST(costs_follow_the_time) {
     uint64_t t = 100 * second;
     assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 8000);
     assert_int_equal(shm_latency(&m, 1, t), 1000);
-    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 16000); /* waits for the transfer before it */
+    assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 16000);
     assert_int_equal(shm_latency(&m, 1, t + second - 1), 1000);
     t += second;
     assert_int_equal(shm_latency(&m, 1, t), 2000);
@@ -113,7 +112,7 @@ TEST(costs_follow_the_time) {
     t += second;
     assert_int_equal(shm_latency(&m, 1, t), 3000);
     assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 800);
-    /* The piece is ready before the link is free. */
+    /* The data is ready before the link is free. */
     nics[1].tx_free_ns = 300 * second;
     assert_int_equal(shm_transfer(&m, 1, 100 * second, 1000), 300 * second + 800);
 }
@@ -136,7 +135,7 @@ TEST(file_is_read_again) {
     assert_null(shm_read_link(path, &m.link));
     m.link.polled_ns = now;
     put("100mbit,60us\n");
-    shm_link_poll(&m, now + second / 10 - 1); /* the change is not due yet */
+    shm_link_poll(&m, now + second / 10 - 1);
     assert_true(m.link.phases[0].ns_per_byte == 8.0);
     shm_link_poll(&m, now += second / 10);
     assert_true(m.link.phases[0].ns_per_byte == 80.0);
@@ -200,7 +199,7 @@ static void sums_stay_right(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 
-/* Rates and latencies that rise and fall while the rounds run. */
+/* Speeds and latencies that rise and fall while collectives run. */
 static const char changing[] =
     "link=(1gbit,20us;200mbit,2ms@5ms;10gbit,1us@40ms;500mbit@60ms;1gbit,1ms@80ms;300mbit,5us@100ms;10gbit@120ms)";
 
@@ -215,7 +214,7 @@ TEST(results_while_it_changes) {
         }
 }
 
-/* All ranks count time from rank 0's open(), in all groups. */
+/* All ranks count time from the moment when rank 0 opened its communicator. */
 static void one_clock(ranks_me *me) {
     uint64_t *opened = (uint64_t *)me->arg;
     shm_comm *all = (shm_comm *)ranks_open(me, 0, NULL);

@@ -1,5 +1,5 @@
-/* test_shm_memory.c checks that a rank accepts shared memory only from its own user, with the right size, and only if
- * the size cannot change. */
+/* test_shm_memory.c checks that a rank accepts shared memory from another process only if it is of the same user, has
+ * the right size, and the size cannot change. */
 #include "tests/lib/test.h"
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function" /* some included functions are not called */
@@ -10,7 +10,7 @@
 
 enum { BYTES = 1 << 16 };
 
-/* What a process of user `uid` sends. */
+/* The kinds of memory, right and wrong, that a process sends. */
 enum {
     GIVES_RIGHT,
     GIVES_SHORT,
@@ -57,7 +57,6 @@ static int give_more(int listener, int fd, int n) {
     close(s);
     return n ? 0 : -1;
 }
-/* Connects, and receives memory within 20 s. */
 static int ask_and_take(const char *name, const char **why) {
     int s = shm_connect(name, why);
     struct pollfd p = {s, POLLIN, 0};
@@ -67,12 +66,12 @@ static int ask_and_take(const char *name, const char **why) {
     close(s);
     return fd;
 }
-/* Waits at most 20 s for a connection, and sends the descriptor to it. */
+/* Waits at most 20 s for a connection and sends the descriptor to it. */
 static int give_once(int listener, int fd) {
     struct pollfd p = {listener, POLLIN, 0};
     return poll(&p, 1, 20000) == 1 ? shm_send_to_all(listener, fd) : -1;
 }
-/* Starts a process that sends memory of that kind once. */
+/* Starts a process of user `uid` that sends memory of that kind once. */
 static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
     int ends[2];
     pid_t pid;
@@ -116,7 +115,6 @@ TEST(test_kinds) {
     }
 }
 
-/* Memory is not accepted from a process of another user. */
 TEST(test_from_others) {
     char name[SHM_LOCAL_NAME];
     const char *why = NULL;
@@ -129,7 +127,7 @@ TEST(test_from_others) {
     child_wait(pid);
 }
 
-/* Memory is not sent to a process of another user, however often it connects; a rank still receives it. */
+/* Memory is not sent to a process of another user, however often it connects, while a rank still receives it. */
 TEST(test_to_others) {
     char name[SHM_LOCAL_NAME];
     const char *why = NULL;
@@ -139,7 +137,7 @@ TEST(test_to_others) {
     fd = shm_create(BYTES);
     listener = shm_listen(name, 1);
     assert_true(fd >= 0 && listener >= 0);
-    assert_int_equal(shm_send_to_all(listener, fd), 0); /* there is no connection */
+    assert_int_equal(shm_send_to_all(listener, fd), 0);
     if (!(other = child_fork(0))) {
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         for (int i = 0; i < 50; i++) {
@@ -154,7 +152,7 @@ TEST(test_to_others) {
     if (!(rank = child_fork(0))) {
         close(fd);
         usleep(20000);
-        for (int i = 0; i < 2000; i++) { /* the other process may fill the queue */
+        for (int i = 0; i < 2000; i++) {
             int got = ask_and_take(name, &why);
             if (got >= 0) _exit(0);
             usleep(1000);
@@ -164,8 +162,7 @@ TEST(test_to_others) {
     for (int i = 0; i < 20000 && waitpid(rank, &status, WNOHANG) == 0; i++, usleep(1000))
         assert_int_equal(shm_send_to_all(listener, fd), 0);
     assert_int_equal(status, 0);
-    for (int i = 0; i < 100; i++, usleep(1000))
-        shm_send_to_all(listener, fd); /* the other process's remaining connections fail */
+    for (int i = 0; i < 100; i++, usleep(1000)) shm_send_to_all(listener, fd);
     close(listener);
     const int ended = child_wait(other);
     assert_true(ended == 0 || ended == 4); /* the child exits with 1 if it got memory */

@@ -1,5 +1,5 @@
-/* test_wait_fd.c checks a thread that sleeps in poll() on the descriptors of one or two backends: when they are
- * readable, that no change is missed, and that an unused descriptor costs nothing. */
+/* test_wait_fd.c checks a thread that sleeps in poll() on the descriptors of one or two backends: when descriptors are
+ * readable, that no change is missed, and that a backend makes no system calls for a descriptor that nobody uses. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include <poll.h>
@@ -48,7 +48,7 @@ static void states(ranks_me *me) {
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "nothing to do: not readable");
         expect(me, b->start(comm, &c, none, &req) == ESP_OK && readable(fd, 0), "readable after start()");
-        b->progress(child, 0); /* also drives the parent's collectives */
+        b->progress(child, 0);
         expect(me, !readable(fd, 0) && b->test(comm, req) == ESP_PENDING && !readable(fd, 0), "waits for rank 0");
         b->wake(child);
         expect(me, readable(fd, 0), "readable after wake()");
@@ -78,7 +78,7 @@ static void states(ranks_me *me) {
 TEST(readable_when_something_changed) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, states, -1);
 }
-/* If progress() leaves data over, the descriptor remains readable, because no peer will notify this rank again. */
+/* If progress() leaves data unread, the descriptor remains readable, because no peer will notify this rank again. */
 static void moves_much(ranks_me *me) {
     enum { N = 4 << 20 };
     float *x = (float *)calloc(N, sizeof *x);
@@ -123,7 +123,6 @@ typedef struct pair {
     uint64_t count[2];
     int32_t fd[2];
 } pair;
-/* Waits for both requests with one poll() over both descriptors. */
 static void wait_for_both(ranks_me *me, pair *p) {
     while (p->req[0] || p->req[1]) {
         struct pollfd on[2];
@@ -146,7 +145,8 @@ static void open_pair(ranks_me *me, pair *p, int polls) {
     memset(p, 0, sizeof *p);
     for (int k = 0; k < 2; k++) {
         ranks_me other = *me;
-        other.b = p->b[k] = strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b; /* loop has only threads */
+        other.b = p->b[k] =
+            strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b; /* backend loop has only threads */
         p->comm[k] = ranks_open(&other, 0, NULL);
         p->x[k] = (float *)malloc(sizeof(float) * 200000);
         p->fd[k] = p->comm[k] && polls ? p->b[k]->wait_fd(p->comm[k]) : -1;
@@ -159,7 +159,7 @@ static void two_backends(ranks_me *me) {
     pair p;
     open_pair(me, &p, polls);
     for (int i = 0; i < rounds && !failed(me); i++) {
-        int first = (i + me->rank) % 2; /* ranks begin with different backends */
+        int first = (i + me->rank) % 2;
         if ((i + me->rank) % 5 == 0) usleep(1000);
         for (int k = 0; k < 2; k++) {
             int w = first ^ k;
@@ -186,10 +186,10 @@ static void two_backends(ranks_me *me) {
     }
 }
 TEST(one_thread_two_backends) {
-    expect_ok("loop", "", 3, 0, two_backends, -1); /* a loop job and a shm job */
-    expect_ok("shm", "", 3, 0, two_backends, -1);  /* two jobs of processes */
+    expect_ok("loop", "", 3, 0, two_backends, -1);
+    expect_ok("shm", "", 3, 0, two_backends, -1);
 }
-/* Data on an emulated link arrives without a peer's notification: a timer makes the descriptor readable. */
+/* Data on an emulated link arrives without a peer's notification, so a timer makes the descriptor readable. */
 TEST(data_under_way) {
     expect_ok("loop", "inter=10gbit,latency=2ms", 2, 1, two_backends, -1);
     expect_ok("shm", "inter=10gbit,latency=1ms", 4, 2, two_backends, -1);
@@ -224,7 +224,7 @@ static void aborted(ranks_me *me) {
 TEST(abort_wakes) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, aborted, -1);
 }
-/* A rank dies while it polls: ranks that notify it continue. */
+/* A rank dies while it sleeps in poll(). Ranks that notify it continue. */
 static void dies_polling(ranks_me *me) {
     float x[10] = {0};
     esp_coll c = sum_of(10, x);
@@ -240,7 +240,7 @@ static void dies_polling(ranks_me *me) {
     while (!__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST)) usleep(1000);
     if (me->rank == 0) {
         kill(__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST), SIGKILL);
-        usleep(50000); /* whether or not its socket is closed by now */
+        usleep(50000); /* its socket may be closed by now or not */
         expect(me, me->b->start(comm, &c, none, &req) == ESP_OK && me->b->test(comm, req) == ESP_PENDING, "start");
     }
     me->b->close(comm);

@@ -1,5 +1,5 @@
-/* test_waiting.c checks what a backend does besides moving data: order of sums, requests, several comms (communicators)
- * at once, abort, death, wake, the emulated link's volumes, and errors of bad calls. */
+/* test_waiting.c checks what a backend does besides moving data: the order of sums, requests, several communicators at
+ * once, abort, death of a rank, wake, bytes on the emulated link, and errors of bad calls. */
 /* runs: quiet slow tsan */
 #include "tests/lib/test.h"
 
@@ -24,7 +24,7 @@ static float noise(int32_t rank, uint64_t i) {
     return ((float)(x & 0xffffff) - 8388608.0f) * (float)(1.0 / (double)(UINT64_C(1) << (x >> 59)));
 }
 
-/* ---- sums: in rank order, the same bits as a plain loop; on a ring at least the same on all ranks ---- */
+/* ---- sums: in rank order, with the bits of a plain loop; in a ring only equal bits on all ranks ---- */
 static void rank_order(ranks_me *me) {
     enum { N = 40003 };
     void *comm = ranks_open(me, 0, NULL);
@@ -60,7 +60,7 @@ TEST(sums_on_a_ring_are_the_same_everywhere) {
     if (why[0]) fail_msg("%s", why);
 }
 
-/* ---- halves: all 65536 of each, against a plain conversion; every instruction set ---- */
+/* ---- 16-bit floats: all 65536 of each format, against a plain conversion, on every instruction set ---- */
 static float plain_f16(uint32_t h) {
     float m = (float)(h & 0x3ffu), sign = h & 0x8000u ? -1.0f : 1.0f;
     uint32_t e = (h >> 10) & 31u, inf = 0x7f800000u;
@@ -72,7 +72,7 @@ static float plain_f16(uint32_t h) {
     for (; e < 15; e++) f *= 0.5f;
     return sign * f;
 }
-/* Rounds to the nearest half by search: of the two halves around f, ties go to the even one. */
+/* Rounds to the nearest f16 by bisection. Of two equally near ones, the even one is taken. */
 static uint32_t plain_to_f16(float f) {
     uint32_t sign = f < 0 ? 0x8000u : 0, lo = 0, hi = 0x7c00u;
     double x = f < 0 ? -(double)f : (double)f, a, b;
@@ -106,10 +106,10 @@ TEST(halves) {
             uint32_t u = i << 16 | (i * 40503u & 0xffffu);
             if (i % 3 == 0)
                 u = (i % 2 ? 0x80000000u : 0) | (101u + i % 45u) << 23 |
-                    (i * 2654435761u & 0x7ff000u); /* covers f16's range, and ties */
+                    (i * 2654435761u & 0x7ff000u); /* covers f16's range, and numbers midway between two f16 */
             memcpy(&wide[i], &u, 4);
         }
-        backend_reduce_step(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f); /* odd, for the tail */
+        backend_reduce_step(&s, (uint8_t *)out, wide, NULL, (const uint8_t *)zero, 65535, 1.0f);
         for (uint32_t i = 0; i < 65535; i++)
             if (wide[i] == wide[i] && out[i] != plain_to_f16(wide[i]) && (out[i] & 0x7fffu))
                 fail_msg("%.9g became f16 %04x", (double)wide[i], out[i]);
@@ -126,8 +126,8 @@ TEST(halves) {
 }
 
 /* ---- requests ---- */
-/* Many in-place collectives in a row, with ranks out of step: no rank may overwrite data that another one still
- * needs. */
+/* Starts many in-place collectives in a row on ranks that are not in step. No rank may overwrite data that another one
+ * still needs. */
 static void in_a_row(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req[40];
     static const uint64_t counts[] = {1, 100, 3000, 20000};
@@ -163,7 +163,8 @@ TEST(many_in_a_row) {
     expect_ok("shm", "inter=10gbit,latency=20us", 4, 2, in_a_row, -1);
 }
 
-/* Three comms of one job, polled from one thread, started in different order on different ranks. */
+/* Three communicators of one job are polled from one thread, and their collectives start in different order on
+ * different ranks. */
 static void three_comms(ranks_me *me) {
     enum { N = 50000 };
     void *comm[3] = {ranks_open(me, 0, NULL), NULL, NULL}, *req[3];
@@ -198,7 +199,7 @@ static void three_comms(ranks_me *me) {
             }
         }
     }
-    for (int g = 0; g < 3; g++) /* the parent closes first: children must not need it */
+    for (int g = 0; g < 3; g++) /* the parent closes first, and its children must not need it */
         if (comm[g]) me->b->close(comm[g]);
     free(x);
 }
@@ -246,7 +247,6 @@ static void *abort_after_death(void *arg) {
     while (!__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST)) usleep(1000);
     return abort_later(arg);
 }
-/* Rank 1 dies during a collective. After abort() the others return and close. */
 static void dies(ranks_me *me) {
     enum { N = 1 << 20 };
     float *x = (float *)calloc(N, 4);
@@ -269,7 +269,7 @@ TEST(a_dead_rank_holds_nobody) {
     expect_ok("shm", "", 3, 0, dies, 1);
     expect_ok("shm", "inter=1gbit", 4, 2, dies, 1);
 }
-/* The failure of a rank fails the others, without abort(). */
+/* A rank that fails makes the others fail too, without abort(). */
 static void gives_up(ranks_me *me) {
     enum { N = 3000000 };
     float *x = (float *)calloc(N, 4);
@@ -283,14 +283,13 @@ static void gives_up(ranks_me *me) {
         me->b->close(comm);
     } else {
         if (me->b->start(comm, &c, none, &req) == ESP_OK) me->b->test(comm, req);
-        me->b->close(comm); /* during the collective; nobody may read x afterwards */
+        me->b->close(comm);
     }
     free(x);
 }
 TEST(closing_in_the_middle) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 3, 0, gives_up, -1);
 }
-/* A slow rank still receives the data of a rank that has closed. */
 static void closes_first(ranks_me *me) {
     float x[1000];
     void *comm = ranks_open(me, 0, NULL);
@@ -320,7 +319,7 @@ static void sleeps(ranks_me *me) {
     pthread_join(t, NULL);
     me->b->wake(comm); /* a wake before the sleep must not be lost */
     me->b->progress(comm, 10000000);
-    me->b->progress(comm, 1000); /* nothing happens until the timeout */
+    me->b->progress(comm, 1000);
     if (test_seconds() - begin > 5) ranks_fail(me, "slept through wake()");
     me->b->close(comm);
 }
@@ -328,12 +327,12 @@ TEST(wake_ends_sleeping) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, sleeps, -1);
 }
 
-/* ---- the emulated link: volumes of the textbook, and no faster than the link ---- */
+/* ---- the emulated link: bytes as in the textbook, and no faster than the link ---- */
 static void volumes(ranks_me *me) {
-    enum { N = 24 * 4096 }; /* in elements; divides by 4 and 3 */
+    enum { N = 24 * 4096 };
     static const struct {
         uint32_t op;
-        /* Bytes that 4 ranks send between machines, divided by the buffer's bytes. */
+        /* The bytes that 4 ranks send between machines, divided by the buffer's bytes. */
         double direct, ring;
     } table[] = {
         {ESP_COLL_ALLREDUCE, 6, 3}, {ESP_COLL_REDUCE_SCATTER, 3, 1.5}, {ESP_COLL_ALLGATHER, 3, 1.5},
@@ -373,13 +372,13 @@ TEST(link_volumes) {
     }
 }
 
-/* ---- what bad calls get ---- */
+/* ---- errors of bad calls ---- */
 static void bad_calls(ranks_me *me) {
     float x[8] = {0};
     void *comm = ranks_open(me, 0, NULL), *req;
     esp_stream none = ESP_ZERO;
     static const struct {
-        esp_coll c; /* members that differ from a valid call, or 0 */
+        esp_coll c;
         const char *says;
         int null_src;
     } bad[] = {
@@ -410,7 +409,7 @@ static void bad_calls(ranks_me *me) {
             ranks_fail(me, "bad call %d: \"%s\", not \"%s\"", (int)i, ranks_said, bad[i].says);
     }
     esp_coll c = coll(ESP_COLL_ALLREDUCE, ESP_F32, 8, x, x);
-    /* In the shorter struct of an older version, missing members are not read. */
+    /* An older caller's struct is shorter. Members that it lacks must not be read. */
     esp_coll old = c;
     old.struct_size = (uint32_t)offsetof(esp_coll, reduce), old.reduce = 99, old.width = 1 << 20;
     if (ranks_coll(me, comm, &old) != ESP_OK) ranks_fail(me, "an older struct: %s", ranks_said);
@@ -430,13 +429,13 @@ static void bad_open(ranks_me *me) {
     }
     esp_status s = me->b->open(&ranks_host, &eg, me->rank ? "latency=1us" : "latency=2us", &comm);
     if (s != ESP_E_MISMATCH) ranks_fail(me, "different parameters were taken: %d", (int)s);
-    s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* one fails: both get an error */
+    s = me->b->open(&ranks_host, &eg, me->rank ? "" : "nonsense=1", &comm); /* if one rank fails, both get an error */
     if (s == ESP_OK) ranks_fail(me, "opened although a rank could not");
 }
-/* Rank 0 is the root of a broadcast, while the others reduce. It may already be in its next collective when they
- * begin. */
+/* By mistake, rank 0 is the root of a broadcast while the others reduce. All must get an error, even if rank 0 is
+ * already in its next collective when the others begin. */
 static void root_is_ahead(ranks_me *me) {
-    const int others_first = me->per_machine == 4; /* the caller passes 4 to let the others begin first */
+    const int others_first = me->per_machine == 4;
     const esp_stream none = ESP_ZERO;
     float in[100] = {0}, out[100];
     esp_coll c = {.struct_size = sizeof c, .op = ESP_COLL_ALLREDUCE, .dtype = ESP_F32, .count = 100};
@@ -450,7 +449,7 @@ static void root_is_ahead(ranks_me *me) {
     if (me->rank && !others_first) usleep(20000);
     esp_status s = me->b->start(comm, me->rank ? &c : &bc, none, &req);
     if (s == ESP_OK) s = ranks_wait(me, comm, req);
-    if (s == ESP_OK && me->rank == 0) s = ranks_coll(me, comm, &c); /* the root has sent everything */
+    if (s == ESP_OK && me->rank == 0) s = ranks_coll(me, comm, &c);
     if (s != ESP_E_MISMATCH || !strstr(ranks_said, "the same calls in the same order"))
         ranks_fail(me, "%s: status %d: %s", others_first ? "others first" : "root first", (int)s, ranks_said);
     pthread_barrier_wait(&me->shared->barrier[0]);

@@ -1,5 +1,5 @@
-/* test_file.c checks that written files are complete or absent: in normal cases, on a full disk, when a writer dies,
- * and when several processes write one path. */
+/* test_file.c checks that written files are complete or absent: normally, on a full disk, when a writer dies, and when
+ * several processes write one path. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"
 #include <sys/resource.h>
@@ -13,7 +13,6 @@ static int setup(void **state) {
     return 0;
 }
 
-/* Counts the files in the folder. */
 static int names(void) { return test_count_files(folder, ""); }
 
 static const char *content(const char *name) {
@@ -39,12 +38,12 @@ TEST(whole, setup, folder_remove) {
     assert_int_equal(esp__file_open(&f, path), 0);
     esp__file_put(&f, "tw", 2);
     esp__file_put(&f, "o", 1);
-    assert_string_equal(content(path), "one"); /* the file is not replaced yet */
+    assert_string_equal(content(path), "one");
     assert_int_equal(esp__file_sync(&f), 0);
     assert_string_equal(content(path), "one");
     assert_int_equal(esp__file_rename(&f), 0);
     assert_string_equal(content(path), "two");
-    esp__file_drop(&f); /* a second drop does nothing */
+    esp__file_drop(&f);
     assert_int_equal(esp__file_open(&f, path), 0);
     esp__file_put(&f, "three", 5);
     esp__file_drop(&f);
@@ -65,7 +64,7 @@ TEST(refused, setup, folder_remove) {
     assert_int_equal(names(), 0);
 }
 
-/* A limit of the file size simulates a full disk: write() takes a part, and then nothing. */
+/* A limit of the file size simulates a full disk: write() takes some bytes, and then none. */
 TEST(full_disk, setup, folder_remove) {
     static char large[1 << 17];
     const struct rlimit small = {1 << 16, RLIM_INFINITY}, all = {RLIM_INFINITY, RLIM_INFINITY};
@@ -101,13 +100,13 @@ TEST(killed, setup, folder_remove) {
         raise(SIGKILL);
     }
     assert_int_equal(child_wait(child), -SIGKILL);
-    assert_int_equal(names(), 1); /* only the temporary file is left */
+    assert_int_equal(names(), 1);
     assert_int_equal(esp__file_replace(path, "new", 3), 0);
     assert_string_equal(content(path), "new");
     assert_int_equal(names(), 1);
 }
 
-/* Two writers at once: each file is complete, and the last to end gets the name. */
+/* If two writers run at once, each file is complete, and the last to end gets the name. */
 TEST(several, setup, folder_remove) {
     esp__file a, b;
     assert_int_equal(esp__file_open(&a, path), 0);
@@ -116,7 +115,7 @@ TEST(several, setup, folder_remove) {
     esp__file_put(&a, "a", 1);
     esp__file_put(&b, "b", 1);
     assert_int_equal(esp__file_sync(&a), 0);
-    assert_int_equal(esp__file_replace(path, "c", 1), 0); /* a third writer removes neither */
+    assert_int_equal(esp__file_replace(path, "c", 1), 0); /* a third writer leaves the other two's files alone */
     assert_int_equal(esp__file_close(&b), 0);
     assert_string_equal(content(path), "b");
     assert_int_equal(esp__file_rename(&a), 0);
@@ -124,7 +123,7 @@ TEST(several, setup, folder_remove) {
     assert_int_equal(names(), 1);
 }
 
-/* A link at the path stays a link; a link at the temporary name is not followed. */
+/* A link at the path stays a link. A link at the temporary name is not followed. */
 TEST(links, setup, folder_remove) {
     char link[128], temporary[160], other[128];
     struct stat st;
@@ -144,7 +143,6 @@ TEST(links, setup, folder_remove) {
     assert_true(lstat(temporary, &st) == 0 && S_ISLNK(st.st_mode));
 }
 
-/* A pipe is written; a pipe without a reader does not block. */
 TEST(pipes, setup, folder_remove) {
     char got[8] = "";
     assert_int_equal(mkfifo(path, 0600), 0);

@@ -1,4 +1,5 @@
-/* test_heap.c checks that entries come out by time, and for equal times by key, whatever the order of insertion. */
+/* test_heap.c checks that entries of a heap come out by time, and for equal times by key, whatever the order of
+ * insertion. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/heap.h"
 
@@ -12,7 +13,7 @@ static int order(const void *a, const void *b) {
     return (x->key > y->key) - (x->key < y->key);
 }
 
-/* Inserts all entries, then removes all: for every size, with times mostly equal, mostly different, or random. */
+/* Inserts all entries, then removes all, with times that are mostly equal, mostly different, or random. */
 TEST(sorted) {
     esp__waiting at[MOST], want[MOST];
     uint64_t seed = 1;
@@ -33,7 +34,7 @@ TEST(sorted) {
     }
 }
 
-/* Inserts and removes in turn: a removed entry is never later than the remaining ones. */
+/* Inserts and removes in turn. A removed entry is never later than the remaining ones. */
 TEST(by_turns) {
     esp__waiting at[MOST];
     esp__heap h = {at, 0};

@@ -1,4 +1,4 @@
-/* test_json.c checks JSON strings and numbers, and the text that they are written to. */
+/* test_json.c checks JSON strings and numbers, and the growing text that they are written to. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/json.h"
 
@@ -28,7 +28,7 @@ TEST(strings) {
     string_is(many, want);
 }
 
-/* Inside <script> no markup may begin. */
+/* Characters that could begin a tag inside <script> can be escaped too. */
 TEST(further) {
     char out[ESP__JSON_CHAR + 1] = "", all[64] = "";
     for (const char *s = "<a\"\xc3\xa9"; *s;) {
@@ -71,7 +71,7 @@ TEST(numbers) {
     assert_string_equal(t.data, "0.3333333333333333");
     esp__text_free(&t);
     esp__json_scaled(&t, 1500.0, 1000.0);
-    assert_string_equal(t.data, "1.5"); /* the shortest text */
+    assert_string_equal(t.data, "1.5"); /* not "1.50" */
     esp__text_free(&t);
 }
 

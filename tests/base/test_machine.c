@@ -1,5 +1,5 @@
-/* test_machine.c checks the number of cores that a process may use, with made-up control groups of both versions, and
- * facts about this machine. */
+/* test_machine.c checks the number of cores that a process may use, with made-up control groups (cgroups) of both
+ * versions, and facts about this machine. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/machine.h"
 #include <sched.h>
@@ -12,7 +12,6 @@ static int setup(void **state) {
     return 0;
 }
 
-/* Writes root/name, and makes its folders. */
 static void put(const char *name, const char *text) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", root, name);
@@ -41,9 +40,9 @@ TEST(bound, setup, folder_remove) {
     assert_in_range(esp__cores(), 1, (unsigned)CPU_COUNT(&before));
 }
 
-/* A container sees its own group as the root; otherwise the process's group and all groups above it count. */
+/* A container sees its own group as the root. Outside of one, the process's group and all groups above it count. */
 TEST(version_2, setup, folder_remove) {
-    assert_int_equal(esp__cores_given(root), 0); /* there is no control group file */
+    assert_int_equal(esp__cores_given(root), 0);
     put("proc/self/cgroup", "0::/\n");
     assert_int_equal(esp__cores_given(root), 0);
     put("sys/fs/cgroup/cpu.max", "max 100000\n");

@@ -1,10 +1,11 @@
-/* test_process.c checks that a forked child is distinguished from the process that opened a context, however it was
+/* test_process.c checks that a forked child is told apart from the process that opened a context, however it was
  * forked, and without a call of getpid. */
 /* runs: quiet */
 #include "tests/lib/test.h"
 #include <sys/syscall.h>
 
-/* Returns bits: whether this child opened its parent's context (0) and its own (1); bits 2 on are its child's. */
+/* Returns bits: whether this child seems to have opened its parent's context (0) and its own (1). Its own child's bits
+ * follow from bit 2 on. */
 static int child_says(const esp__process *parent) {
     esp__process mine;
     esp__process_open(&mine);
@@ -33,7 +34,7 @@ TEST(children_are_others) {
     }
 }
 
-/* Only the shared page is read: with a wrong pid the answer is the same. Closing leaves nothing mapped. */
+/* Only a shared page of memory is read, so a wrong pid changes nothing. Closing leaves nothing mapped. */
 TEST(asks_no_kernel) {
     esp__process p;
     esp__process_open(&p);

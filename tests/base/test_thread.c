@@ -1,4 +1,5 @@
-/* test_thread.c: threads of the library take no signals of the program, but still die of their own faults. */
+/* test_thread.c checks that threads of the library take no signals of the program, but still die of their own
+ * faults. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/os.h"

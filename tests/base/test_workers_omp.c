@@ -1,5 +1,6 @@
-/* test_workers_omp.c checks loops of the library on the trainer's OpenMP team: every index runs once; a context starts
- * no compression threads and no second team; results equal those of the library's own threads. */
+/* test_workers_omp.c checks loops of the library that run on the trainer's OpenMP team: every index runs once, a
+ * context starts neither compression threads nor a second team, and results equal those of the library's own
+ * threads. */
 /* runs: quiet no-tsan: runs loops on an OpenMP team: the sanitizer does not understand the barriers of libgomp */
 #include "tests/lib/test.h"
 #include <sched.h>
@@ -51,7 +52,7 @@ static loop *loop_new(esp__workers *w, uint64_t n, uint64_t grain) {
 static atomic_int offers, waiting, quit;
 static void offer(esp_ctx *ctx) { atomic_fetch_add(&offers, 1); }
 
-/* The library's thread: runs one loop after the other until `quit`, at least once with help. */
+/* Runs as the library's compression thread: it starts a loop after the trainer's threads began to wait. */
 static void *cpu_main(void *arg) {
     loop *l = (loop *)arg;
     esp__workers_never_lend();
@@ -62,7 +63,7 @@ static void *cpu_main(void *arg) {
     return NULL;
 }
 
-/* Waits and helps as esp_wait does. */
+/* Waits and runs pieces of loops meanwhile, as esp_wait does. */
 static int wait_and_help(loop *l) {
     int helped = 0;
     atomic_store(&waiting, 1);
@@ -85,7 +86,7 @@ static loop *run_scene(scene s, int *helped) {
     loop *l = loop_new(w, MOST, 1);
     l->slow = s.slow;
     atomic_store(&offers, 0), atomic_store(&waiting, 0), atomic_store(&quit, 0);
-    esp__workers_offered(w); /* like the first wait of a step, which sets team size */
+    esp__workers_offered(w);
     assert_int_equal(pthread_create(&cpu, NULL, cpu_main, l), 0);
     *helped = 0;
     if (s.in_region) {
@@ -102,14 +103,14 @@ static loop *run_scene(scene s, int *helped) {
     return l;
 }
 
-/* Pieces take long here, so the team joins before they are done and runs the remaining ones. */
+/* Pieces take long here, so the team joins before the loop ends and runs the remaining ones. */
 TEST(test_who_waits_helps) {
     int helped;
     loop *l = run_scene((scene){.slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&offers) == 1);
-    assert_true(atomic_load(&l->most) <= TEAM + 1); /* the cpu thread finishes the piece it has begun */
+    assert_true(atomic_load(&l->most) <= TEAM + 1);
     assert_true(atomic_load(&l->on_cpu) < atomic_load(&l->bodies));
-    assert_true(atomic_load(&l->late) <= 1); /* at most the piece that it was about to begin */
+    assert_true(atomic_load(&l->late) <= 1);
     free(l);
 }
 
@@ -118,13 +119,13 @@ TEST(test_at_most_n) {
     loop *l = run_scene((scene){.most = 2, .slow = 3000}, &helped);
     assert_true(helped > 0 && atomic_load(&l->most) <= 3);
     free(l);
-    l = run_scene((scene){.most = 1, .slow = 100}, &helped); /* only the cpu thread runs the loop */
+    l = run_scene((scene){.most = 1, .slow = 100}, &helped);
     assert_true(helped == 0 && atomic_load(&offers) == 0);
     assert_int_equal(atomic_load(&l->on_cpu), 1);
     free(l);
 }
 
-/* Inside a parallel region no further thread starts, even if nested regions are allowed: each waiting thread runs
+/* Inside a parallel region no further thread starts, even if nested regions are allowed. Each waiting thread runs
  * pieces itself. */
 TEST(test_waiting_inside_a_region) {
     int helped, levels = omp_get_max_active_levels(), before;
@@ -149,8 +150,8 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* A thread that does not belong to the library (here a measurement of the autopilot) runs its loop in pieces on its own
- * team. A nested loop, a loop inside a region, and one no longer than its grain run inline. */
+/* A thread that is not the library's compression thread runs its loop on its own team. A loop inside another loop or a
+ * parallel region, or one that has only one piece, runs in the calling thread. */
 TEST(test_own_loops) {
     esp__workers *w = NULL;
     assert_int_equal(esp__workers_open_omp(NULL, 0, offer, &w), ESP_OK);
@@ -255,8 +256,8 @@ TEST(test_same_results) {
     }
 }
 
-/* The process has the trainer's team and at most three threads of the library: cpu, links, and with several ranks the
- * watchdog, which this job does not have. Only "pthreads" adds more. */
+/* The process has the trainer's team and at most three threads of the library: for compression, for links, and the
+ * watchdog, which a job of one rank does not have. Only "pthreads" adds more. */
 TEST(test_one_pool) {
 #pragma omp parallel num_threads(TEAM)
     {}
@@ -293,7 +294,7 @@ TEST(test_a_step_allocates_nothing) {
 #endif
 }
 
-/* libgomp's team does not survive a fork: a region in the child would wait for it for ever. */
+/* The team of OpenMP's library does not survive a fork: a parallel region in the child would wait for it for ever. */
 TEST(test_in_a_forked_child) {
     const uint64_t here = steps("openmp", "efsignsgd", OUTSIDE);
     const pid_t child = child_fork(60);

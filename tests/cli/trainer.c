@@ -1,7 +1,7 @@
-/* trainer.c is a program for the scripts of this folder: ranks average made-up gradients for some steps.
+/* trainer.c is a program for the test scripts of this folder. It averages made-up gradients over the ranks:
  *   trainer STEPS [--say] [--die STEP] [--save BASE] NAME:ELEMENTS[:raw] ...
- * --say prints the averages of the first tensor's first and last element after each step; --die kills rank 2 in that
- * step; --save saves the state at the end. */
+ * --say prints the averages of the first tensor's first and last element after each step, --die kills rank 2 in that
+ * step, --save saves the state at the end, and ":raw" sends a tensor uncompressed. */
 #include "espresso.h"
 #include <signal.h>
 #include <stdio.h>

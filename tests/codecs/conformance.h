@@ -1,5 +1,5 @@
-/* conformance.h helps tests of single codecs with codecs, a host, inputs and one step. Tests call codecs through their
- * tables, as the library does. `espresso plugins --check` has the rules for all codecs. */
+/* conformance.h helps tests of single codecs: it opens codecs through their tables, as the library does, makes inputs,
+ * and compresses and decompresses them. `espresso plugins --check` has the rules for all codecs. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 #include "tests/lib/test.h"
@@ -32,8 +32,8 @@ static const char *const cf_specs[] = {"none",
                                        "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))"};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */
-static char cf_message[1024]; /* the last error that a codec logged */
-static int64_t cf_live;       /* allocations not yet freed */
+static char cf_message[1024];
+static int64_t cf_live;
 
 static void *cf_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     cf_live++;
@@ -46,7 +46,7 @@ static void cf_free(void *user, esp_device d, void *p, uint64_t bytes) {
 static void cf_log(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_ERROR) (void)snprintf(cf_message, sizeof cf_message, "%s", ev->message);
 }
-/* Runs loops on two threads, for the thread sanitizer; the caller takes the even pieces. */
+/* Runs loops on two threads, so that the thread sanitizer sees races. The caller's thread takes every other piece. */
 typedef struct cf_half {
     uint64_t n, grain, first;
     void (*body)(void *, uint64_t, uint64_t);
@@ -68,7 +68,7 @@ static void cf_two_threads(void *user, uint64_t n, uint64_t grain, void (*body)(
 }
 static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **table, void **self);
 static void cf_inner_close(void *user, const esp_codec *table, void *self);
-/* `user` is the host itself, so that inner codecs get the same host. */
+/* `user` is the host itself, so that a wrapped codec gets the same host. */
 #define CF_HOST(name, loop)                                                                                            \
     CF_UNUSED static const esp_host name = {.struct_size = sizeof(esp_host),                                           \
                                             .abi_major = 1,                                                            \
@@ -87,10 +87,10 @@ typedef struct cf_codec {
     const esp_codec *table;
     void *self;
     const char *spec;
-    esp_traits traits; /* traits of this codec instance */
+    esp_traits traits;
 } cf_codec;
 
-/* Returns the built-in codec number i, or NULL if there are fewer. */
+/* Returns built-in codec number i, or NULL if there are fewer. */
 CF_UNUSED static const esp_codec *cf_nth(uint32_t i) {
     for (const esp_plugin_fn *e = cf_entries; *e; e++) {
         const esp_plugin *p = (*e)(&cf_plain);
@@ -99,7 +99,6 @@ CF_UNUSED static const esp_codec *cf_nth(uint32_t i) {
     }
     return NULL;
 }
-/* Returns the built-in codec of that name, or NULL. */
 CF_UNUSED static const esp_codec *cf_find(const char *spec) {
     const size_t n = strcspn(spec, ":");
     const esp_codec *c;
@@ -123,7 +122,7 @@ CF_UNUSED static int cf_open(const char *spec, const esp_host *h, cf_codec *out)
 }
 CF_UNUSED static void cf_close(cf_codec *c) { c->table->close(c->self); }
 CF_UNUSED static int cf_has(const cf_codec *c, uint64_t cap) { return (c->traits.caps & cap) != 0; }
-/* The host's codec_open() for wrappers. The spec may have parentheses around it. */
+/* Opens a codec that another codec wraps. The spec may have parentheses around it. */
 static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **table, void **self) {
     char inner[256];
     const size_t n = strlen(spec);
@@ -134,13 +133,13 @@ static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **
 }
 static void cf_inner_close(void *user, const esp_codec *table, void *self) { table->close(self); }
 
-/* ---- memory that faults right behind its end ----------------------------------------------------------------- */
+/* ---- memory that ends at an inaccessible page ---- */
 typedef struct cf_fenced {
     unsigned char *map, *data;
     size_t mapped;
 } cf_fenced;
 
-/* Allocates `bytes` that end (as closely as `align` allows) at an inaccessible page. */
+/* Allocates `bytes` that end, as closely as `align` allows, at an inaccessible page. */
 CF_UNUSED static cf_fenced cf_fenced_make(uint64_t bytes, uint64_t align) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (bytes + align - 1) / align * align;
     cf_fenced g;
@@ -153,13 +152,13 @@ CF_UNUSED static cf_fenced cf_fenced_make(uint64_t bytes, uint64_t align) {
 }
 CF_UNUSED static void cf_fenced_free(cf_fenced *g) { assert_int_equal(munmap(g->map, g->mapped), 0); }
 
-/* ---- one part: all the memory that a codec needs for `count` elements ------------------------------------------- */
+/* ---- the memory that a codec needs for one tensor of `count` elements ---- */
 typedef struct cf_part {
     cf_codec *codec;
     uint64_t count, used;
     esp_bound bound;
     cf_fenced payload, scratch, state, in, out, residual;
-    float *g, *o, *e; /* gradient, output, residual */
+    float *g, *o, *e;
     int feedback;
     float beta, gamma;
     uint64_t step, state_bytes;
@@ -186,7 +185,7 @@ CF_UNUSED static void cf_part_free(cf_part *p) {
     for (size_t i = 0; i < CF_COUNT(all); i++) cf_fenced_free(all[i]);
 }
 
-/* Compresses p->g, with p->e if the codec computes the residual. */
+/* Compresses p->g. If the codec computes the residual, p->e is its input and output. */
 static esp_status cf_compress_call(cf_part *p, void *data, uint64_t capacity) {
     esp_payload out = {{data, capacity, {0, 0}}, &p->used};
     esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->g, p->count * 4, {0, 0}}, 0, 0}, *one = &t;
@@ -209,7 +208,7 @@ static esp_status cf_compress_call(cf_part *p, void *data, uint64_t capacity) {
 static esp_status cf_decompress_all(cf_part *p, esp_payload *payload, uint32_t n, uint32_t mode, float scale);
 
 /* Compresses p->g into a payload of the given capacity, and sets p->used. If the codec does not compute the residual,
- * computes it as the host does. */
+ * this does, as the library would. */
 CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t capacity) {
     float *g = p->g, *o = p->o, *phi, *back;
     esp_payload_header h;
@@ -235,7 +234,6 @@ CF_UNUSED static esp_status cf_compress(cf_part *p) {
     return cf_compress_into(p, p->payload.data, p->bound.payload_bytes);
 }
 
-/* Decodes `n` payloads into p->o. */
 CF_UNUSED static esp_status cf_decompress_all(cf_part *p, esp_payload *payload, uint32_t n, uint32_t mode,
                                               float scale) {
     esp_tensor t = {sizeof t, ESP_F32, 7, p->count, {p->o, p->count * 4, {0, 0}}, 0, 0}, *one = &t;
@@ -279,8 +277,8 @@ enum {
     CF_EQUAL,
     CF_NEGATIVE,
     CF_SPIKE,
-    CF_FEW,   /* few values, among them the default thresholds */
-    CF_LARGE, /* beyond f16's range */
+    CF_FEW,
+    CF_LARGE,
     CF_NAN,
     CF_INF,
     CF_KINDS

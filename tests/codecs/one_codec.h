@@ -1,5 +1,4 @@
-/* one_codec.h opens a built-in codec under test directly from its table, with buffers of exactly the size that bound()
- * returns. Include it after cmocka.h. */
+/* one_codec.h opens a built-in codec directly from its table, with buffers of exactly the size that bound() returns. */
 #ifndef ONE_CODEC_H
 #define ONE_CODEC_H
 #include "tests/lib/test.h"
@@ -14,11 +13,11 @@ static inline uint32_t codec_bits(float x) {
     return b;
 }
 
-static char codec_message[512]; /* the last logged message */
+static char codec_message[512];
 static void codec_log(void *user, const esp_log_event *ev) {
     strncpy(codec_message, ev->message, sizeof codec_message - 1);
 }
-/* Runs pieces in reverse order, since results must not depend on the order. */
+/* Runs pieces of a loop in reverse order, since results must not depend on the order. */
 static void codec_parallel(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                            void *arg) {
     for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
@@ -31,7 +30,6 @@ static esp_host codec_host = {.struct_size = sizeof(esp_host),
                               .log = codec_log,
                               .parallel_for = codec_parallel};
 
-/* Returns the table of the built-in codec of that name. */
 static inline const esp_codec *codec_named(const char *name) {
     static const esp_plugin_fn entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY)};
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
@@ -54,7 +52,7 @@ typedef struct opened_codec {
     float *residual;
 } opened_codec;
 
-/* `simd` is "scalar", "avx2", "avx512" or NULL for the highest level. */
+/* `simd` is "scalar", "avx2", "avx512", or NULL for the best that this machine has. */
 static inline opened_codec codec_open(const esp_codec *codec, const char *params, uint64_t count, const char *simd,
                                       int threads) {
     opened_codec r = {0};
@@ -98,7 +96,7 @@ static inline esp_status codec_compress(opened_codec *r, const float *g, int fee
     a.payload = &r->payload;
     return r->codec->compress(r->self, &a);
 }
-/* Decodes n payloads, or its own payload if `p` is NULL. */
+/* Decodes n payloads, or the codec's own one if `p` is NULL. */
 static inline esp_status codec_decompress(opened_codec *r, esp_payload *p, uint32_t n, float *out, uint32_t mode) {
     esp_codec_args a = r->args;
     esp_tensor t = r->tensor, *one = &t;

@@ -1,5 +1,5 @@
-/* test_chunktopk.c checks the codec against a plain reference that sorts every chunk: elements, ties, signs,
- * magnitudes, residual, decay, difficult chunks, NaN, corrupt payloads. */
+/* test_chunktopk.c checks codec chunktopk against a plain reference that sorts every chunk: the elements that are kept,
+ * ties, signs, magnitudes, the residual and its decay, NaN, and corrupt payloads. */
 #include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
@@ -32,7 +32,7 @@ static void ref_mean(double sum, uint64_t n, float got) {
     if (n) assert_true(fabs((double)got - mean) <= mean * 0x1p-8 + 1e-40);
 }
 
-/* Checks the record of one chunk, and decodes it to `sent`. Returns the record's bytes. */
+/* Checks the bytes of one chunk's payload, decodes them to `sent`, and returns their number. */
 static uint64_t ref_chunk(const unsigned char *record, const float *x, uint64_t n, uint64_t chunk, uint64_t k,
                           float *sent) {
     const uint64_t kept = (k * n + chunk - 1) / chunk;
@@ -63,16 +63,16 @@ static uint64_t ref_chunk(const unsigned char *record, const float *x, uint64_t 
     return 4 + bytes;
 }
 
-/* ---- against it -------------------------------------------------------------------------------------------------- */
+/* ---- comparison with the reference ---- */
 enum { ANY, FEW, SPARSE, STEPS, CONSTANT, ZERO, KINDS };
 static float number(int kind, uint64_t i, int step) {
     switch (kind) {
     case FEW: return 0.25f * (float)((int)(codec_random() % 7) - 3);  /* many ties */
-    case SPARSE: return codec_random() % 97 ? 0.0f : codec_uniform(); /* fewer than k elements are not zero */
+    case SPARSE: return codec_random() % 97 ? 0.0f : codec_uniform(); /* often fewer than k elements are nonzero */
     case STEPS:
         return ldexpf(codec_uniform(),
                       (int)((i / 4096 * 37 + (uint64_t)step) % 60) - 40); /* another scale in each chunk */
-    case CONSTANT: return i / 4096 % 2 ? -0.375f : 3e-39f;                /* all elements are equal */
+    case CONSTANT: return i / 4096 % 2 ? -0.375f : 3e-39f;
     case ZERO: return i % 2 ? -0.0f : 0.0f;
     default: return codec_uniform() * codec_uniform() * codec_uniform();
     }
@@ -84,7 +84,7 @@ typedef struct shape {
     float decay;
 } shape;
 
-/* feedback: 0 none, 1 computed by the library, 2 by the codec. */
+/* feedback: 0 none, 1 computed by the library, 2 by the codec */
 static void one_case(const shape *s, uint64_t n, int kind, int feedback, const char *simd, int threads) {
     opened_codec r = codec_open(codec_named("chunktopk"), s->params, n, simd, threads);
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4), sent[4096];
@@ -133,7 +133,7 @@ TEST(against_reference) {
         for (int kind = 0; kind < KINDS; kind++) one_case(&shapes[0], 70001, kind, 2, levels[l], 1);
 }
 
-/* 4096 elements need 116 bytes: 64 codes of 14 bits, and two magnitudes of 16. */
+/* 4096 elements need 116 bytes: 64 codes of 14 bits and two magnitudes of 16. */
 TEST(bytes_of_a_chunk) {
     static const struct {
         uint64_t count, body;
@@ -149,11 +149,11 @@ TEST(bytes_of_a_chunk) {
     }
 }
 
-/* A record computed by hand: the 3 largest of 16 elements are 5, 3 and 1 with mean 3. So 5 and 3 are "high" (mean 4),
- * and 1 is "low". */
+/* The bytes of a chunk are computed by hand: the 3 largest of 16 elements are 5, 3 and 1. 5 and 3 are at least their
+ * mean, so they are sent as "high" with mean 4, and 1 as "low". */
 TEST(known_bytes) {
     const float in[16] = {0, 0.5f, -5, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0.5f, -1};
-    /* Indices 2, 9 and 15: index + 16 if negative + 32 if high is 0x32, 0x29, 0x1F, with 6 bits each. */
+    /* A code has 6 bits: the index, + 16 if negative, + 32 if high. Indices 2, 9 and 15 give 0x32, 0x29, 0x1F. */
     const unsigned char want[7] = {0x80, 0x3F, 0x80, 0x40, 0x72, 0xFA, 0x01};
     for (int l = 0; l < 3; l++) {
         opened_codec r = codec_open(codec_named("chunktopk"), "chunk=16,k=3", 16, levels[l], 0);
@@ -165,7 +165,7 @@ TEST(known_bytes) {
     }
 }
 
-/* The residual decays by 0.95 per step if it belongs to the rank's own gradient, but not if the library computes it. */
+/* The residual decays by 0.95 per step if it belongs to the rank's own gradient, otherwise not. */
 TEST(decay) {
     for (int own = 0; own < 2; own++) {
         opened_codec r = codec_open(codec_named("chunktopk"), "chunk=16,k=1", 16, NULL, 0);
@@ -181,7 +181,7 @@ TEST(decay) {
     }
 }
 
-/* Magnitudes at the ends of f32 are clipped to bf16, and the difference remains in the residual. */
+/* Magnitudes beyond bf16's range are clipped, and the difference remains in the residual. */
 TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX, 0x1.fffffcp127f, FLT_MIN, 0x1p-149f * 3};
     for (int t = 0; t < 4; t++) {
@@ -222,9 +222,8 @@ TEST(not_finite) {
             }
 }
 
-/* Damages one bit field at a time. */
 TEST(corrupt) {
-    enum { N = 4096 + 1000, LAST = 116 }; /* LAST: first byte of the last record, of 1000 elements */
+    enum { N = 4096 + 1000, LAST = 116 }; /* LAST: first byte of the last chunk, of 1000 elements */
     float g[N], out[N];
     unsigned char good[256];
     for (int i = 0; i < N; i++) g[i] = codec_uniform(), out[i] = 77;
@@ -239,19 +238,19 @@ TEST(corrupt) {
         __VA_ARGS__;                                                                                                   \
         assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);                              \
     } while (0)
-    DAMAGE(body[0] = 0x80, body[1] = 0x7F);        /* low is Inf */
-    DAMAGE(body[2] = 0xC0, body[3] = 0x7F);        /* high is NaN */
-    DAMAGE(body[3] |= 0x80);                       /* high is negative */
+    DAMAGE(body[0] = 0x80, body[1] = 0x7F);        /* the mean of "low" is Inf */
+    DAMAGE(body[2] = 0xC0, body[3] = 0x7F);        /* the mean of "high" is NaN */
+    DAMAGE(body[3] |= 0x80);                       /* the mean of "high" is negative */
     DAMAGE(memset(body + 4, 0, 8));                /* the same index twice */
-    DAMAGE(memset(body + 4, 0xFF, 2));             /* the first index is the last of the chunk */
-    DAMAGE(memset(body + LAST + 4 + 26, 0xFF, 2)); /* an index past the last element */
+    DAMAGE(memset(body + 4, 0xFF, 2));             /* only the last element could follow */
+    DAMAGE(memset(body + LAST + 4 + 26, 0xFF, 2)); /* an index beyond the last element */
     DAMAGE(((unsigned char *)r.payload.data.ptr)[offsetof(esp_payload_header, aux)] = 1);
     ((unsigned char *)r.payload.data.ptr)[offsetof(esp_payload_header, aux)] = 0;
     for (int i = 0; i < N; i++) assert_true(out[i] == 77);
     memcpy(body, good, r.used - ESP_PAYLOAD_HEADER);
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
     codec_close(&r);
-    r = codec_open(codec_named("chunktopk"), "chunk=16,k=3", 16, NULL, 0); /* 18 bits in 3 bytes */
+    r = codec_open(codec_named("chunktopk"), "chunk=16,k=3", 16, NULL, 0);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     ((unsigned char *)esp_payload_body(&r.payload))[6] |= 4;
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);

@@ -1,10 +1,12 @@
-/* test_dgc.c checks momentum, masking, warmup and conservation of deep gradient compression, against plain loops. */
+/* test_dgc.c checks deep gradient compression against plain loops: momentum, masking, warmup, and that nothing is
+ * lost. */
 #include "tests/lib/test.h"
 #include "one_codec.h"
 
 enum { STEPS = 20 };
 
-/* The DGC paper's algorithm in plain loops. It sends the elements that the decoded payload `sent` contains. */
+/* The algorithm of the DGC paper in plain loops. It sends the elements that are nonzero in the decoded payload
+ * `sent`. */
 typedef struct reference {
     float *u, *v;
     float m;
@@ -60,7 +62,8 @@ TEST(as_the_paper_has_it) {
         }
 }
 
-/* Without the flag the codec is top-k with the library's feedback, without momentum, and the state does not change. */
+/* Without ESP_ARG_OWN_MEMORY, as when an option compresses again, the codec is top-k with the library's error feedback,
+ * without momentum, and its state does not change. */
 TEST(later_comps_are_plain) {
     enum { N = 5000 };
     opened_codec r = codec_open(codec_named("dgc"), "", N, NULL, 0);
@@ -72,19 +75,19 @@ TEST(later_comps_are_plain) {
         assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SUM), ESP_OK);
     }
     for (int i = 0; i < N; i++) {
-        assert_true(out[i] + r.residual[i] == in[i]); /* whole numbers add exactly */
+        assert_true(out[i] + r.residual[i] == in[i]);
         assert_true(((float *)r.state.ptr)[i] == 0.0f);
     }
     memcpy(in, r.residual, N * 4);
     r.args.flags = ESP_ARG_OWN_MEMORY;
-    assert_int_equal(codec_compress(&r, g, 0), ESP_OK); /* top-k of g, without any residual */
+    assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
     for (int i = 0; i < N; i++) assert_true(out[i] == 0.0f || out[i] == g[i]);
     assert_memory_equal(in, r.residual, N * 4);
     free(g), free(out), free(in), codec_close(&r);
 }
 
-/* Over many steps, everything that is added to the accumulated gradient v is sent or still in v. */
+/* Over many steps, what is added to the accumulated gradient v is either sent or still in v. */
 TEST(conserves) {
     enum { N = 3000 };
     opened_codec r = codec_open(codec_named("dgc"), "ratio=0.05,momentum=0.5", N, NULL, 0);
@@ -119,17 +122,17 @@ TEST(warm_up) {
         if (step % 10 == 0) assert_true(fabs((double)before - expect[step / 10] * N) <= 1.0);
         assert_int_equal(codec_decompress(&r, NULL, 1, g, ESP_OUT_SUM), ESP_OK);
     }
-    r.args.step = 0; /* bound() is exact for the largest k */
+    r.args.step = 0;
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal((r.used + 31) / 32 * 32, r.payload.data.bytes);
     codec_close(&r);
-    r = codec_open(codec_named("dgc"), "ratio=0.3,warmup=40", N, NULL, 1); /* a ratio of 0.3 needs no warmup */
+    r = codec_open(codec_named("dgc"), "ratio=0.3,warmup=40", N, NULL, 1);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     assert_int_equal(codec_header(&r).aux, 30000);
     free(g), codec_close(&r);
 }
 
-/* The sample's size and place affect the speed only. */
+/* The sample that guesses the k-th largest element affects only the speed. */
 TEST(sample_changes_nothing) {
     enum { N = 300000 };
     const char *const params[] = {"sample=0.01", "sample=1", "sample=0.0001", "sample=0.2"};

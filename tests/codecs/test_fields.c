@@ -1,11 +1,11 @@
-/* test_fields.c checks fields of payloads that a flipped bit makes invalid, codec by codec. `espresso plugins --check`
+/* test_fields.c changes fields of payloads, codec by codec, so that decoding must fail. `espresso plugins --check`
  * checks what every codec must refuse. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 
 enum { N = 1000, ROUNDS = 3000 };
 
-/* Decodes `bytes` of `data` from memory after which nothing can be read, and returns the status. */
+/* Decodes `bytes` of `data` from memory that ends at an inaccessible page, and returns the status. */
 static esp_status try_decode(cf_part *p, const unsigned char *data, uint64_t bytes) {
     cf_fenced g = cf_fenced_make(bytes, 1);
     memcpy(g.data, data, bytes);
@@ -25,7 +25,6 @@ static void must_fail(cf_part *p, const unsigned char *data, uint64_t bytes, con
     if (try_decode(p, data, bytes) != ESP_E_CORRUPT) fail_msg("%s: %s was accepted", p->codec->spec, what);
 }
 
-/* Fields of dense codecs that a flipped bit makes invalid. */
 TEST(bad_fields) {
     cf_codec c;
     assert_true(cf_open("twobit", &cf_plain, &c));
@@ -33,11 +32,11 @@ TEST(bad_fields) {
     assert_int_equal(cf_compress(&p), ESP_OK);
     unsigned char *d = p.payload.data;
     assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 8);
-    d[ESP_PAYLOAD_HEADER] = 0x40; /* twobit's invalid code 01 */
+    d[ESP_PAYLOAD_HEADER] = 0x40; /* twobit does not use code 01 */
     must_fail(&p, d, p.used, "code 01");
     d[ESP_PAYLOAD_HEADER] = 0xC0;
     assert_int_equal(try_decode(&p, d, p.used), ESP_OK);
-    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* index 17 of 17 elements */
+    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* element 17 of 17 elements, counted from 0 */
     must_fail(&p, d, p.used, "a code behind the last element");
     d[ESP_PAYLOAD_HEADER + 4] = 0;
     const uint64_t thresholds[] = {0, 0x80000000u, 0xBF000000u, 0x7F800000u, 0x7FC00000u, 0x100000000ull};
@@ -73,7 +72,7 @@ TEST(bad_fields) {
     cf_close(&c);
 }
 
-/* A payload must not have the flags for empty and NaN at the same time. */
+/* A payload must not be marked both as empty and as having NaN. */
 TEST(both_flags) {
     for (size_t s = 0; s < CF_COUNT(cf_specs); s++) {
         cf_codec c;
@@ -90,7 +89,7 @@ TEST(both_flags) {
     }
 }
 
-/* Payloads of codes decode to finite numbers for any codes. */
+/* Payloads that consist of codes decode to finite numbers, whatever the codes are. */
 TEST(any_codes) {
     static const char *const specs[] = {"efsignsgd", "twobit:threshold=0.5"};
     for (size_t s = 0; s < CF_COUNT(specs); s++) {

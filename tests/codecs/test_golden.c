@@ -5,7 +5,8 @@
 #include "codecs/common/rng.h"
 #include <float.h>
 
-/* Compresses `n` floats once, and compares the payload's body, and the residual unless `keeps` is NULL. */
+/* Compresses `n` floats once, and compares the payload without its header. Compares the residual too if `keeps` is
+ * given. */
 static void body_is(const char *spec, const float *in, uint64_t n, const unsigned char *want, uint64_t bytes,
                     const float *keeps, uint64_t aux) {
     cf_codec c;
@@ -29,9 +30,9 @@ TEST(header_bytes) {
     assert_int_equal(cf_compress(&p), ESP_OK);
     const unsigned char want[] = {
         0xDB, 0xAF, 0xA7, 0xAD, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, /* FNV-1a("none"), version, flags, count */
-        4,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* body bytes, aux */
-        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* reserved */
-        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3F};
+        4,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* bytes after the header, number for the codec */
+        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,    0,
+        0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3F};
     assert_int_equal(p.used, sizeof want);
     assert_memory_equal(p.payload.data, want, sizeof want);
     cf_part_free(&p);
@@ -44,7 +45,7 @@ TEST(halves) {
     const unsigned char bf16[] = {0x80, 0x3F, 0x00, 0xC0, 0xCD, 0x3D, 0x80, 0x47, 0xD7, 0x33, 0x00, 0x80};
     body_is("fp16", in, 6, f16, sizeof f16, NULL, 0);
     body_is("bf16", in, 6, bf16, sizeof bf16, NULL, 0);
-    /* Numbers beyond f16's range become Inf; with error feedback they become 65504 and a residual. */
+    /* Numbers beyond f16's range become Inf. With error feedback they become 65504, and the rest is the residual. */
     const float big[] = {70000.0f, -1e6f};
     const float rest[] = {70000.0f - 65504.0f, -1e6f + 65504.0f};
     const unsigned char inf[] = {0x00, 0x7C, 0x00, 0xFC}, max[] = {0xFF, 0x7B, 0xFF, 0xFB};
@@ -91,7 +92,7 @@ TEST(fp16_reduced) {
 }
 
 TEST(efsignsgd_vectors) {
-    /* The sum of magnitudes is 6, so the scale is 1.5. Only the second is negative; -0 counts as positive. */
+    /* The mean magnitude is 1.5. Only the second number is negative; -0 counts as positive. */
     const float in[] = {1.0f, -2.0f, -0.0f, 3.0f}, keeps[] = {-0.5f, -0.5f, -1.5f, 1.5f};
     const unsigned char want[] = {0x00, 0x00, 0xC0, 0x3F, 0x02, 0, 0, 0};
     body_is("efsignsgd", in, 4, want, sizeof want, keeps, 0);
@@ -100,7 +101,8 @@ TEST(efsignsgd_vectors) {
     body_is("efsignsgd", zeros, 9, empty, sizeof empty, none, 0);
 }
 
-/* MXNet's rule with threshold t = 0.5: >= t is 11, <= -t is 10, else 00; element 0 is in byte 0's two highest bits. */
+/* MXNet's rule with threshold 0.5: numbers >= 0.5 get code 11, numbers <= -0.5 code 10, others 00. Element 0 is in byte
+ * 0's two highest bits. */
 TEST(twobit_vectors) {
     const float in[] = {1.0f, -1.0f, 0.25f, 0.5f, -0.5f, -0.0f, 0.4999f, -0.4999f, 2.0f,
                         0,    0,     0,     0,    0,     0,     -3.0f,   0.75f};
@@ -111,7 +113,7 @@ TEST(twobit_vectors) {
     memcpy(with_minus_zero, keeps, sizeof keeps);
     body_is("twobit:threshold=0.5", in, 17, want, sizeof want, with_minus_zero, 0x3F000000u);
     body_is("twobit", in, 17, want, sizeof want, NULL, 0x3F000000u);
-    /* With 0.2 per step, the residual reaches 0.5 in the third step. */
+    /* With 0.2 per step, the residual reaches the threshold 0.5 in the third step. */
     cf_codec c;
     assert_true(cf_open("twobit:threshold=0.5", &cf_plain, &c));
     cf_part p = cf_part_make(&c, 1, 1);
@@ -125,20 +127,19 @@ TEST(twobit_vectors) {
     cf_close(&c);
 }
 
-/* With relative=2 the threshold is twice the mean magnitude, for any scale of the gradient. */
+/* With relative=2 the threshold is twice the mean magnitude, whatever the scale of the gradient. */
 TEST(twobit_of_mean) {
     const float in[] = {1.0f, -3.0f, 0.0f, 0.0f, 8.0f, 0.0f, -4.0f, 0.0f};
-    const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f}; /* the mean magnitude is 2 */
+    const float keeps[] = {1.0f, -3.0f, 0.0f, 0.0f, 4.0f, 0.0f, 0.0f, 0.0f};
     const unsigned char want[] = {0x00, 0xC8 /* codes 11 00 10 00 in the second byte */, 0, 0}, nothing[4] = {0};
     const float zeros[8] = {0};
     body_is("twobit:relative=2", in, 8, want, sizeof want, keeps, 0x40800000u);
     float small[8], kept[8];
     for (int i = 0; i < 8; i++) small[i] = in[i] / 1048576.0f, kept[i] = keeps[i] / 1048576.0f;
     body_is("twobit:relative=2", small, 8, want, sizeof want, kept, 0x40800000u - (20u << 23));
-    body_is("twobit:relative=2", zeros, 8, nothing, sizeof nothing, zeros, 0x0DA24260u); /* the bits of 1e-30 */
+    body_is("twobit:relative=2", zeros, 8, nothing, sizeof nothing, zeros, 0x0DA24260u);
 }
 
-/* Hashes of three steps with feedback over 10007 elements. */
 TEST(hashes) {
     const struct {
         const char *spec;
@@ -163,7 +164,7 @@ TEST(hashes) {
             cf_fill(p.g, N, CF_RANDOM);
             assert_int_equal(cf_compress(&p), ESP_OK);
         }
-        /* Hashes the codec's own bytes: the header's first half, and the body. */
+        /* Hashes what the codec chose itself: the header's second half is reserved. */
         memmove(p.payload.data + 32, p.payload.data, 32);
         const uint64_t payload = cf_hash(p.payload.data + 32, p.used - 32), residual = cf_hash(p.e, N * 4);
         if (payload != want[i].payload || residual != want[i].residual)
@@ -174,7 +175,7 @@ TEST(hashes) {
     }
 }
 
-/* Random123's known answers for philox4x32-10, and draws that depend on each part of their key. */
+/* The generator philox4x32-10 gives the known answers of Random123, and draws depend on each part of their key. */
 TEST(philox) {
     const esp_philox_t a = esp_philox(0, 0, 0), b = esp_philox(~0ull, ~0ull, ~0ull);
     const esp_philox_t c = esp_philox(0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull);
@@ -206,7 +207,7 @@ TEST(unbiased) {
         for (int i = 0; i < N; i++) sum[i] += (double)p.o[i];
     }
     for (int i = 0; i < N; i++) {
-        /* Each draw is 10 g with probability 0.1, so its variance is 9 g^2. */
+        /* Each draw gives 10 g with probability 0.1, so its variance is 9 g^2. */
         const double g = (double)p.g[i], sigma = 3 * fabs(g) / sqrt((double)DRAWS);
         if (!(fabs(sum[i] / DRAWS - g) <= 6 * sigma)) fail_msg("element %d: mean %g, not %g", i, sum[i] / DRAWS, g);
     }
@@ -214,7 +215,7 @@ TEST(unbiased) {
     cf_close(&c);
 }
 
-/* If collectives sum payloads, the payload of a tensor with NaN or Inf decodes to NaN. */
+/* The payload of a tensor with NaN or Inf decodes to NaN also if collectives sum payloads. */
 TEST(bodies_of_nan) {
     static const char *const specs[] = {"none", "fp16", "bf16", "randomk:ratio=0.3", "fp16:of=(none)"};
     for (size_t s = 0; s < CF_COUNT(specs); s++)

@@ -1,5 +1,5 @@
-/* test_int4.c checks the codec against a plain reference: levels, two codes per byte, ends of the range, NaN, corrupt
- * payloads. */
+/* test_int4.c checks codec int4 against a plain reference: rounding, two codes per byte, the ends of the range, NaN,
+ * and corrupt payloads. */
 #include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
@@ -59,7 +59,8 @@ TEST(against_reference) {
             for (int k = 0; k < 12; k++) one_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
-/* The largest element of either sign is exact, two codes share a byte, and the last half byte of an odd count is 0. */
+/* The element with the largest magnitude is exact, two codes share a byte, and the last half byte of an odd count is
+ * 0. */
 TEST(known_bytes) {
     const float in[9] = {7, -7, 0.5f, 1.5f, -1.5f, 3, -1, -0.0f, -6.4f};
     const unsigned char want[9] = {0, 0, 0x80, 0x3F /* 1.0f */, 0x97, 0x20, 0x3E, 0x0F, 0x0A};

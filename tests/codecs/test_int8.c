@@ -1,6 +1,6 @@
-/* test_int8.c checks the codec against a plain reference: blocks; a range that several ranks share; rounding, zeros,
- * ranges at the ends of f32, sums at the ends of 16 bits, NaN, equal bits on every instruction set, corrupt
- * payloads. */
+/* test_int8.c checks codec int8 against a plain reference: scales per block and a scale that all ranks share, rounding,
+ * zeros, numbers at the ends of f32's range, sums at the ends of 16 bits, NaN, and corrupt payloads. All instruction
+ * sets must give the same bytes. */
 #include "tests/lib/test.h"
 #include <float.h>
 #include "tests/codecs/one_codec.h"
@@ -13,7 +13,7 @@ static float ref_unit(const float *x, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
     return top < 0x1p-100f ? 0 : (float)((double)top / 127);
 }
-/* Checks that the level is the nearest one, and that the residual is exact. */
+/* Checks that a number is rounded to the nearest multiple of `unit`, and that the residual is exact. */
 static void ref_check(float x, float unit, int level, float rest, int feedback) {
     const double exact = unit > 0 ? (double)x / (double)unit : 0;
     assert_in_range(level + 127, 0, 254);
@@ -66,7 +66,6 @@ TEST(blocks_against_reference) {
             for (int k = 0; k < 12; k++) block_case(sizes[z], blocks[b], k & 1, levels[k / 4], k >> 1 & 1);
 }
 
-/* Values whose bytes are known. */
 TEST(known_bytes) {
     const float in[12] = {127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -127, 126.5f, -0.0f, 0.25f, -126.75f, 3};
     const int8_t want[12] = {127, 0, 2, 2, 0, -2, -127, 126, 0, 0, -127, 3};
@@ -86,7 +85,7 @@ TEST(known_bytes) {
         assert_int_equal(codec_compress(&r, zeros, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 48; i++) assert_int_equal(body[i], 0);
-        for (int i = 0; i < 40; i++) same[i] = i < 32 ? -0.3f : 7e-5f; /* all elements of a block are the largest */
+        for (int i = 0; i < 40; i++) same[i] = i < 32 ? -0.3f : 7e-5f;
         assert_int_equal(codec_compress(&r, same, 1), ESP_OK);
         body = (const unsigned char *)esp_payload_body(&r.payload);
         for (int i = 0; i < 40; i++) assert_int_equal((int8_t)body[8 + i], i < 32 ? -127 : 127);
@@ -94,7 +93,7 @@ TEST(known_bytes) {
     }
 }
 
-/* With ranges at the ends of f32 nothing becomes Inf or NaN, and nothing is lost. */
+/* With numbers at the ends of f32's range nothing becomes Inf or NaN, and nothing is lost. */
 TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX,   0x1.fffffcp127f,  0x1p127f, 0x1p-99f,     0x1.000002p-100f,
                                  0x1p-100f, 0x1.fffffep-101f, FLT_MIN,  0x1p-149f * 5};
@@ -114,8 +113,8 @@ TEST(ends_of_f32) {
     }
 }
 
-/* The largest number below half a unit must have level 0. A unit is a power of two here, and the number's distance to
- * it needs one bit more than f32 has. */
+/* The largest number below unit / 2 must be rounded to 0. `unit` is a power of two here, and the difference to unit / 2
+ * needs one bit more than f32 has. */
 TEST(half_a_unit) {
     opened_codec r = codec_open(codec_named("int8"), "", 3, NULL, 0);
     for (int k = -90; k <= 120; k++) {
@@ -147,7 +146,7 @@ TEST(blocks_not_finite) {
 }
 
 /* ---- a shared range ---------------------------------------------------------------------------------------------- */
-/* One tensor on several ranks. A collective sums the payloads of round 1 over `sums` ranks, unless `sums` is 1. */
+/* One tensor on several ranks. If `sums` is more than 1, a collective sums the payloads of so many ranks. */
 typedef struct team {
     const esp_codec *codec;
     void *self;
@@ -155,7 +154,7 @@ typedef struct team {
     uint32_t ranks, sums;
     esp_dtype dtype;
     float **g, **e;
-    esp_payload *payload, range; /* payload[ranks]; range: maximum over the ranks */
+    esp_payload *payload, range;
     uint64_t used;
 } team;
 
@@ -207,7 +206,8 @@ static esp_status team_call(team *t, uint32_t rank, uint32_t round, esp_payload 
     p->used = &t->used;
     return t->codec->compress(t->self, &a);
 }
-/* Compresses both rounds on all ranks; the test takes the maximum of round 0. */
+/* Compresses on all ranks with both exchanges of the codec: of the range, whose maximum the test takes, and of the
+ * levels. */
 static void team_compress(team *t, int feedback) {
     float top = -1;
     uint16_t flags = 0;
@@ -241,7 +241,7 @@ static int64_t team_level(const team *t, const esp_payload *p, uint64_t i) {
     memcpy(&d, body + 4 * i, sizeof d);
     return d;
 }
-/* Sums payloads as a collective does, in their number type, which must not overflow. */
+/* Sums payloads as a collective does, in their integer type, which must not overflow. */
 static void team_sum(team *t, esp_payload *into) {
     const int64_t most = t->dtype == ESP_I8 ? INT8_MAX : t->dtype == ESP_I16 ? INT16_MAX : INT32_MAX;
     for (uint64_t i = 0; i < t->n; i++) {
@@ -288,7 +288,7 @@ static void team_case(uint64_t n, uint32_t ranks, uint32_t sums, const char *sim
         double *want = calloc(n + 1, sizeof *want);
         for (uint32_t r = 0; r < ranks; r++)
             for (uint64_t i = 0; i < n; i++) want[i] += (double)unit * (double)team_level(&t, &t.payload[r], i);
-        if (sums > 1) { /* one payload with the sum of several */
+        if (sums > 1) {
             esp_payload all = {{malloc(t.bytes[1]), t.payload[0].data.bytes, {ESP_CPU, 0}}, NULL};
             memcpy(all.data.ptr, t.payload[0].data.ptr, all.data.bytes);
             team_sum(&t, &all);
@@ -313,7 +313,7 @@ TEST(shared_against_reference) {
                 team_case(sizes[z], ranks[r], k & 1 ? ranks[r] : 1, levels[(z + (size_t)r) % 3], k >> 1);
 }
 
-/* Every rank has +127 or -127: the sums reach the ends of 16 bits, and one more rank needs 32. */
+/* Every rank has +127 or -127, so that the sums reach the ends of 16 bits, and one more rank needs 32. */
 TEST(sums_do_not_overflow) {
     static const struct {
         uint32_t ranks;
@@ -340,7 +340,7 @@ TEST(sums_do_not_overflow) {
     }
 }
 
-/* For any number of ranks the sum of 127 per rank fits the type that bound() returns. */
+/* For any number of ranks, the sum of 127 from each fits the integer type that bound() returns. */
 TEST(widths) {
     team t = team_open(100, 2, 2, NULL, 0);
     const esp_tensor like = team_like(100);
@@ -355,7 +355,7 @@ TEST(widths) {
     team_close(&t);
 }
 
-/* With NaN on one rank the range is NaN for all, all payloads have the flag, and no residual changes. */
+/* If one rank has NaN, the range is NaN for all, all payloads are marked as not finite, and no residual changes. */
 TEST(shared_not_finite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)
@@ -367,7 +367,7 @@ TEST(shared_not_finite) {
             t.g[1][999] = bad[b];
             assert_int_equal(team_call(&t, 1, 0, &t.range, 1), ESP_OK);
             memcpy(&x, esp_payload_body(&t.range), 4);
-            assert_true(isnan(x)); /* a maximum keeps a NaN */
+            assert_true(isnan(x));
             team_compress(&t, 1);
             for (uint32_t r = 0; r < 3; r++) {
                 esp_payload_header h;
@@ -388,14 +388,14 @@ TEST(corrupt) {
     for (int i = 0; i < 100; i++) t.g[0][i] = (float)i, out[i] = 77;
     team_compress(&t, 0);
     unsigned char *range = (unsigned char *)t.range.data.ptr, *p = (unsigned char *)t.payload[0].data.ptr;
-    range[ESP_PAYLOAD_HEADER] ^= 1; /* the range differs from the payload's */
+    range[ESP_PAYLOAD_HEADER] ^= 1;
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     range[ESP_PAYLOAD_HEADER] ^= 1;
     range[offsetof(esp_payload_header, body_bytes)] = 3;
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     assert_int_equal(team_call(&t, 0, 1, &t.payload[0], 0), ESP_E_CORRUPT);
     range[offsetof(esp_payload_header, body_bytes)] = 4;
-    t.sums = 2; /* sums of two ranks need 16 bits */
+    t.sums = 2;
     assert_int_equal(team_decode(&t, t.payload, 1, out, ESP_OUT_SET, 1), ESP_E_CORRUPT);
     t.sums = 1;
     p[offsetof(esp_payload_header, aux)] ^= 1;
@@ -447,8 +447,8 @@ TEST(parameters) {
     }
 }
 
-/* Compares the cost model of a shared range with payloads, and with the error of normal numbers. (`espresso plugins
- * --check` does so for blocks.) */
+/* Compares the codec's model of sizes and errors with real payloads, for a range that all ranks share. `espresso
+ * plugins --check` does so for blocks. */
 TEST(shared_model) {
     enum { N = 1 << 20 };
     team t = team_open(N, 1, 1, NULL, 0);
@@ -470,7 +470,7 @@ TEST(shared_model) {
         esp_bound b = {.struct_size = sizeof b};
         assert_int_equal(t.codec->model(t.self, &like, n, (esp_device){ESP_CPU, 0}, &m), ESP_OK);
         assert_true(m.flags & ESP_MODEL_LOSSY);
-        assert_true(fabs(m.error / (lost / whole) - 1) < 0.2); /* the error depends only on the largest number */
+        assert_true(fabs(m.error / (lost / whole) - 1) < 0.2);
         assert_int_equal(t.codec->bound(t.self, &like, 1, n, &b), ESP_OK);
         assert_true(fabs(m.reduced[1].fixed + m.reduced[1].per_element * N - (double)b.payload_bytes) <= 32);
         assert_true(m.reduced[0].fixed == ESP_PAYLOAD_HEADER + 4 && m.sent.per_element == 1);

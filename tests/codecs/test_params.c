@@ -1,4 +1,4 @@
-/* test_params.c checks errors of a codec's open() for wrong parameters, and the members that every codec's table must
+/* test_params.c checks the errors of codecs for wrong parameters, and the members that every codec's table must
  * have. */
 #include "tests/lib/test.h"
 #include "conformance.h"
@@ -19,8 +19,7 @@ static void expect(const char *codec, const char *params, esp_status want, const
 }
 
 TEST(missing_and_unknown) {
-    for (uint32_t i = 0; cf_nth(i); i++) /* also checked by plugins --check */
-        expect(cf_nth(i)->name, "nosuch=1", ESP_E_ARG, "nosuch");
+    for (uint32_t i = 0; cf_nth(i); i++) expect(cf_nth(i)->name, "nosuch=1", ESP_E_ARG, "nosuch");
     expect("none", "ratio=1", ESP_E_ARG, "takes none");
     expect("warmup", "steps=3", ESP_E_ARG, "of= is missing");
 }
@@ -66,7 +65,7 @@ TEST(tables) {
     }
 }
 
-/* dgc logs that the trainer's momentum must be off, unless its own is 0. */
+/* dgc logs that the trainer's momentum must be off, unless the codec's momentum is 0. */
 static char said[256];
 static void hear(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_INFO) (void)snprintf(said, sizeof said, "%s", ev->message);

@@ -1,11 +1,11 @@
-/* test_powersgd.c calls several ranks' codecs in one thread, sums their payloads, and compares with a plain reference
- * in double: exact cases, zeros, shapes, the initial Q, all instruction sets, NaN, corrupt payloads, lists. */
+/* test_powersgd.c runs the codecs of several ranks in one thread, sums their payloads, and compares the result with a
+ * plain reference in double: matrices that are sent exactly, zeros, shapes, the initial factor Q, all instruction sets,
+ * NaN, corrupt payloads, and lists. */
 #include "tests/lib/test.h"
 #include "tests/codecs/one_codec.h"
 
 enum { RANKS_MAX = 4 };
 
-/* One tensor on several ranks, each with its own codec state. */
 typedef struct job {
     const esp_codec *codec;
     void *self;
@@ -107,7 +107,6 @@ static esp_status job_round(job *j, uint32_t round) {
     return ESP_OK;
 }
 
-/* Decodes `p` on rank k, with its state. */
 static esp_status job_decode(job *j, int k, esp_payload *p, uint32_t mode, float scale, int state) {
     const uint64_t offset = 0;
     esp_tensor to = j->tensor[k], *t = &to;
@@ -120,7 +119,6 @@ static esp_status job_decode(job *j, int k, esp_payload *p, uint32_t mode, float
     return j->codec->decompress(j->self, &a);
 }
 
-/* Runs a whole step, after which all ranks must have the same result. */
 static void job_step(job *j) {
     for (uint32_t r = 0; r < 2; r++) assert_int_equal(job_round(j, r), ESP_OK);
     for (int k = 0; k < j->ranks; k++) {
@@ -131,7 +129,6 @@ static void job_step(job *j) {
     j->step++;
 }
 
-/* Makes a matrix of rank `rank`, plus noise. */
 static void matrix_fill(float *g, uint64_t m, uint64_t n, uint64_t rank, float noise) {
     float *a = malloc((m + n) * (rank + 1) * 4), *b = a + m * rank;
     for (uint64_t i = 0; i < (m + n) * rank; i++) a[i] = codec_uniform();
@@ -157,13 +154,14 @@ static double job_error(const job *j, const float *y) {
 }
 
 /* ---- maths ------------------------------------------------------------------------------------------------------- */
-/* The result is the projection of the sum on the columns of the summed P, by Gram-Schmidt in double. */
+/* The result is the projection of the sum of gradients on the columns of the summed factor P, by Gram-Schmidt in
+ * double. */
 TEST(test_reference) {
     enum { M = 37, N = 1061, R = 5 };
     job j = job_open("rank=5", M, N, 3, 0, NULL, 1);
     for (int step = 0; step < 3; step++) {
         for (int k = 0; k < 3; k++) matrix_fill(j.g[k], M, N, 9, 0.1f);
-        const float *q = (const float *)(const void *)((const char *)j.state[0].ptr + 64); /* Q of the previous step */
+        const float *q = (const float *)(const void *)((const char *)j.state[0].ptr + 64);
         double *want = calloc(M * R, sizeof *want);
         for (int i = 0; i < M && step; i++)
             for (int k = 0; k < R; k++)
@@ -196,7 +194,8 @@ TEST(test_reference) {
     job_close(&j);
 }
 
-/* Matrices of rank at most r are sent exactly, also rank 1 with r = 4, where columns of P depend on each other. */
+/* Matrices of rank at most r are sent exactly, also those of rank 1 with r = 4, where the columns of P depend on each
+ * other. */
 TEST(test_exact) {
     static const uint64_t shapes[][4] = {{40, 50, 4, 4}, {40, 50, 1, 4},     {300, 17, 3, 4}, {5, 1500, 2, 4},
                                          {3, 70, 3, 4},  {1100, 1030, 2, 2}, {1, 100, 1, 1},  {2, 9, 2, 8}};
@@ -221,7 +220,6 @@ static int all_finite(const float *x, uint64_t n) {
     return 1;
 }
 
-/* Zeros, tiny and huge numbers, and a matrix that becomes zero and comes back. */
 TEST(test_zeros) {
     job j = job_open("rank=3", 33, 65, 2, 0, NULL, 0);
     static const float scales[] = {0, 1, 0, 1e-30f, 1e12f, 1e-42f, 1};
@@ -237,7 +235,7 @@ TEST(test_zeros) {
     job_close(&j);
 }
 
-/* Tensors without rows and columns, or with few columns, are sent uncompressed. */
+/* Tensors that are not matrices, or have few columns, are sent uncompressed. */
 TEST(test_plain) {
     static const uint64_t shapes[][2] = {{100, 1}, {100, 4}, {7, 2}};
     for (int i = 0; i < 5; i++) {
@@ -257,7 +255,7 @@ TEST(test_plain) {
     }
 }
 
-/* The decoded own payload plus the residual equals the input in every step, also if beta and gamma are not 1. */
+/* The decoded payload of a rank plus its residual equals its input in every step, also if beta and gamma are not 1. */
 TEST(test_residual) {
     job j = job_open("rank=2", 45, 1039, 2, 1, NULL, 1);
     float *phi = malloc(45 * 1039 * 4);
@@ -272,7 +270,6 @@ TEST(test_residual) {
         for (int k = 0; k < 2; k++) assert_int_equal(job_decode(&j, k, &j.reduced[1], ESP_OUT_SET, 1, 1), ESP_OK);
         j.step++;
     }
-    /* Mode SUM adds, and scale multiplies. */
     float *twice = malloc(45 * 1039 * 4);
     memcpy(twice, j.out[0], 45 * 1039 * 4);
     assert_int_equal(job_decode(&j, 0, &j.reduced[1], ESP_OUT_SUM, 0.5f, 0), ESP_OK);
@@ -298,7 +295,7 @@ TEST(test_start) {
             const double e = job_error(&j, j.out[0]);
             if (!step) first[cold] = e;
             if (step >= 30) sum += e / 10;
-            if (cold) assert_true(memcmp(before, j.out[0], sizeof before)); /* another random start in each step */
+            if (cold) assert_true(memcmp(before, j.out[0], sizeof before));
             if (!cold && step && e > least * 1.0001) fail_msg("step %d: error %g, before %g", step, e, least);
             if (!cold) least = e;
         }
@@ -310,7 +307,7 @@ TEST(test_start) {
     assert_true(last[1] > 0.8 * first[1]);
 }
 
-/* The bytes are equal on every instruction set, and for whole tensors and pieces. */
+/* All instruction sets give the same bytes, with one thread and with several. */
 TEST(test_bits) {
     static const char *const levels[] = {"scalar", "avx2", "avx512", NULL};
     static const uint64_t shapes[][3] = {{700, 1100, 5}, {33, 4099, 4}, {5000, 70, 3}, {64, 64, 7}, {3, 5, 2}};
@@ -336,7 +333,7 @@ TEST(test_bits) {
     }
 }
 
-/* NaN and Inf in each round set the flag and decode to NaN everywhere, and no residual changes. */
+/* A NaN or Inf in either exchange marks the payload as not finite. All ranks decode NaN, and no residual changes. */
 TEST(test_nonfinite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)
@@ -416,7 +413,7 @@ TEST(test_corrupt) {
     job_close(&j);
 }
 
-/* Two parts in one call give the same as two calls. */
+/* A list of two tensors in one call gives the same as two calls. */
 TEST(test_list) {
     job one = job_open("rank=2", 20, 300, 1, 1, NULL, 0), two = job_open("rank=2", 20, 300, 2, 1, NULL, 0);
     for (int k = 0; k < 2; k++) {
@@ -459,7 +456,7 @@ TEST(test_list) {
     job_close(&two);
 }
 
-/* The bytes of one row, whose basis is 1 or -1, computed by hand; and hashes of both payloads of a larger matrix. */
+/* The bytes of a matrix with one row are computed by hand. Hashes check both payloads of a larger matrix. */
 TEST(test_golden) {
     job j = job_open("", 1, 3, 1, 0, NULL, 0);
     j.g[0][0] = 3, j.g[0][1] = -4, j.g[0][2] = 0.5f;

@@ -1,5 +1,5 @@
-/* test_randomk.c checks that the draw of elements is fair, without replacement, and the same on all ranks, and that
- * sums of payloads decode correctly. */
+/* test_randomk.c checks that randomk draws elements fairly, without replacement, and the same ones on all ranks, and
+ * that sums of payloads are decoded correctly. */
 #include "tests/lib/test.h"
 #include "codecs/randomk.h"
 #include "one_codec.h"
@@ -10,7 +10,7 @@ static void draw_all(uint64_t key, uint64_t count, uint64_t k, int level, uint64
         randomk_draw(&p, randomk_apply_for(level), at, k - at < RANDOMK_BATCH ? k - at : RANDOMK_BATCH, out + at);
 }
 
-/* The whole permutation has every index once, on every instruction set. */
+/* A draw of all elements has every index once, on every instruction set. */
 TEST(a_permutation) {
     for (uint64_t n = 1; n < 300000; n += n < 40 ? 1 : n < 1100 ? 7 : n / 3) {
         uint64_t *at = malloc(n * 8), *same = malloc(n * 8);
@@ -28,7 +28,7 @@ TEST(a_permutation) {
     }
 }
 
-/* Counts beyond 32 bits: indices are pairs of numbers, and stay below the count. */
+/* Draws from more elements than 32 bits can count stay below the count. */
 TEST(huge_counts) {
     for (int bits = 31; bits < 50; bits++)
         for (uint64_t d = 0; d <= 2; d++) {
@@ -40,7 +40,7 @@ TEST(huge_counts) {
         }
 }
 
-/* Each element, and each pair of neighbours, is drawn with the expected frequency, within 6 standard deviations. */
+/* Each element, and each pair of neighbours, is drawn as often as expected, within 6 standard deviations. */
 TEST(fair) {
     const uint64_t counts[] = {2, 3, 5, 10, 33, 100, 1000, 1025, 5000};
     for (size_t z = 0; z < sizeof counts / sizeof *counts; z++)
@@ -64,7 +64,7 @@ TEST(fair) {
         }
 }
 
-/* Each position of the draw visits every element with the same frequency. */
+/* Each position of the draw has every element with the same frequency. */
 TEST(fair_in_order) {
     enum { N = 50, DRAWS = 20000 };
     static uint32_t hits[4][N];
@@ -77,7 +77,7 @@ TEST(fair_in_order) {
         for (int i = 0; i < N; i++) assert_true(fabs(hits[j][i] - DRAWS / (double)N) < 6 * sqrt(DRAWS / (double)N));
 }
 
-/* Draws that begin in the same column of the internal grid end in unrelated places. */
+/* The codec draws from a grid of 32 * 32. Elements of one column must not keep their distance. */
 TEST(no_trace_of_the_grid) {
     enum { N = 32 * 32, DRAWS = 40000 };
     static uint32_t apart[N];
@@ -96,7 +96,7 @@ static float *random_array(uint64_t n) {
     return x;
 }
 
-/* Some arguments change the draw, others do not. */
+/* All ranks draw the same elements, so a draw depends on the seed, step, tensor and offset, but not on the rank. */
 TEST(draw_key) {
     float *g = random_array(10000);
     opened_codec r = codec_open(codec_named("randomk"), "", 10000, NULL, 0);
@@ -106,7 +106,7 @@ TEST(draw_key) {
         r.args = plain;
         r.tensor.key = 4711 + (i == 1);
         r.args.seed = i == 2, r.args.step = i == 3, r.args.comp_index = i == 4, r.offset = i == 5;
-        r.args.source = i == 6; /* another rank draws the same */
+        r.args.source = i == 6;
         assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         keys[i] = codec_header(&r).aux;
         for (int j = 0; j < i; j++) assert_int_equal(keys[i] == keys[j], i == 6 && j == 0);
@@ -145,7 +145,7 @@ TEST(sent_and_kept) {
         }
 }
 
-/* Summed payloads decode to the sum of the decoded payloads; a NaN of any rank makes the result NaN on all. */
+/* The sum of payloads decodes to the sum of the decoded payloads. If one rank has NaN, all ranks decode NaN. */
 TEST(summed_bodies) {
     enum { N = 9000, RANKS = 5 };
     opened_codec r[RANKS];
@@ -171,7 +171,7 @@ TEST(summed_bodies) {
     assert_int_equal(codec_compress(&r[1], bad, 1), ESP_OK);
     assert_memory_equal(out, r[1].residual, N * 4);
     assert_int_equal(codec_header(&r[1]).flags, ESP_PAYLOAD_NONFINITE);
-    assert_int_equal(r[1].used, r[0].used); /* empty or not, because collectives sum it */
+    assert_int_equal(r[1].used, r[0].used);
     for (uint64_t j = 0; j < codec_header(&r[0]).body_bytes / 4; j++)
         body0[j] += ((float *)esp_payload_body(&r[1].payload))[j];
     for (int i = 0; i < 2; i++) {
@@ -182,7 +182,7 @@ TEST(summed_bodies) {
     free(sum), free(out), free(bad);
 }
 
-/* With unbiased=1 the mean over draws is the input, and the residual is 0. */
+/* With unbiased=1 the mean over many draws is the input, and the residual is 0. */
 TEST(unbiased) {
     enum { N = 200, DRAWS = 8000 };
     opened_codec r = codec_open(codec_named("randomk"), "ratio=0.1,unbiased=1", N, NULL, 0);
@@ -194,7 +194,8 @@ TEST(unbiased) {
     }
     for (int i = 0; i < N; i++) {
         assert_true(r.residual[i] == 0.0f);
-        assert_true(fabs(sum[i] / DRAWS - g[i]) <= 6 * fabs(g[i]) * sqrt(9.0 / DRAWS) + 1e-6); /* variance: 9 g^2 */
+        assert_true(fabs(sum[i] / DRAWS - g[i]) <=
+                    6 * fabs(g[i]) * sqrt(9.0 / DRAWS) + 1e-6); /* the variance is 9 g^2 */
     }
     free(g), free(sum), codec_close(&r);
 }
@@ -206,7 +207,7 @@ TEST(many_payloads_and_corruption) {
     float *one = calloc(N, 4), *all = malloc(N * 4);
     for (int i = 0; i < MANY; i++) {
         float *g = random_array(N);
-        r.args.step = (uint64_t)i / 2; /* two payloads of each draw */
+        r.args.step = (uint64_t)i / 2;
         assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
         p[i].data = (esp_buf){malloc(r.used), r.used, {ESP_CPU, 0}};
         memcpy(p[i].data.ptr, r.payload.data.ptr, r.used);
@@ -216,10 +217,10 @@ TEST(many_payloads_and_corruption) {
     for (int i = 0; i < MANY; i++) assert_int_equal(codec_decompress(&r, &p[i], 1, one, ESP_OUT_SUM), ESP_OK);
     assert_int_equal(codec_decompress(&r, p, MANY, all, ESP_OUT_SET), ESP_OK);
     assert_memory_equal(one, all, N * 4);
-    for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* any header bit before the draw key */
+    for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* flips each header bit before the draw's key */
         ((uint8_t *)p[3].data.ptr)[bit / 8] ^= (uint8_t)(1u << bit % 8);
         esp_status st = codec_decompress(&r, p, MANY, all, ESP_OUT_SUM);
-        /* A flipped "holds NaN" or "empty" flag makes another valid payload, not a corrupt one. */
+        /* If the flag for NaN or for an empty payload flips, the payload is still valid. */
         assert_int_equal(st, bit == 48 || bit == 49 ? ESP_OK : ESP_E_CORRUPT);
         if (st != ESP_OK) assert_memory_equal(one, all, N * 4);
         memcpy(all, one, N * 4);

@@ -1,4 +1,5 @@
-/* test_select.c checks select.h against sorting, for inputs with many ties and extremes, on every instruction set. */
+/* test_select.c checks the selection of the k largest elements (select.h) against sorting, for inputs with many equal
+ * numbers and extremes, on every instruction set. */
 #include "tests/lib/test.h"
 #include "codecs/common/select.h"
 
@@ -11,7 +12,6 @@ static float test_float(uint32_t bits) {
     return x;
 }
 
-/* Returns one number of input kind `kind` at index i. */
 static float test_number(int kind, uint64_t i) {
     uint32_t r = test_random();
     switch (kind) {
@@ -24,7 +24,7 @@ static float test_number(int kind, uint64_t i) {
     case 6: return i == 77 ? -3.0f : 0.0f;    /* one spike */
     case 7: return r % 200 ? 0.0f : (float)r; /* mostly zeros */
     case 8: return -(float)(1 + r % 1000000); /* all negative */
-    case 9: return (float)i;                  /* ascending: a strided sample's best case */
+    case 9: return (float)i;                  /* best case of a strided sample */
     case 10: return i % 5000 < 40 ? 100.0f + (float)(r % 7) : 1e-3f * (float)(r % 11); /* in clumps */
     default: return test_float((r & 0x80000000u) | r % 0x7f800000u);                   /* every exponent */
     }
@@ -46,7 +46,7 @@ static int test_by_index(const void *a, const void *b) {
 
 static const float *test_load(const void *arg, uint64_t at, uint64_t n, float *buf) { return (const float *)arg + at; }
 
-/* Workers that run pieces in reverse order, since results must not depend on the order. */
+/* Runs pieces of a loop in reverse order, since results must not depend on the order. */
 static void test_for(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t), void *arg) {
     for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
         body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
@@ -120,7 +120,7 @@ TEST(kth_of_few_and_many) {
     }
 }
 
-/* NaN or Inf is found wherever it is, on every instruction set, and reported rather than selected. */
+/* NaN or Inf is found wherever it is, and reported rather than selected. */
 TEST(not_finite) {
     const uint32_t bad[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00001u, 0x7f800001u};
     const uint64_t sizes[] = {1, 17, 4096, 4100, 200001};

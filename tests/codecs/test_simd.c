@@ -1,7 +1,7 @@
 /* test_simd.c checks that every instruction set gives the same bytes, for every codec and odd sizes, and that the
- * numeric helpers (half.h, norm.h, bits.h) agree with slow, plain references. */
+ * conversions and sums of half.h, norm.h and bits.h agree with plain references. */
 /* runs: slow asan-long */
-#define CONFORMANCE_OWN_CODECS /* the test chooses the codecs' instruction set */
+#define CONFORMANCE_OWN_CODECS
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include "codecs/common/bits.h"
@@ -10,7 +10,8 @@
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
-/* Hashes payload, residual and decoded values of two steps. This beta and gamma reveal a fused multiply-add. */
+/* Hashes payload, residual and decoded values of two steps. With this beta and gamma a fused multiply-add would change
+ * the bits. */
 static uint64_t run(const char *spec, uint64_t n, int kind, int feedback) {
     cf_codec c;
     if (!cf_open(spec, &cf_plain, &c)) return 0;
@@ -71,7 +72,8 @@ static double f16_value(uint32_t h) {
     return h & 0x8000u ? -v : v;
 }
 
-/* Every f16 decodes to its value; every f16, midpoint and their neighbours encode to the nearest, ties to even. */
+/* Every f16 decodes to its value. Every f16, the midpoint to the next one, and their neighbours encode to the nearest
+ * f16, ties to even. */
 TEST(every_f16) {
     enum { PER = 5, N = 0x7C00 * PER };
     static float in[N], out[N];
@@ -94,7 +96,7 @@ TEST(every_f16) {
         for (uint64_t i = 0; i < n; i++)
             if ((got[i] & 0x7FFFu) < 0x7C00u) assert_true((double)out[i] == f16_value(got[i]));
     }
-    /* All bit patterns, Inf and NaN too, on every instruction set. */
+    /* All bit patterns, also of Inf and NaN. */
     static half_u16 all[65536];
     static float a[65536], b[65536];
     for (uint32_t h = 0; h < 65536; h++) all[h] = (uint16_t)h;
@@ -106,8 +108,7 @@ TEST(every_f16) {
     }
 }
 
-/* Without a residual, every NaN becomes the same NaN, in vectors and in the elements after them; so does a NaN that the
- * scale makes. */
+/* Every NaN becomes the same NaN, also one that the scale makes, both in vectors and in the elements left over. */
 TEST(nan_to_half) {
     static const uint32_t nans[] = {0x7F800001u, 0x7FC00000u, 0x7FFFFFFFu, 0xFF800001u, 0xFFC12345u, 0xFFFFFFFFu};
     float in[41];
@@ -133,7 +134,7 @@ TEST(bf16_rounding) {
     for (size_t i = 0; i < CF_COUNT(in); i++) assert_int_equal(half_to_bf16(bits_float(in[i])), want[i]);
 }
 
-/* ---- norm.h: the order of the sum, spelt out ------------------------------------------------------------------- */
+/* ---- norm.h: the order of the sum ---- */
 TEST(norm_reference) {
     static float x[NORM_BLOCK];
     for (uint64_t n = 0; n <= NORM_BLOCK; n += n < 70 ? 1 : 997) {
@@ -146,7 +147,7 @@ TEST(norm_reference) {
         const float want = part[0];
         for (int l = 0; l <= esp_simd_best(); l++) {
             float sum[NORM_LANES] = {0};
-            const uint64_t half = n / 32 * 16; /* in two pieces */
+            const uint64_t half = n / 32 * 16;
             norm_l1_for(l)(sum, x, half);
             norm_l1_for(l)(sum, x + half, n - half);
             assert_int_equal(float_bits(norm_tree(sum)), float_bits(want));

@@ -1,4 +1,5 @@
-/* test_sparse.c checks topk and the payload format that it shares with dgc: sent elements, residual, corrupt bytes. */
+/* test_sparse.c checks topk and the payload format that it shares with dgc: which elements are sent, the residual, and
+ * corrupt bytes. */
 #include "tests/lib/test.h"
 #define ESPRESSO_STATIC_PLUGINS
 #include "codecs/common/sparse.h"
@@ -14,7 +15,8 @@ static float *random_array(uint64_t n) {
     for (uint64_t i = 0; i < n; i++) x[i] = codec_uniform() * codec_uniform() * codec_uniform();
     return x;
 }
-static esp_payload exact(const void *data, uint64_t bytes) { /* an exact copy, so a sanitizer sees each byte */
+/* Returns a copy of exactly this size, so that a sanitizer detects reads beyond it. */
+static esp_payload exact(const void *data, uint64_t bytes) {
     esp_payload p = {{malloc(bytes), bytes, {ESP_CPU, 0}}, NULL};
     memcpy(p.data.ptr, data, bytes);
     return p;
@@ -51,7 +53,6 @@ TEST(sent_and_kept) {
             }
 }
 
-/* No instruction set and no number of threads changes a byte. */
 TEST(same_bytes_everywhere) {
     const char *const levels[] = {"scalar", "avx2", "avx512"};
     const esp_codec *const codecs[] = {codec_named("topk"), codec_named("dgc")};
@@ -82,7 +83,7 @@ TEST(same_bytes_everywhere) {
 
 TEST(forms_and_sizes) {
     uint64_t before = 0;
-    assert_false(sparse_is_map(1600, 100)); /* 200 bytes in both formats: places are chosen */
+    assert_false(sparse_is_map(1600, 100)); /* indices and a bitmap need 200 bytes each, so indices are chosen */
     assert_true(sparse_is_map(1600, 101));
     assert_int_equal(sparse_body_bytes(0, 0), 0);
     assert_int_equal(sparse_body_bytes(100, 1), 4 + 4 + 2);
@@ -102,7 +103,6 @@ TEST(forms_and_sizes) {
     codec_close(&r);
 }
 
-/* Bytes computed by hand from the wire format in sparse.h. */
 TEST(golden) {
     const float g[20] = {0, -3, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2};
     const uint8_t places[] = {0, 0, 0x40, 0xc0, 1, 0, 0, 0, 1, 0};
@@ -121,8 +121,8 @@ TEST(golden) {
     codec_close(&r);
 }
 
-/* 40 payloads in one call, some empty, give the same result as one call each; scale multiplies; one with NaN makes all
- * NaN. */
+/* 40 payloads in one call, some of them empty, give the same result as one call for each. All are multiplied by the
+ * scale, and a NaN in one makes all elements NaN. */
 TEST(many_payloads) {
     enum { MANY = 40 };
     for (int q = 1; q < 4; q += 2)
@@ -160,7 +160,7 @@ TEST(many_payloads) {
         }
 }
 
-/* NaN and Inf are sent as a flag, and the residual does not change. */
+/* A gradient with NaN or Inf is sent as a flag, and the residual does not change. */
 TEST(not_finite) {
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f};
     const esp_codec *const codecs[] = {codec_named("topk"), codec_named("dgc")};
@@ -173,7 +173,7 @@ TEST(not_finite) {
                 r.args.flags = ESP_ARG_OWN_MEMORY;
                 g[n / 2] = 1e38f;
                 assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
-                r.residual[n / 2] = 3e38f; /* 3e38 + 3e38 is Inf */
+                r.residual[n / 2] = 3e38f; /* the sum is Inf */
                 memcpy(e, r.residual, n * 4), memcpy(u, r.state.ptr, r.state.bytes);
                 g[n / 2] = bad[j];
                 assert_int_equal(codec_compress(&r, g, 1), ESP_OK);
@@ -186,7 +186,7 @@ TEST(not_finite) {
             }
 }
 
-/* Expects that an invalid payload is refused, and that nothing is written. */
+/* Checks that an invalid payload is refused, and that nothing is written. */
 static void expect_corrupt(opened_codec *r, uint64_t at, const void *with, uint64_t bytes) {
     esp_payload p = exact(r->payload.data.ptr, r->used);
     float *out = malloc(r->count * 4), *was = malloc(r->count * 4);
@@ -208,23 +208,22 @@ TEST(corrupt_fields) {
     uint32_t inf = 0x7f800000u, zero32 = 0, two[2];
     uint16_t zero = 0, high = 65535;
     memcpy(two, (uint8_t *)r.payload.data.ptr + held, 8);
-    for (uint64_t at = 0; at < offsetof(esp_payload_header, reserved); at += 8)
-        expect_corrupt(&r, at, &huge, 8); /* every header field of the codec */
+    for (uint64_t at = 0; at < offsetof(esp_payload_header, reserved); at += 8) expect_corrupt(&r, at, &huge, 8);
     for (uint64_t d = 0; d < 3; d++)
         for (uint64_t *f = (uint64_t[]){h.aux - 1 + d, h.body_bytes - 1 + d, h.count - 1 + d}, i = 0; i < 3 && d != 1;
              i++)
             expect_corrupt(&r, i == 0 ? 24 : i == 1 ? 16 : 8, &f[i], 8);
     expect_corrupt(&r, ESP_PAYLOAD_HEADER + 4 * (k - 1), &inf, 4);
-    expect_corrupt(&r, place + 2, (uint8_t *)r.payload.data.ptr + place, 2); /* the same place twice */
-    expect_corrupt(&r, place + 2 * 5, &zero, 2);                             /* not ascending */
-    expect_corrupt(&r, place + 2 * (k - 1), &high, 2);                       /* past the end of the last span */
-    expect_corrupt(&r, held, &zero32, 4);                                    /* too few places */
+    expect_corrupt(&r, place + 2, (uint8_t *)r.payload.data.ptr + place, 2); /* the same index twice */
+    expect_corrupt(&r, place + 2 * 5, &zero, 2);                             /* indices do not ascend */
+    expect_corrupt(&r, place + 2 * (k - 1), &high, 2);                       /* an index beyond the last element */
+    expect_corrupt(&r, held, &zero32, 4);                                    /* fewer indices than values */
     uint32_t fewer = two[1] - 1, more = (uint32_t)k + 1;
     expect_corrupt(&r, held + 4, &fewer, 4);
-    expect_corrupt(&r, held, &more, 4); /* would read past the payload */
+    expect_corrupt(&r, held, &more, 4);
     two[0]++, two[1]--;
     expect_corrupt(&r, held + 4, &inf, 4);
-    expect_corrupt(&r, held, two, 8); /* the right sum, but the last span is 5465 wide */
+    expect_corrupt(&r, held, two, 8); /* the right sum, but beyond the last element */
     codec_close(&r);
     r = codec_open(codec_named("topk"), "ratio=0.3", n, NULL, 1);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
@@ -234,7 +233,7 @@ TEST(corrupt_fields) {
     expect_corrupt(&r, map + 100, &full, 1);
     expect_corrupt(&r, map + 100, &none, 1);
     memcpy(&word, (uint8_t *)r.payload.data.ptr + r.used - 4, 4);
-    word = (word & (word - 1)) | 0x80000000u; /* as many marked elements, but one past the end */
+    word = (word & (word - 1)) | 0x80000000u; /* as many marked elements, but one beyond the last */
     expect_corrupt(&r, r.used - 4, &word, 4);
     codec_close(&r);
     free(g);

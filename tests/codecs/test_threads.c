@@ -1,5 +1,5 @@
-/* test_threads.c checks that codecs whose loops run on two threads give the same bytes as on one, for the thread
- * sanitizer, which cannot follow the processes of `espresso plugins --check`. */
+/* test_threads.c checks that codecs give the same bytes on two threads as on one. It is for the thread sanitizer, which
+ * cannot follow the processes of `espresso plugins --check`. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "conformance.h"

@@ -1,5 +1,5 @@
-/* test_wrap.c checks codecs that wrap another codec: their bytes, computed by hand and against the inner codec's; sums
- * of payloads; codecs that cannot be wrapped. */
+/* test_wrap.c checks codecs that wrap another codec: their bytes, computed by hand and against the wrapped codec's;
+ * sums of payloads; and codecs that cannot be wrapped. */
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include <float.h>
@@ -10,14 +10,14 @@ static cf_codec opened(const char *spec) {
     return c;
 }
 
-/* topk keeps 3 of 5 numbers, as a bitmap, because three places would be longer. */
+/* topk keeps 3 of 5 numbers. Their positions are sent as a bitmap, because three indices would be longer. */
 TEST(halved_topk) {
     cf_codec c = opened("fp16:of=(topk:ratio=0.6)");
     cf_part p = cf_part_make(&c, 5, 1);
     const float in[] = {1.0f, 0.25f, -70000.0f, 0.1f, -0.125f}, rest[] = {0, 0, -70000.0f + 65504.0f, 0.1f, -0.125f};
     const unsigned char body[] = {0x00, 0x3C, 0x00, 0x34, 0xFF, 0xFB, /* f16: 1, 0.25, -65504 */
-                                  3,    0,    0,    0,                /* three values in the only span */
-                                  0x07, 0,    0,    0};               /* bitmap of places 0, 1, 2 */
+                                  3,    0,    0,    0,                /* three values among the first 65536 elements */
+                                  0x07, 0,    0,    0};               /* bitmap of the positions 0, 1, 2 */
     memcpy(p.g, in, sizeof in);
     assert_int_equal(cf_compress(&p), ESP_OK);
     const esp_payload_header h = cf_header(&p);
@@ -31,7 +31,6 @@ TEST(halved_topk) {
     cf_close(&c);
 }
 
-/* Compresses with both codecs and compares all bytes. */
 static void same_payload(cf_part *a, cf_part *b, uint64_t step) {
     a->step = b->step = step;
     cf_fill(a->g, a->count, CF_RANDOM);
@@ -43,7 +42,7 @@ static void same_payload(cf_part *a, cf_part *b, uint64_t step) {
     assert_memory_equal(a->e, b->e, a->count * 4);
 }
 
-/* During the warmup the payload is the gradient, without a residual. Afterwards it is the inner codec's, byte by
+/* During the warmup the payload is the gradient, without a residual. Afterwards it is the wrapped codec's, byte by
  * byte. */
 TEST(warm_up) {
     static const char *const inner[] = {"topk:ratio=0.1", "efsignsgd", "fp16:of=(randomk:ratio=0.1)", "dgc:ratio=0.05"};
@@ -73,7 +72,7 @@ TEST(warm_up) {
     }
 }
 
-/* Payloads of both kinds arrive in one step, as if a rank counts its steps wrongly. */
+/* Payloads of the warmup and of later steps arrive in one step, as if a rank had counted its steps wrongly. */
 TEST(mixed_kinds) {
     cf_codec c = opened("warmup:steps=1,of=(topk:ratio=0.1)");
     cf_part p = cf_part_make(&c, 1000, 0), q = cf_part_make(&c, 1000, 0);
@@ -102,7 +101,7 @@ static esp_codec_args args_of(cf_part *p, esp_tensor *const *t, esp_payload *pay
     return a;
 }
 
-/* Payloads of n ranks, summed as f16, do not overflow for any n, and decode to the sum. */
+/* Payloads of n ranks that are summed as f16 do not overflow for any n, and decode to the sum. */
 TEST(summed_bodies) {
     static const uint32_t ranks[] = {2, 3, 8};
     enum { N = 100 };
@@ -118,7 +117,7 @@ TEST(summed_bodies) {
         esp_tensor t = {sizeof t, ESP_F32, 7, N, {p.g, N * 4, {0, 0}}, 0, 0}, *list = &t;
         esp_payload pay = {{p.payload.data, p.bound.payload_bytes, {0, 0}}, &p.used};
         esp_codec_args a = args_of(&p, &list, &pay, &offset, &scratch, ranks[i]);
-        for (uint32_t r = 0; r < ranks[i]; r++) { /* as the backend sums: in f32, rounded at the end */
+        for (uint32_t r = 0; r < ranks[i]; r++) { /* like a collective's sum: in f32, rounded at the end */
             for (int k = 0; k < N; k++) p.g[k] = k ? (float)(k * 4 + (int)r) : 65504.0f, want[k] += (double)p.g[k];
             assert_int_equal(c.table->compress(c.self, &a), ESP_OK);
             assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 2 * N);
@@ -149,7 +148,8 @@ static esp_status open_liar(void *user, const char *spec, const esp_codec **tabl
     return s;
 }
 
-/* Codecs that cannot be wrapped are refused with their name in the error; an invalid values() is detected. */
+/* Codecs that cannot be wrapped are refused with their name in the error. A wrapped codec whose values() is wrong is
+ * detected. */
 TEST(refused) {
     static const char *const cases[][3] = {
         {"fp16", "of=(efsignsgd)", "of=(efsignsgd): its payloads contain no plain numbers"},

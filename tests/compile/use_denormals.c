@@ -1,5 +1,5 @@
 /* use_denormals.c prints the bits of the mean of denormal gradients and of their decoded payload, and whether this
- * program flushes denormals ("flushes" or "keeps"). The bits must be the same with and without -Ofast. */
+ * program replaces denormal numbers by 0 ("flushes" or "keeps"). The bits must be the same with and without -Ofast. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ int main(void) {
         must(esp_wait_all(ctx));
     }
     if (esp_rank(ctx) == 0) show("mean");
-    must(esp_strategy_set(ctx, "fp32")); /* adds the residual to the next gradient, on this thread */
+    must(esp_strategy_set(ctx, "fp32"));
     fill();
     must(esp_push(ctx, id, grad, cpu));
     must(esp_wait_all(ctx));

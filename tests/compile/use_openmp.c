@@ -1,6 +1,6 @@
-/* use_openmp.c is a trainer compiled with the one-file header. It prints a hash of all results for each codec, which
- * must be the same in all builds and with both kinds of workers. With ESPRESSO_WORKERS=openmp, the process may have no
- * threads besides the OpenMP team of its own loops and the library's cpu and link threads. */
+/* use_openmp.c is a trainer that includes the library as one header. It prints a hash of all results for each codec,
+ * which must be the same in all builds and with both kinds of worker threads. With ESPRESSO_WORKERS=openmp, the process
+ * may have no threads besides the OpenMP team of its own loops and two of the library. */
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
 #include <dirent.h>
@@ -25,7 +25,7 @@ static int n_threads(void) {
     return n;
 }
 
-/* Stands for backward: makes gradients without rounding, with a NaN in the last step. */
+/* Makes gradients without rounding, as backward would, with a NaN in the last step. */
 static void compute(int t, int step) {
     const int64_t n = (int64_t)counts[t];
 #ifdef _OPENMP

@@ -31,7 +31,7 @@ static int steps(esp_ctx *ctx, const uint32_t id[2]) {
     return 0;
 }
 
-/* Rank 2 has died: the first step fails, and the remaining ranks meet again. */
+/* Rank 2 has died: the first step fails, and the remaining ranks form a new job. */
 static int shrink(esp_ctx *ctx, const uint32_t id[2]) {
     const esp_stream cpu = ESP_ZERO;
     static float w[W], b[B];

@@ -1,5 +1,5 @@
-/* compare.h compares a codec's CPU and CUDA implementation on parts of tensors that both compress and decompress. CUDA
- * runs on the emulator, or on a GPU. */
+/* compare.h compares the CPU and the CUDA implementation of a codec on tensors that both compress and decompress. CUDA
+ * runs on the tests' emulator, or on a GPU. */
 #ifndef CUDA_COMPARE_H
 #define CUDA_COMPARE_H
 #include "tests/codecs/conformance.h"
@@ -11,7 +11,7 @@ static void cuda_host_seed(uint64_t seed) { (void)seed; }
 void cuda_host_seed(uint64_t seed);
 #endif
 
-/* Like esp_status_text(): this test links nothing of the library, so that the memory sanitizer sees all of it. */
+/* Like esp_status_text(), but without linking the library, so that the memory sanitizer sees all code. */
 static const char *pair_status(esp_status s) {
 #define TW_CASE(name, value, text)                                                                                     \
     if (s == value) return text;
@@ -39,7 +39,7 @@ static const esp_host pair_host = {.struct_size = sizeof(esp_host),
                                    .codec_open = cf_inner_open,
                                    .codec_close = cf_inner_close};
 
-/* `sms` is the number of multiprocessors that codecs may use, which determines grids. */
+/* `sms` is the number of multiprocessors that codecs may use, on which the number of blocks depends. */
 static void pair_open(const char *sms, uint64_t seed) {
     setenv("ESPRESSO_CUDA_SMS", sms, 1);
     cuda_host_seed(seed);
@@ -51,7 +51,6 @@ static void pair_close(void) {
     pair_table->stream_destroy(pair_device, pair_stream);
     pair_table->close(pair_device);
 }
-/* Waits for all enqueued work, and returns its status. */
 static esp_status pair_wait(void) {
     void *event;
     assert_int_equal(pair_table->event_create(pair_device, &event), ESP_OK);
@@ -66,7 +65,6 @@ static void *pair_take(uint64_t bytes) {
     return p;
 }
 static void pair_give(void *p, uint64_t bytes) { pair_table->free_(pair_device, p, bytes, ESP_MEM_DEVICE); }
-/* Copies through pinned memory, and waits. */
 static void pair_copy(void *to, const void *from, uint64_t bytes, int up) {
     void *pinned = NULL;
     if (!bytes) return;
@@ -107,22 +105,21 @@ static void pair_codec_close(pair_codec *c) {
     cf_close(&c->cpu);
 }
 
-/* ---- parts ------------------------------------------------------------------------------------------------------- */
-/* The memory of one part for one implementation. Sizes in bytes. */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
+/* The memory of one tensor for one implementation. Sizes are in bytes. */
 enum { TW_G, TW_E, TW_STATE, TW_OUT, TW_PAYLOAD, TW_USED, TW_MEMORIES, TW_ROUNDS = ESP_ROUNDS_MAX };
 typedef struct pair_side {
     unsigned char *at[TW_MEMORIES], *payload[TW_ROUNDS];
     uint64_t bytes[TW_MEMORIES], capacity[TW_ROUNDS];
 } pair_side;
 typedef struct pair_part {
-    /* shift: elements from the begin of the memory to the gradient. */
+    /* The gradient begins `shift` elements into its memory, so that it is aligned to no more than 4 bytes. */
     uint64_t count, rows, cols, shift;
     pair_side cpu, cuda;
     uint64_t body[TW_ROUNDS];
 } pair_part;
 
-/* Makes a part of `rows` rows, or no matrix if rows is 0. 16 bytes before a payload keep its alignment; the gradient is
- * aligned to 4. */
+/* Makes a matrix of `rows` rows, or a vector if rows is 0. The 16 bytes before a payload keep its alignment. */
 static void pair_matrix_make(pair_part *p, const pair_codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced,
                              uint64_t shift) {
     esp_tensor like = {sizeof like, ESP_F32, 7, count, {NULL, 0, {0, 0}}, 0, 0};
@@ -137,7 +134,7 @@ static void pair_matrix_make(pair_part *p, const pair_codec *c, uint64_t count, 
         assert_int_equal(b.payload_bytes, d.payload_bytes);
         assert_int_equal(b.state_bytes, d.state_bytes);
         if (r == 0) p->cpu.bytes[TW_STATE] = b.state_bytes;
-        if (!b.payload_bytes) b.payload_bytes = ESP_PAYLOAD_HEADER; /* a part without this round sends only a header */
+        if (!b.payload_bytes) b.payload_bytes = ESP_PAYLOAD_HEADER;
         p->cpu.capacity[r] = p->cuda.capacity[r] = b.payload_bytes;
         p->cpu.payload[r] = calloc(1, b.payload_bytes + 1);
         p->cuda.payload[r] = pair_take(b.payload_bytes);
@@ -166,18 +163,17 @@ static void pair_part_free(pair_part *p) {
 }
 static void pair_up(pair_part *p, int which) { pair_copy(p->cuda.at[which], p->cpu.at[which], p->cpu.bytes[which], 1); }
 
-/* The arguments with which a list is called. */
 typedef struct pair_how {
     int feedback;
     float beta, gamma, scale;
     uint64_t step;
     uint32_t n_reduced, mode, n_payloads, flags;
-    /* Parts whose payloads a decompress sums, or NULL for its own. */
+    /* Tensors whose payloads are summed, or NULL for the list's own. */
     pair_part *const *from;
     uint32_t n_from;
 } pair_how;
 
-/* Compresses (or decompresses) a list in a round, by the CUDA implementation if `cuda`, otherwise by the CPU's. */
+/* The arrays that a call for a list of tensors points to. */
 enum { TW_MOST = 64, TW_PAYLOADS = 300 };
 typedef struct pair_call {
     esp_tensor tensor[TW_MOST], *list[TW_MOST];
@@ -225,7 +221,7 @@ static esp_codec_args pair_args(const pair_codec *c, pair_part *const *part, uin
     return a;
 }
 
-/* Returns the scratch memory of a list: for each part as much as the largest needs. */
+/* Returns the bytes of scratch memory for a list: for each tensor as much as the largest needs. */
 static uint64_t pair_scratch(const esp_codec *table, void *self, pair_part *const *part, uint32_t n, uint32_t round,
                              uint32_t n_reduced) {
     uint64_t most = 0;
@@ -239,7 +235,6 @@ static uint64_t pair_scratch(const esp_codec *table, void *self, pair_part *cons
     return most * n;
 }
 
-/* Calls the CPU implementation for each part. */
 static esp_status pair_on_cpu(const pair_codec *c, pair_part *const *part, uint32_t n, const pair_how *how,
                               uint32_t round, int decompress) {
     esp_status s = ESP_OK;
@@ -254,7 +249,7 @@ static esp_status pair_on_cpu(const pair_codec *c, pair_part *const *part, uint3
     }
     return s;
 }
-/* Calls the device's implementation once for the list. Returns its status, or that of the work. */
+/* Calls the CUDA implementation once for the list. Returns the status of the call or of its later work. */
 static esp_status pair_on_cuda(const pair_codec *c, pair_part *const *part, uint32_t n, const pair_how *how,
                                uint32_t round, int decompress) {
     const uint64_t bytes = pair_scratch(c->cuda, c->self, part, n, round, how->n_reduced);
@@ -262,13 +257,12 @@ static esp_status pair_on_cuda(const pair_codec *c, pair_part *const *part, uint
     esp_buf scratch = {bytes ? pair_take(bytes) : NULL, bytes, {ESP_CUDA, 0}};
     a.scratch = bytes ? &scratch : NULL;
     esp_status s = decompress ? c->cuda->decompress(c->self, &a) : c->cuda->compress(c->self, &a);
-    memset(&pair_now, 0xEE, sizeof pair_now); /* detects reads of the lists after the call */
+    memset(&pair_now, 0xEE, sizeof pair_now); /* detects reads of the arrays after the call */
     const esp_status later = pair_wait();
     if (bytes) pair_give(scratch.ptr, bytes);
     return s ? s : later;
 }
 
-/* Fails unless both implementations wrote the same memory. */
 static void pair_same(const char *spec, const pair_part *p, const char *what, const void *cpu, const void *cuda,
                       uint64_t bytes) {
     unsigned char *got = malloc(bytes + 1);
@@ -280,7 +274,7 @@ static void pair_same(const char *spec, const pair_part *p, const char *what, co
                      ((const unsigned char *)cpu)[i], got[i]);
     free(got);
 }
-/* Compresses all rounds of a list with both, and compares everything that they wrote. */
+/* Compresses a list with both implementations and compares everything that they wrote. */
 CF_UNUSED static void pair_compress(const pair_codec *c, pair_part *const *part, uint32_t n, const pair_how *how) {
     for (uint32_t r = 0; r < c->cpu.traits.n_rounds; r++) {
         const esp_status s = pair_on_cpu(c, part, n, how, r, 0);

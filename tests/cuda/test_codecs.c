@@ -1,5 +1,6 @@
-/* test_codecs.c checks that CUDA codecs on the emulator (cuda_runtime.h) give the CPU's bytes: payloads, residuals,
- * state and decoded numbers, for all inputs, sizes from 0 to 70,000, lists, grids, and orders of threads and blocks. */
+/* test_codecs.c checks that CUDA codecs on the tests' emulator give the CPU's bytes: payloads, residuals, state and
+ * decoded numbers, for all kinds of inputs, sizes from 0 to 70,000, lists of tensors, grid sizes, and orders of threads
+ * and blocks. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -31,13 +32,13 @@ static const char *const specs[] = {"none",
                                     "chunktopk:chunk=16,k=3",
                                     "chunktopk:chunk=1024,k=300,decay=0.5"};
 
-/* Returns 1 if the codec is also tested with other parameters, so that a third of the cases suffices. */
+/* Returns 1 if the codec was already tested with other parameters, so that some of the cases suffice. */
 static int again(size_t s) {
     const size_t n = strcspn(specs[s], ":");
     return s > 0 && strcspn(specs[s - 1], ":") == n && !strncmp(specs[s - 1], specs[s], n);
 }
 
-/* Returns 1 under sanitizers, which are slow, unless TEST_ALL is set: then only some cases run. */
+/* Returns 1 under sanitizers, which are slow, so that only some cases run. TEST_ALL runs all. */
 static int quick(void) {
 #if defined(__SANITIZE_ADDRESS__)
     return 1;
@@ -48,13 +49,11 @@ static int quick(void) {
 #endif
     return getenv("TEST_ALL") == NULL;
 }
-/* The variable CODECS selects some codecs. */
 static int left_out(size_t s) {
     const char *some = getenv("CODECS");
     return (some && !strstr(specs[s], some)) || (again(s) && quick());
 }
 
-/* The list has every codec of the plugin. */
 TEST(all_codecs) {
     const esp_plugin *p = espresso_plugin_v1_cuda(&pair_host);
     for (uint32_t i = 0; i < p->n_codecs; i++) {
@@ -67,7 +66,7 @@ TEST(all_codecs) {
     }
 }
 
-/* Inputs at the end of f32's range, where rounding to fewer bits overflows. */
+/* The largest numbers of f32, which become infinite if they are rounded to fewer bits. */
 enum { HUGE_NUMBERS = CF_KINDS, KINDS };
 static void fill(pair_part *p, int kind) {
     static const float huge[] = {0x1.FFFFFEp127f, -0x1.FFFFFEp127f, 0x1.FEp127f, 0x1.FFp127f, -0x1.FEFFFEp127f, 0, -1};
@@ -79,7 +78,7 @@ static void fill(pair_part *p, int kind) {
     pair_up(p, TW_G);
 }
 
-/* Runs one part: two steps, then decoding in several ways. */
+/* Compresses one tensor in two steps, then decodes the payload in several ways. */
 static void one(const pair_codec *c, uint64_t count, int kind, int feedback, uint32_t n_reduced) {
     pair_part p, *list = &p;
     pair_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = n_reduced, .n_payloads = 1};
@@ -126,7 +125,7 @@ TEST(inputs) {
     pair_close();
 }
 
-/* A part is larger by one than a warp, block or tile handles, and its last number is NaN, or the only nonzero one. */
+/* A tensor has one element more than a warp, block or tile handles. Its last number is NaN, or the only nonzero one. */
 TEST(last_number) {
     static const uint64_t ends[] = {1, 33, 257, 513, 1025, 2049, 4097, 8193, 65537};
     pair_open("4", 9);
@@ -135,7 +134,7 @@ TEST(last_number) {
         if (left_out(s) || again(s)) continue;
         pair_codec_open(&c, specs[s]);
         const int fused = cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL);
-        const int forms = cf_has(&c.cpu, ESP_CODEC_NEEDS_MATRIX) ? 2 : 1; /* once as a matrix, once not */
+        const int forms = cf_has(&c.cpu, ESP_CODEC_NEEDS_MATRIX) ? 2 : 1;
         for (size_t i = 0; i < CF_COUNT(ends) * forms; i++) {
             const uint64_t n = ends[i / forms];
             pair_part p, *list = &p;
@@ -154,7 +153,7 @@ TEST(last_number) {
                     cf_fill(g, n, CF_RANDOM);
                 }
                 if (how.step < 2)
-                    cf_fill((float *)(void *)p.cpu.at[TW_E], n, CF_RANDOM); /* starts from a random residual */
+                    cf_fill((float *)(void *)p.cpu.at[TW_E], n, CF_RANDOM);
                 pair_up(&p, TW_E);
                 pair_up(&p, TW_G);
                 pair_compress(&c, &list, 1, &how);
@@ -167,7 +166,7 @@ TEST(last_number) {
     pair_close();
 }
 
-/* Payloads that are reduced, whose format depends on the number of ranks. */
+/* Payloads that a collective sums: their format depends on the number of ranks. */
 TEST(reduced) {
     pair_open("3", 2);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
@@ -181,7 +180,7 @@ TEST(reduced) {
     pair_close();
 }
 
-/* Lists of unequal parts in one call, with few blocks and in other orders of threads. */
+/* One call for a list of tensors of unequal sizes, with few blocks and in other orders of threads. */
 TEST(lists) {
     static const char *const sms[] = {"1", "2", "4"};
     for (uint64_t seed = 0; seed < (quick() ? 2 : 4); seed++) {
@@ -204,7 +203,7 @@ TEST(lists) {
             }
             how.n_payloads = 4, how.mode = seed % 2 ? ESP_OUT_SUM : ESP_OUT_SET;
             pair_decompress(&c, list, n, &how);
-            how.n_payloads = 300; /* more payloads than one launch takes */
+            how.n_payloads = 300; /* more payloads than one kernel launch takes */
             if (seed == 1) pair_decompress(&c, list, 2, &how);
             for (uint32_t t = 0; t < n; t++) pair_part_free(&part[t]);
             pair_codec_close(&c);
@@ -217,8 +216,8 @@ static void one_nan(float *x, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         if (x[i] != x[i]) x[i] = NAN;
 }
-/* Both implementations decode with the same status and results. The CPU keeps a NaN's bits; the device writes one NaN,
- * except for products of matrix factors. */
+/* Both implementations decode with the same status and results. They differ in the bits of NaN: the CPU keeps them, the
+ * GPU always writes the same ones, except for products of matrix factors. */
 static void decode_damaged(const pair_codec *c, pair_part *p, const pair_how *how, int round) {
     float *out = (float *)(void *)p->cpu.at[TW_OUT];
     cf_fill(out, p->count, CF_RANDOM);
@@ -236,7 +235,7 @@ static void decode_damaged(const pair_codec *c, pair_part *p, const pair_how *ho
     }
     pair_same(c->spec, p, "after damage: the output", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->count * 4);
 }
-/* Payloads with different numbers must be added in order, since that affects the bits. */
+/* Payloads must be added in their order, because floating-point sums depend on it. */
 TEST(orders) {
     enum { FROM = 5 };
     pair_open("1", 7);
@@ -261,7 +260,7 @@ TEST(orders) {
     pair_close();
 }
 
-/* One payload more than a launch processes: the last one must be added too. */
+/* One payload more than a kernel launch takes: the last one must be added too. */
 TEST(many_payloads) {
     static const uint32_t numbers[] = {65, 97, 193};
     pair_open("2", 11);
@@ -284,8 +283,8 @@ TEST(many_payloads) {
     pair_close();
 }
 
-/* A damaged payload is refused, or decoded as the CPU decodes it. If it is refused, the output does not change. Nothing
- * beyond the output is written. After damage every later event of a device fails, so each case opens a new one. */
+/* A damaged payload is refused and the output unchanged, or it is decoded as the CPU decodes it. After it was refused,
+ * every later event of the device fails, so each case opens a new device. */
 TEST(damage) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : again(s) ? 2 : 1) {
@@ -302,9 +301,9 @@ TEST(damage) {
             const uint64_t bytes = p.body[last];
             if (round < 20 && round < (int)ESP_PAYLOAD_HEADER / 2)
                 x[(round * 2 + (int)(cf_random() % 2)) % 40] ^= (unsigned char)(1u << cf_random() % 8);
-            else if (bytes > ESP_PAYLOAD_HEADER + 8 && round % 10 == 9) /* damages numbers so that they become NaN */
+            else if (bytes > ESP_PAYLOAD_HEADER + 8 && round % 10 == 9)
                 memset(x + ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER - 4) / 4 * 4, 0xFF, 4);
-            else if (bytes > ESP_PAYLOAD_HEADER && round % 3 == 2) /* damages the padding */
+            else if (bytes > ESP_PAYLOAD_HEADER && round % 3 == 2)
                 x[bytes - 1 - cf_random() % 2] ^= (unsigned char)(1 + cf_random() % 255);
             else if (bytes > ESP_PAYLOAD_HEADER)
                 x[ESP_PAYLOAD_HEADER + cf_random() % (bytes - ESP_PAYLOAD_HEADER)] ^=
@@ -318,7 +317,7 @@ TEST(damage) {
         }
 }
 
-/* Each word of a payload in turn has all bits set. */
+/* Sets all bits of one 32-bit word of a payload, for each word in turn. */
 TEST(each_word) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (uint64_t word = 0, words = 1; word < words && !left_out(s) && !again(s); word += quick() ? 3 : 1) {
@@ -342,7 +341,7 @@ TEST(each_word) {
         }
 }
 
-/* Damage late in a large payload, which one block checks in several iterations. */
+/* The damage is late in a large payload, which one block checks in several iterations. */
 TEST(late_damage) {
     enum { PARTS = 9, COUNT = 40001 };
     for (size_t s = 0; s < CF_COUNT(specs); s++)
@@ -373,7 +372,8 @@ TEST(late_damage) {
             pair_close();
         }
 }
-/* The reduced payload of the last round but one is damaged: it is refused, or used as the CPU uses it. */
+/* Codecs with several exchanges read the reduced payload of the one before. If it is damaged, it is refused, or used as
+ * the CPU uses it. */
 TEST(damaged_rounds) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : 1) {
@@ -402,7 +402,7 @@ TEST(damaged_rounds) {
                 if (cpu != cuda)
                     fail_msg("%s: case %d of compress: the CPU says '%s', CUDA '%s'", specs[s], round, pair_status(cpu),
                              pair_status(cuda));
-                /* If an accepted range is too small, the two residuals may differ. */
+                /* If a damaged range is accepted but too small, the two residuals may differ. */
                 if (cpu != ESP_OK)
                     pair_same(specs[s], &p, "the residual", p.cpu.at[TW_E], p.cuda.at[TW_E], p.cpu.bytes[TW_E]);
             }

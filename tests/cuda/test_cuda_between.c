@@ -1,5 +1,5 @@
-/* test_cuda_between.c runs the tests of tests/device/test_fake_between.c (calls between steps) with plugin cuda, on a
- * GPU or on the emulator. */
+/* test_cuda_between.c runs the tests of tests/device/test_fake_between.c, calls between steps, with plugin cuda on a
+ * GPU or on the tests' emulator. */
 /* runs: asan-long no-tsan: as cuda/test_cuda_tree */
 #define DEVICE_IS_CUDA
 #include "tests/lib/test.h"

@@ -1,5 +1,5 @@
-/* test_cuda_steps.c runs the tests of tests/device/test_fake_steps.c (steps with gradients on the device) with plugin
- * cuda, on a GPU or on the emulator. */
+/* test_cuda_steps.c runs the tests of tests/device/test_fake_steps.c, steps with gradients on a device, with plugin
+ * cuda on a GPU or on the tests' emulator. */
 /* runs: slow asan-long no-tsan: as cuda/test_cuda_tree */
 #define DEVICE_IS_CUDA
 #include "tests/lib/test.h"

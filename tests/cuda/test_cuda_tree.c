@@ -1,5 +1,6 @@
-/* test_cuda_tree.c runs plugin cuda on the emulator: every option that compresses on the GPU, and some that use CPU and
- * GPU, in one job with a tensor for each; the codecs rotate. Gradients on the CUDA device give the CPU's bits. */
+/* test_cuda_tree.c runs plugin cuda on the tests' emulator: every option that compresses on the GPU, and some that
+ * use CPU and GPU, in one job with a tensor for each and with all codecs in turn. Gradients on the GPU give the
+ * CPU's bits. */
 /* runs: slow asan-long no-tsan: the emulator runs kernels as fibers, which the thread sanitizer does not follow */
 #include "tests/lib/test.h"
 
@@ -9,7 +10,7 @@ enum { ELEMENTS = 96, MOST = 700, STEPS = 3, RANKS = 4 };
 static const char *const codecs[] = {
     "none",          "topk:ratio=0.1",         "fp16",          "efsignsgd", "twobit:relative=1.2", "int8:block=32",
     "int4:block=32", "chunktopk:chunk=16,k=2", "dgc:ratio=0.1", "bf16",      "randomk:ratio=0.2"};
-/* These payloads are summed without decoding; each has a tensor of its own with one option. */
+/* These codecs' payloads are summed without decoding. Each has a tensor of its own with this option. */
 static const char *const summed[] = {"powersgd:rank=2", "int8:shared=1", "randomk:ratio=0.2", "fp16", "none"};
 static const char summed_option[] = "intra.reduce_scatter > comp@gpu > inter.allreduce > decomp@gpu > intra.allgather";
 enum { CODECS = sizeof codecs / sizeof *codecs, SUMMED = sizeof summed / sizeof *summed };
@@ -17,7 +18,7 @@ enum { CODECS = sizeof codecs / sizeof *codecs, SUMMED = sizeof summed / sizeof 
 typedef struct tree_job {
     int on_device;
     uint32_t n;
-    const char *codec[MOST]; /* all ranks write the same value */
+    const char *codec[MOST];
     float *out;              /* [rank][step][n][ELEMENTS] */
 } tree_job;
 typedef struct adding {
@@ -39,7 +40,7 @@ static void add_tensor(adding *a, const char *codec, const char *option) {
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->j->codec[a->n++] = codec;
 }
-/* Adds all options on the GPU, and every 17th of the others. */
+/* Adds a tensor for each option that only uses the GPU, and for every 17th of the others. */
 static int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX];
@@ -78,7 +79,7 @@ static void tree_body(esp_ctx *ctx, void *user) {
         CHECK(table->copy(self, grad, pinned, all, stream) == ESP_OK);
         for (uint32_t t = 0; t < a.n; t++)
             CHECK(esp_push(ctx, t, (float *)grad + (uint64_t)t * ELEMENTS, stream) == ESP_OK);
-        /* The trainer's stream waits, and reads the results. */
+        /* In one step, the results are read in the trainer's stream, without waiting on the CPU. */
         for (uint32_t t = 0; t < a.n && step == 1; t++) CHECK(esp_wait_on(ctx, t, stream) == ESP_OK);
         if (step != 1) CHECK(esp_wait_all(ctx) == ESP_OK);
         CHECK(table->copy(self, pinned, grad, all, stream) == ESP_OK);

@@ -1,4 +1,4 @@
-/* test_graph.c checks that codecs' calls captured in a CUDA graph neither wait nor allocate memory, and that each
+/* test_graph.c checks that codecs can be captured in a CUDA graph: they neither wait nor allocate memory, and each
  * launch of the graph runs the step again, with the same bytes as on the CPU. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
@@ -18,7 +18,6 @@ typedef struct captured {
     esp_status status;
 } captured;
 
-/* Compresses all rounds and decompresses the result. Payloads have the same size in every step. */
 static void calls(void *arg) {
     captured *k = arg;
     const uint32_t rounds = k->c->cpu.traits.n_rounds;
@@ -76,13 +75,13 @@ TEST(graphs) {
     for (size_t s = 0; s < CF_COUNT(specs); s++) one(specs[s]);
     pair_close();
 }
-/* A call that waits cannot be captured: here the device's copy to the host with its event. */
+/* Allocating memory waits for the device, so it cannot be captured. */
 static void waits(void *arg) {
     captured *k = arg;
     void *p = NULL;
     k->status = pair_table->alloc(pair_device, 64, ESP_MEM_DEVICE, &p);
 }
-/* A push inside a capture is refused, because its event would belong to the graph. */
+/* esp_push inside a capture is refused, because its event would belong to the graph. */
 static void pushes(void *arg) {
     captured *k = arg;
     void *event = NULL;
@@ -102,7 +101,6 @@ TEST(refused) {
     pair_close();
 }
 
-/* Plugin cuda refuses environment variables with invalid values; the error names the valid ones. */
 TEST(settings) {
     static const struct {
         const char *name, *value, *says;

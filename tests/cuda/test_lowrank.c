@@ -1,5 +1,5 @@
-/* test_lowrank.c checks that inner products and lengths in f64 on the device (codecs/cuda/common/lowrank.h) have the
- * CPU's bits. Codecs write f32, which hides most differences in the last bits. */
+/* test_lowrank.c checks that inner products and lengths in double precision on the GPU (codecs/cuda/common/lowrank.h)
+ * have the CPU's bits. Codecs round them to f32, which hides most differences in the last bits. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "codecs/common/lowrank.h"

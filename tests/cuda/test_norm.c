@@ -1,6 +1,6 @@
-/* test_norm.c checks the device's sum of block sums (codecs/cuda/common/norm.h), which adds in any order if that is
- * exact. Its bits must equal those of the sum in order: for sums of like size, of all sizes, with a few of another
- * size, and at the edge of exactness. */
+/* test_norm.c checks how the GPU adds the sums of blocks (codecs/cuda/common/norm.h), in any order if that is exact.
+ * Its bits must equal those of the sum in order: for sums of similar size, of all sizes, with a few of another size,
+ * and where the sum just stops being exact. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/norm.h"
@@ -9,7 +9,6 @@ enum { MOST = 20000 };
 static float sums[MOST];
 static uint64_t state_of = 1;
 static uint32_t next(void) { return test_random32(&state_of) >> 1; }
-/* Returns a number of 24 random bits, times 2^exponent. */
 static float number(int exponent) { return ldexpf((float)(0x800000u | (next() & 0x7FFFFFu)), exponent); }
 
 static void compare(const char *what, uint64_t n, uint64_t seed) {
@@ -42,7 +41,7 @@ TEST(all_sizes) {
         compare("denormals", sizes[s], s);
     }
 }
-/* Numbers of like size add exactly; three numbers of another size, or NaN or Inf, do not. */
+/* Numbers of similar size add exactly. With three of another size, or with NaN or Inf, they do not. */
 TEST(some_sizes) {
     for (int round = 0; round < 40; round++) {
         const uint64_t n = 3000 + next() % 3000;
@@ -53,7 +52,7 @@ TEST(some_sizes) {
         compare("one that is not finite", n, (uint64_t)round);
     }
 }
-/* Sums at the edge: the total just reaches 2^53 times the last digit of the smallest sum, or just does not. */
+/* The sum is exact while it is below 2^53 times the last digit of the smallest number. These sums are close to that. */
 TEST(edges) {
     for (int shift = 20; shift < 40; shift++)
         for (uint64_t n = 600; n <= 2000; n += 700) {
@@ -67,7 +66,7 @@ TEST(edges) {
         }
 }
 
-/* Adding large sums one by one to a small one rounds each time, so the result differs from adding their total at
+/* Adding large numbers one by one to a small one rounds each time, so the result differs from adding their total at
  * once. */
 TEST(carried) {
     for (uint64_t round = 0; round < 20; round++) {

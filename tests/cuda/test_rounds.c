@@ -1,5 +1,6 @@
-/* test_rounds.c checks CUDA codecs on the emulator in further cases: matrices of many shapes (powersgd), and payloads
- * of one part that differ, because they come from several random draws (randomk), are empty, or are damaged. */
+/* test_rounds.c checks CUDA codecs on the tests' emulator in further cases: matrices of many shapes (powersgd), and
+ * payloads of one tensor that differ because they come from several random draws (randomk), are empty, or are
+ * damaged. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -17,7 +18,6 @@ typedef struct payloads {
     uint32_t n;
 } payloads;
 
-/* Keeps the last round's payload of a part. */
 static void keep(payloads *all, const pair_part *p, uint32_t last) {
     const uint64_t bytes = p->body[last];
     all->bytes[all->n] = bytes;
@@ -27,7 +27,6 @@ static void keep(payloads *all, const pair_part *p, uint32_t last) {
     pair_copy(all->cuda[all->n], all->cpu[all->n], bytes, 1);
     all->n++;
 }
-/* Keeps an empty payload. */
 static void keep_empty(payloads *all) {
     esp_payload_header h;
     memcpy(&h, all->cpu[0], sizeof h);
@@ -63,7 +62,6 @@ static esp_status decode(const pair_codec *c, pair_part *p, const pair_how *how,
     if (bytes) pair_give(scratch.ptr, bytes);
     return s ? s : later;
 }
-/* Decodes all payloads with both implementations, to overwrite and to add. */
 static void decode_all(const pair_codec *c, pair_part *p, const payloads *all) {
     pair_how how = {.n_reduced = 1, .n_payloads = all->n, .scale = 0.5f};
     for (how.mode = 0; how.mode < 2; how.mode++) {
@@ -77,7 +75,7 @@ static void decode_all(const pair_codec *c, pair_part *p, const payloads *all) {
     }
 }
 
-/* Makes the last number of the last kept payload infinite, as sums of payloads can be. */
+/* Makes the last number of the last kept payload infinite, which may happen when payloads are summed. */
 static void overflow(payloads *all) {
     const float inf = INFINITY;
     unsigned char *at = all->cpu[all->n - 1] + all->bytes[all->n - 1] - sizeof inf;
@@ -85,11 +83,11 @@ static void overflow(payloads *all) {
     pair_copy(all->cuda[all->n - 1], all->cpu[all->n - 1], all->bytes[all->n - 1], 1);
 }
 
-/* randomk decodes payloads of several draws, which have many elements in common: in runs, alone, and with empty ones in
- * between. */
+/* randomk decodes payloads that were drawn with different random numbers and have many elements in common. Several
+ * payloads of one draw may follow each other, and empty ones may lie in between. */
 TEST(draws) {
     static const uint64_t sizes[] = {1, 5, 33, 1000, 1100, 9000};
-    pair_open("1", 5); /* so that threads have several numbers each */
+    pair_open("1", 5);
     for (size_t i = 0; i < CF_COUNT(sizes); i++) {
         pair_codec c;
         pair_part p, *list = &p;
@@ -104,10 +102,10 @@ TEST(draws) {
             pair_same(c.spec, &p, "what is behind the payload", p.cpu.payload[0], p.cuda.payload[0], p.cpu.capacity[0]);
             keep(&all, &p, 0);
             if (n == 1 || n == 2) keep_empty(&all);
-            if (n == 1) decode_all(&c, &p, &all); /* as long as all payloads come from one draw */
+            if (n == 1) decode_all(&c, &p, &all);
         }
         decode_all(&c, &p, &all);
-        while (all.n < 140) keep(&all, &p, 0); /* more payloads than one launch takes */
+        while (all.n < 140) keep(&all, &p, 0); /* more payloads than one kernel launch takes */
         decode_all(&c, &p, &all);
         overflow(&all);
         decode_all(&c, &p, &all);
@@ -117,7 +115,7 @@ TEST(draws) {
         keep(&all, &p, 0);
         decode_all(&c, &p, &all);
         keep_empty(&all);
-        free(all.cpu[0]), pair_give(all.cuda[0], all.bytes[0]); /* only empty payloads are left */
+        free(all.cpu[0]), pair_give(all.cuda[0], all.bytes[0]);
         all.cpu[0] = all.cpu[1], all.cuda[0] = all.cuda[1], all.bytes[0] = all.bytes[1], all.n = 1;
         decode_all(&c, &p, &all);
         forget(&all);
@@ -140,7 +138,7 @@ static const shape shapes[] = {
     {34, 45, "powersgd:rank=22"}, {1100, 3, "powersgd:rank=2"},
 };
 
-/* Three steps with feedback, warm starts, other numbers in each payload. */
+/* Compresses in three steps with error feedback and decodes payloads with different numbers. */
 static void one(const pair_codec *c, const shape *x, int kind, uint64_t shift) {
     pair_part p, *list = &p;
     payloads all = {.n = 0};
@@ -160,7 +158,7 @@ static void one(const pair_codec *c, const shape *x, int kind, uint64_t shift) {
         keep(&all, &p, 1);
     }
     decode_all(c, &p, &all);
-    while (all.n < 70) keep(&all, &p, 1); /* more payloads than one launch takes */
+    while (all.n < 70) keep(&all, &p, 1); /* more payloads than one kernel launch takes */
     if (x->rows * x->cols < 6000) decode_all(c, &p, &all);
     forget(&all);
     pair_part_free(&p);
@@ -179,7 +177,7 @@ TEST(matrices) {
     }
 }
 
-/* One list contains matrices and tensors that are no matrices. */
+/* One list has matrices and tensors that are not matrices. */
 TEST(mixed) {
     static const uint64_t rows[] = {0, 30, 300, 0, 1, 5, 700, 0}, cols[] = {90, 40, 7, 3000, 200, 2, 13, 0};
     for (int feedback = 0; feedback < 2; feedback++) {
@@ -193,7 +191,7 @@ TEST(mixed) {
             list[t] = &part[t];
         }
         for (how.step = 0; how.step < 3; how.step++) {
-            /* Starts from a random residual, because that of an uncompressed part would be zero. */
+            /* Starts from a random residual, because that of an uncompressed tensor would be zero. */
             for (uint32_t t = 0; t < 8; t++) {
                 cf_fill((float *)(void *)part[t].cpu.at[TW_E], part[t].cpu.bytes[TW_E] / 4, CF_RANDOM);
                 pair_up(&part[t], TW_E);
@@ -212,7 +210,7 @@ TEST(mixed) {
     }
 }
 
-/* The factor P is finite, and Q is not. */
+/* Of the two factors of the matrix, P is finite and Q is not. */
 TEST(large) {
     pair_codec c;
     pair_part p, *list = &p;
@@ -234,7 +232,8 @@ TEST(large) {
     pair_close();
 }
 
-/* The sum of round 0 is damaged or has flag NONFINITE: round 1 and decompress do the same as on the CPU. */
+/* The sum of the first exchange is damaged or marked as not finite. The second exchange and decompress do the same as
+ * on the CPU. */
 TEST(before) {
     for (int round = 0; round < 60; round++) {
         pair_codec c;

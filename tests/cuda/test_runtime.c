@@ -1,13 +1,13 @@
 /* test_runtime.c checks that the emulator detects faults of kernels: each kernel of faults.cc is correct, and with its
- * fault gives wrong results in some order of threads, or ends the process. */
+ * fault it gives wrong results in some order of threads, or ends the process. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/faults.h"
 
 enum { N = 64, SEEDS = 20 };
 
-/* Runs a kernel in a child process. Returns 0 if the results are `want`, 1 if not, or 2 if the process ended before,
- * with its output in `said`. */
+/* Runs a kernel in a child process. Returns 0 if the results are `want`, 1 if not, or 2 if the process ended early. Its
+ * output is in `said`. */
 static int outcome(const char *name, int wrong, uint64_t seed, const float *want, int n, char *said, size_t cap) {
     int pipes[2];
     assert_int_equal(pipe(pipes), 0);
@@ -16,7 +16,7 @@ static int outcome(const char *name, int wrong, uint64_t seed, const float *want
         float got[N];
         dup2(pipes[1], 2);
         if (!faults_run(name, wrong, seed, got, n)) _exit(3);
-        _exit(memcmp(got, want, (size_t)n * sizeof *got) ? 11 : 10); /* a sanitizer ends the process with 1 or 77 */
+        _exit(memcmp(got, want, (size_t)n * sizeof *got) ? 11 : 10); /* sanitizers exit with 1 or 77 */
     }
     close(pipes[1]);
     size_t all = 0;
@@ -29,7 +29,7 @@ static int outcome(const char *name, int wrong, uint64_t seed, const float *want
     return ended == 10 || ended == 11 ? ended - 10 : 2;
 }
 
-/* Expects that a fault gives wrong results for some seed, or ends the process with this text. */
+/* Checks that a fault gives wrong results for some order of threads, or ends the process with this text. */
 static void found(const char *name, const float *want, int n, const char *words) {
     static char said[1 << 20];
     int wrong = 0;
@@ -72,7 +72,7 @@ TEST(memory) {
 #ifdef MEMORY_SANITIZER
     found("unwritten", twos, N, "use-of-uninitialized-value");
 #else
-    found("unwritten", twos, N, NULL); /* memory with garbage of any kind */
+    found("unwritten", twos, N, NULL);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
     float want[N], ones[N];

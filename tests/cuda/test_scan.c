@@ -1,6 +1,6 @@
-/* test_scan.c checks sums over the threads of a block, and the k-th largest of a histogram
- * (codecs/cuda/common/block.h), several times with the same shared memory and in many orders of threads, which detects
- * a missing barrier. */
+/* test_scan.c checks sums over the threads of a block, and the search for the k-th largest number of a histogram
+ * (codecs/cuda/common/block.h). They run several times with the same shared memory and in many orders of threads, which
+ * detects a missing barrier. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/scan.h"

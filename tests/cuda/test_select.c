@@ -1,6 +1,6 @@
-/* test_select.c checks the device's selection of k elements (codecs/cuda/common/select.h) against the CPU, byte by
- * byte, if it needs more than one tile and span: inputs that mislead the sample, ties across tiles, numbers that differ
- * only in their last bits. */
+/* test_select.c compares the selection of the k largest elements on the GPU (codecs/cuda/common/select.h) with the
+ * CPU's, byte by byte, for tensors that several blocks handle. The GPU samples elements to guess the k-th largest; some
+ * inputs mislead the sample, have equal numbers, or numbers that differ only in their last bits. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
@@ -13,7 +13,7 @@ static float bits(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* The selection samples 16 of every 48 elements in parts of these sizes. */
+/* The selection samples 16 of every 48 elements of a tensor of this size. */
 static float number(int shape, uint64_t i, uint64_t count) {
     const float sign = cf_random() % 2 ? 1.0f : -1.0f, u = uniform();
     const int sampled = i / 16 % 3 == 0;
@@ -65,7 +65,8 @@ TEST(a_sample_of_small_ones) { shape(SAMPLE_LOW); }
 TEST(same_but_for_the_last_bits) { shape(LAST_BITS); }
 TEST(a_nan_at_the_end) { shape(LATE_NAN); }
 
-/* More spans than a warp has lanes, so that the last block's warps sum them in several iterations. */
+/* The payload has more spans of 65536 elements than a warp has threads, so the last block sums them in several
+ * iterations. */
 TEST(many_spans) {
     enum { LONG = 65536 * 34 + 17 };
     pair_codec c;
@@ -83,7 +84,7 @@ TEST(many_spans) {
     pair_close();
 }
 
-/* Payloads of several spans with different numbers are added in order. */
+/* Payloads of several spans of 65536 elements must be added in their order. */
 TEST(orders) {
     static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
     enum { FROM = 4 };
@@ -112,17 +113,17 @@ TEST(orders) {
 enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 }; /* LEFT: elements of the second span */
 enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
 
-/* Damages a payload of k values. Returns 0 if this damage does not apply to the payload's form. */
+/* Damages a payload of k values. Returns 0 if this damage does not apply to the payload's format. */
 static int spoil(unsigned char *body, uint64_t k, int map, int how) {
     uint32_t *held = (uint32_t *)(void *)(body + 4 * k), *word = held + SPANS;
     uint16_t *place = (uint16_t *)(void *)word;
-    const uint32_t end = COUNT / 32; /* the last word */
+    const uint32_t end = COUNT / 32;
     switch (how) {
     case MOVED: return held[0]--, held[1]++, 1;
     case ONE_LESS: return held[1]--, 1;
     case HUGE: return held[0] = UINT32_MAX, 1;
     case FIRST_TWICE: return !map && (place[1] = place[0], 1);
-    case BEYOND: /* one element beyond the end, as many in all */
+    case BEYOND:
         if (!map) return place[k - 1] = LEFT, 1;
         for (uint32_t w = end;; w--)
             if (word[w]) return word[w] &= word[w] - 1, word[end] |= 1u << 31, 1;

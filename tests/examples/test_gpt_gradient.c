@@ -20,13 +20,12 @@ static const uint8_t *const seq[BATCH] = {text[0], text[1]};
 
 static void open_model(gpt *m) {
     assert_int_equal(gpt_open(m, (shape){VOCAB, CONTEXT, 8, 2, 2, BATCH}, 3), 0);
-    uint64_t random = 5; /* larger than initial values, so not close to 0 */
+    uint64_t random = 5;
     for (size_t i = 0; i < m->n_values; i++) m->value[i] += 0.6 * ((double)(random_u64(&random) >> 11) * 0x1p-53 - 0.5);
 }
 
 static void close_model(gpt *m) { free(m->l[0].x), free(m->value); }
 
-/* Returns the loss whose derivative gpt_backward computes. */
 static double loss_of(gpt *m, int second) {
     gpt_forward(m, seq, BATCH);
     double loss = gpt_loss(m, seq, BATCH);
@@ -40,7 +39,7 @@ static double loss_of(gpt *m, int second) {
 
 static size_t ready_ids[MAX_PARAMS], n_ready;
 static const gpt *ready_of;
-static double sum_when_ready[MAX_PARAMS]; /* sum of each gradient in the ready callback */
+static double sum_when_ready[MAX_PARAMS];
 static double sum_of(const param *p) {
     double sum = 0;
     for (size_t i = 0; i < p->count; i++) sum += p->grad[i];
@@ -74,7 +73,7 @@ static void compare(int second) {
 TEST(test_first_head) { compare(0); }
 TEST(test_both_heads) { compare(1); }
 
-/* The ready callback gets the gradients in the order of p, and they do not change after it. */
+/* The ready callback is called for gradients in the order of p, and they do not change after it. */
 TEST(test_ready_means_done) {
     static gpt m;
     open_model(&m);
@@ -89,7 +88,8 @@ TEST(test_ready_means_done) {
     close_model(&m);
 }
 
-/* Two micro-batches with half the scale give the gradient of one batch. A head that is not used has no gradient. */
+/* Two micro-batches with half the scale give the gradient of one batch. The second output layer, which is not used
+ * here, has no gradient. */
 TEST(test_accumulation) {
     static gpt m, other;
     open_model(&m), open_model(&other);

@@ -27,24 +27,25 @@ static int wide_open_small(net *n, uint64_t seed) { return wide_open_table(n, se
 static void open_net(net *n, int (*open)(net *n, uint64_t seed)) {
     *n = (net){.vocab = VOCAB, .width = 3, .hidden = 4, .length = LENGTH, .batch = PIECES};
     assert_int_equal(open(n, 3), 0);
-    uint64_t random = 5; /* also changes values that are 0 initially */
+    uint64_t random = 5;
     for (size_t i = 0; i < n->n_values; i++) n->value[i] += 0.6 * ((double)(random_u64(&random) >> 11) * 0x1p-53 - 0.5);
 }
 
 static const net *ready_of;
 static size_t n_ready;
-static double sum_when_ready[NET_PARAMS]; /* sum of each gradient in the ready callback */
+static double sum_when_ready[NET_PARAMS];
 static double sum_of(const net_param *p) {
     double sum = 0;
     for (size_t i = 0; i < p->count; i++) sum += p->grad[i] * (double)(i % 7 + 1);
     return sum;
 }
 static void ready(void *user, int i) {
-    assert_int_equal(i, n_ready); /* in the order of p */
+    assert_int_equal(i, n_ready);
     sum_when_ready[n_ready++] = sum_of(&ready_of->p[i]);
 }
 
-/* Checks gradients against the slope of the loss, and their ready callbacks. Returns the activations. */
+/* Checks gradients against the slope of the loss, and that each is finished when its callback is called. Returns the
+ * activations. */
 static void *compare(const net_kind *kind, int (*open)(net *n, uint64_t seed)) {
     static net n;
     open_net(&n, open);
@@ -80,15 +81,14 @@ TEST(test_wide) {
     free(m->row), free(m->right), free(m->x), free(m);
 }
 
-/* The update clips the gradient, and has momentum. */
 TEST(test_update) {
     static net n;
     net_describe(&n, "x", 1, 2, 0);
     assert_int_equal(net_allocate(&n, 1), 0);
-    n.grad[0] = 3, n.grad[1] = 4; /* the norm is 5 */
+    n.grad[0] = 3, n.grad[1] = 4;
     net_update(&n, 0.1, 0.5, 10);
     assert_true(fabs(n.value[0] + 0.3) < 1e-12 && fabs(n.value[1] + 0.4) < 1e-12);
-    net_update(&n, 0.1, 0.5, 2.5); /* clips to half the gradient; momentum 0.5 */
+    net_update(&n, 0.1, 0.5, 2.5);
     assert_true(fabs(n.value[0] + 0.6) < 1e-12 && fabs(n.value[1] + 0.8) < 1e-12);
     free(n.value);
 }

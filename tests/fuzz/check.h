@@ -1,4 +1,4 @@
-/* check.h ends a fuzz target with a message if a property does not hold. */
+/* check.h lets a fuzz target end with a message if something that must hold does not. */
 #ifndef ESPRESSO_TESTS_FUZZ_CHECK_H
 #define ESPRESSO_TESTS_FUZZ_CHECK_H
 #include "espresso.h"

@@ -1,9 +1,7 @@
 /* decode.h has the fuzz target that decodes arbitrary bytes with every built-in codec. Decoders must return ESP_OK or
  * ESP_E_CORRUPT, read only the payload, write only the output, write nothing after an error, and give the same bits at
- * every SIMD level. Include tests/lib/library.h first.
- *
- * The input selects codec, sizes and call (see decode_case_of). The payload follows: bytes to change in a valid
- * payload, a body for a valid header, or all bytes of the payload. */
+ * every SIMD level. The input selects codec, sizes and call (see decode_case_of). Then follow bytes to change in a
+ * valid payload, the content after a valid header, or all bytes of the payload. Include tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_DECODE_H
 #define ESPRESSO_TESTS_FUZZ_DECODE_H
 #include "check.h"
@@ -11,7 +9,7 @@
 #include "codecs/common/simd.h"
 #include "guard.h"
 
-/* Every codec of the registry, with the parameters that change the format of its payloads. */
+/* Every built-in codec, with the parameters that change the format of its payloads. */
 static const char *const decode_specs[] = {"none",
                                            "fp16",
                                            "bf16",
@@ -49,7 +47,7 @@ static esp_ctx *decode_ctx;
 static esp__codec *decode_codec[DECODE_LEVELS][DECODE_SPECS];
 static int decode_levels;
 
-/* Opens all codecs at all SIMD levels, and checks that decode_specs has every codec of the registry. */
+/* Opens all codecs at all SIMD levels, and checks that decode_specs has every built-in codec. */
 static inline void decode_open(void) {
     static const char *const levels[DECODE_LEVELS] = {"scalar", "avx2", "avx512"};
     if (decode_ctx) return;
@@ -78,8 +76,8 @@ static inline void decode_close(void) {
 }
 
 /* ---- the case that an input selects ------------------------------------------------------------------------------ */
-enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };           /* see the head of this file */
-enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS }; /* kinds of calls */
+enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };
+enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS };
 enum {
     DECODE_SUM = 1,
     DECODE_FEEDBACK = 2,
@@ -126,8 +124,8 @@ static inline int decode_case_of(const uint8_t *data, size_t size, decode_case *
     return 1;
 }
 
-/* ---- sizes, numbers, real payloads ------------------------------------------------------------------------------- */
-/* Sizes of a call. `first` is the first round that has a payload. */
+/* ---- sizes, numbers, valid payloads ---- */
+/* Sizes of a call. `first` and `last` count the codec's exchanges that have a payload. */
 typedef struct decode_sizes {
     uint32_t first, last;
     esp_bound bound[ESP_ROUNDS_MAX];
@@ -166,7 +164,7 @@ static inline const float *decode_numbers(void) {
     return numbers;
 }
 
-/* The memory that a call reads, with exact sizes, and the memory that it writes, between guard zones. */
+/* The memory that a call reads has its exact size. The memory that it writes lies between guard zones. */
 typedef struct decode_room {
     guarded out, residual, payload;
     uint8_t *scratch, *state;
@@ -189,13 +187,12 @@ static inline uint8_t *decode_bytes(uint64_t n) {
     return p;
 }
 
-/* The payload of a round, in memory of its exact size. */
 typedef struct decode_payload {
     uint8_t *data;
     uint64_t bytes;
 } decode_payload;
 
-/* Makes valid payloads of all rounds by compressing decode_numbers() on one rank. */
+/* Makes the valid payloads of all exchanges of a codec by compressing decode_numbers() on one rank. */
 static inline void decode_real(const decode_case *c, const decode_sizes *z, decode_payload p[ESP_ROUNDS_MAX]) {
     const esp__codec *codec = decode_codec[0][c->codec];
     decode_room m;
@@ -218,19 +215,19 @@ static inline void decode_real(const decode_case *c, const decode_sizes *z, deco
     free(m.state);
 }
 
-/* Makes the payload to decode from the valid one and the input. Its memory has the exact size. */
+/* Makes the payload to decode from the valid one and the input, in memory of its exact size. */
 static inline guarded decode_hostile(const decode_case *c, const decode_payload *real) {
     uint64_t n = c->kind == DECODE_BYTES ? c->bytes : real->bytes;
     const uint8_t *in = c->data;
     guarded g = guard_new(n, c->misaligned);
     if (c->kind == DECODE_BYTES) {
         if (n) memcpy(g.data, in, (size_t)n);
-    } else if (c->kind == DECODE_BODY) { /* a body of the right size, by repeating the input */
+    } else if (c->kind == DECODE_BODY) { /* content of the right size, by repeating the input */
         memcpy(g.data, real->data, ESP_PAYLOAD_HEADER);
         for (uint64_t i = ESP_PAYLOAD_HEADER; i < n && c->bytes; i++)
             g.data[i] = in[(i - ESP_PAYLOAD_HEADER) % c->bytes];
     } else {
-        /* Each change has three bytes of place and one of value. Half of the changes hit the header. */
+        /* Each change has three bytes that say where, and the new byte. Half of the changes hit the header. */
         memcpy(g.data, real->data, (size_t)n);
         for (size_t i = 0; i + 4 <= c->bytes; i += 4) {
             const uint64_t at = (uint64_t)in[i + 1] | (uint64_t)in[i + 2] << 8 | (uint64_t)(in[i] >> 1) << 16;
@@ -247,7 +244,7 @@ static inline guarded decode_hostile(const decode_case *c, const decode_payload 
 typedef struct decode_result {
     esp_status status;
     uint64_t used;
-    guarded out; /* decoded numbers, or a payload and the residual */
+    guarded out;
 } decode_result;
 
 enum { DECODE_FILL = 0x4d };
@@ -283,7 +280,7 @@ static inline esp_status decode_call(const decode_case *c, const decode_sizes *z
     }
     call.args.payload = all;
     if (!lists) return esp__call_decompress(&call);
-    /* Two parts, the first with valid payloads, the second with the payload under test. */
+    /* The call has two tensors, the first with valid payloads, the second with the payload under test. */
     esp_tensor parts[DECODE_PARTS], *list[DECODE_PARTS] = {&parts[0], &parts[1]};
     const uint64_t offset[DECODE_PARTS] = {0, c->count};
     esp_payload both[2 * DECODE_PARTS], reduced[DECODE_PARTS];
@@ -320,7 +317,7 @@ static inline esp_status decode_call(const decode_case *c, const decode_sizes *z
     return s;
 }
 
-/* Calls esp_decompress with the payloads of all rounds, one after the other. */
+/* Calls esp_decompress with the payloads of all exchanges, one after the other. */
 static inline esp_status decode_handle(const decode_case *c, const decode_sizes *z, int level, const guarded *bad,
                                        const decode_payload *real, decode_room *m) {
     static const char *const levels[DECODE_LEVELS] = {"scalar", "avx2", "avx512"};
@@ -392,7 +389,6 @@ static inline decode_result decode_at(const decode_case *c, const decode_sizes *
             memcpy(&word, m.state + i, sizeof word);
             fuzz_check((word & 0x7f800000u) != 0x7f800000u, "NaN or Inf went into the codec's state");
         }
-    /* All output of a call, to compare SIMD levels. */
     r.out = guard_new(numbers + r.used + (c->op == DECODE_DECOMPRESS ? z->bound[0].state_bytes : 0), 0);
     memcpy(r.out.data, c->op == DECODE_DECOMPRESS || c->op == DECODE_HANDLE ? m.out.data : m.residual.data,
            (size_t)numbers);
@@ -409,7 +405,7 @@ static inline decode_result decode_at(const decode_case *c, const decode_sizes *
     return r;
 }
 
-/* The fuzz target. Returns 1 if the payload was decoded, 0 if it was refused or the input is too short. */
+/* Returns 1 if the payload was decoded, or 0 if it was refused or the input is too short. */
 static inline int fuzz_decode(const uint8_t *data, size_t size) {
     decode_case c;
     decode_payload real[ESP_ROUNDS_MAX];
@@ -425,7 +421,7 @@ static inline int fuzz_decode(const uint8_t *data, size_t size) {
         r[level] = decode_at(&c, &z, level, &real[before ? z.last - 1 : z.last], real);
     for (int level = 1; level < decode_levels; level++) {
         fuzz_check(r[level].status == r[0].status, "SIMD levels disagree on whether the payload is valid");
-        if (c.op == DECODE_LAST_ROUND) continue; /* numbers beyond the shared range are undefined */
+        if (c.op == DECODE_LAST_ROUND) continue;
         fuzz_check(r[level].out.bytes == r[0].out.bytes &&
                        !memcmp(r[level].out.data, r[0].out.data, (size_t)r[0].out.bytes),
                    "SIMD levels give different bits");

@@ -1,5 +1,5 @@
-/* guard.h allocates memory between two guard zones. With the address sanitizer every access to them is an error;
- * without it, writes are detected when the memory is freed. */
+/* guard.h allocates memory between two guard zones. With the address sanitizer every access to them is an error.
+ * Without it, writes are detected when the memory is freed. */
 #ifndef ESPRESSO_TESTS_FUZZ_GUARD_H
 #define ESPRESSO_TESTS_FUZZ_GUARD_H
 #include <stdint.h>

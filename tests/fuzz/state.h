@@ -1,6 +1,7 @@
-/* state.h has the fuzz target that reads arbitrary bytes as a saved state. esp_state_read must return ESP_OK, and the
- * state must be the same when it is written again; or an error with a text, and the context must not change. The target
- * corrects the checksums of most inputs, which otherwise would always be refused. */
+/* state.h has the fuzz target that reads arbitrary bytes as a saved state of a context. esp_state_read must either
+ * return ESP_OK, and the state must be the same when it is written again; or report an error with a text, and the
+ * context must not change. The target corrects the checksums of most inputs, which otherwise would always be
+ * refused. */
 #ifndef ESPRESSO_TESTS_FUZZ_STATE_H
 #define ESPRESSO_TESTS_FUZZ_STATE_H
 #include "check.h"
@@ -30,7 +31,7 @@ static esp_status state_get(void *user, void *data, uint64_t bytes) {
     return ESP_OK;
 }
 
-/* Corrects both checksums, and also the size of the body if size_too is set. */
+/* Corrects both checksums, and also the stated size if size_too is set. */
 static void state_repair(state_bytes *b, int size_too) {
     if (b->n < STATE_HEAD + 8) return;
     const uint64_t body = b->n - STATE_HEAD - 8;
@@ -81,9 +82,9 @@ static void state_close(void) {
     for (int k = 0; k < STATE_STRATEGIES; k++) esp_close(state_ctx[k]), state_ctx[k] = NULL;
 }
 
-/* The fuzz target. Byte 0 of the input selects the strategy that reads, and by bits: 0 corrects nothing, 1 keeps the
- * size, 2 takes the input after byte 0 as the state. Without bit 2 the input changes bytes in a valid state, whose
- * strategy bit 3 selects. */
+/* Byte 0 of the input selects how to read: bit 0 keeps wrong checksums, bit 1 keeps a wrong size, bit 2 takes the input
+ * after byte 0 as the state, bit 4 selects the strategy that reads. Without bit 2 the input changes bytes in a valid
+ * state of the strategy that bit 3 selects. */
 static inline int fuzz_state(const uint8_t *data, size_t size) {
     static state_bytes b, before, after;
     if (!state_ctx[0])
@@ -132,8 +133,8 @@ static inline int fuzz_state(const uint8_t *data, size_t size) {
     return 1;
 }
 
-/* The fuzz target that activates arbitrary text as a strategy. It must be refused with an error text and without any
- * change; or a step must run, and the text that the library prints must be the same strategy. */
+/* The fuzz target that activates arbitrary text as a strategy. Either it is refused with an error text and without any
+ * change, or a training step runs, and the text that the library prints is the same strategy. */
 static inline int fuzz_activate(const uint8_t *data, size_t size) {
     static esp_ctx *ctx;
     static char was[STATE_MOST];

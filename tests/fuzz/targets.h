@@ -1,5 +1,6 @@
-/* targets.h has the fuzz targets of the planner's files. A reader must report an error with a text, or read a value
- * that is the same after it is written and read again. Include tests/lib/library.h and planner/files/files.h first. */
+/* targets.h has the fuzz targets of the planner's files. A reader must either report an error with a text, or read a
+ * value that stays the same when it is written and read again. Include tests/lib/library.h and planner/files/files.h
+ * first. */
 #ifndef ESPRESSO_TESTS_FUZZ_TARGETS_H
 #define ESPRESSO_TESTS_FUZZ_TARGETS_H
 #include "planner/files/files.h"
@@ -9,7 +10,6 @@
 static void fuzz_quiet(void *user, const char *text) { fuzz_check(*text != 0, "a warning without text"); }
 static const esp__files_log fuzz_log = {fuzz_quiet, NULL};
 
-/* Checks the error of a failed reader: its text must name the file. */
 static inline int fuzz_refused(esp_status s) {
     if (s != ESP_OK) fuzz_check(!strncmp(esp_last_error(NULL), "fuzz", 4), "an error that does not name the file");
     return s != ESP_OK;
@@ -68,7 +68,7 @@ static inline int fuzz_system(const char *data, size_t len) {
     return 1;
 }
 
-/* Writes all parts again as one file. esp__costs_write itself checks that it can read them. */
+/* Writes a costs file again from what was read of it. esp__costs_write itself checks that it can read the result. */
 static inline int fuzz_costs(const char *data, size_t len) {
     esp__text part[ESP__COSTS_CODECS + 2];
     esp__costs_file f;

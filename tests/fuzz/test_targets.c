@@ -1,5 +1,6 @@
 /* test_targets.c runs the fuzz targets of payloads, states, strategies, messages and costs files without a fuzzer: with
- * their seeds, inputs that once failed, and random changes of both. tests/planner/files does so for other files. */
+ * the fuzzer's start inputs, inputs that once failed, and random changes of both. tests/planner/files does so for other
+ * files. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -49,7 +50,6 @@ static int replay(const char *name, target_fn target, unsigned times) {
     return accepted;
 }
 
-/* Covers all codecs, all ways to make a payload, and all ways to decode it. */
 TEST(payloads) {
     uint8_t in[DECODE_HEAD + 64];
     int decoded = 0, all = 0;
@@ -58,7 +58,7 @@ TEST(payloads) {
             for (unsigned k = 0; k < test_repeats(24); k++) {
                 for (size_t i = 0; i < sizeof in; i++) in[i] = (uint8_t)draw();
                 in[0] = (uint8_t)codec;
-                in[1] = (uint8_t)(draw() % 8 ? draw() % 14 : 14); /* mostly small sizes */
+                in[1] = (uint8_t)(draw() % 8 ? draw() % 14 : 14);
                 in[4] = (uint8_t)how;
                 all++;
                 decoded += fuzz_decode(in, k % 3 ? DECODE_HEAD + draw() % 64 : DECODE_HEAD);

@@ -1,6 +1,7 @@
-/* wire.h has the fuzz target that sends arbitrary messages over the connections between ranks. No message may crash a
- * rank, make it write outside its memory, or complete an exchange with wrong bytes. Messages arrive over sockets as in
- * a job, but the target calls the watchdog thread's functions itself. Include tests/lib/library.h first. */
+/* wire.h has the fuzz target that sends arbitrary messages over the connections between ranks. No message may crash
+ * a rank, make it write outside its memory, or complete an exchange with wrong bytes. Messages arrive over sockets
+ * as in a job, but the target itself calls the functions of the thread that receives them. Include
+ * tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_WIRE_H
 #define ESPRESSO_TESTS_FUZZ_WIRE_H
 #include "check.h"
@@ -12,7 +13,7 @@ enum { WIRE_RANKS = 3, WIRE_WAITS = 24, WIRE_MESSAGE = 9 };
 typedef struct wire {
     esp_ctx *ctx;
     esp__peers *p;
-    int far[WIRE_RANKS]; /* the remote ends of the connections */
+    int far[WIRE_RANKS];
     uint8_t out[WIRE_WAITS + 2];
     esp__waiter waiter;
     int lost, stragglers;
@@ -50,7 +51,6 @@ static void wire_open(wire *w, esp_ctx *ctx, int32_t rank) {
         w->p->conns[k].fd = pair[0];
         w->far[k] = pair[1];
     }
-    /* This rank waits in an allgather of all ranks. */
     w->waiter = (esp__waiter){NULL, 1, 0, WIRE_WAITS / WIRE_RANKS, WIRE_WAITS, w->out + 1, 0, -2, -2};
     memset(w->out, 0xee, sizeof w->out);
     w->p->waiters = &w->waiter;
@@ -64,7 +64,7 @@ static void wire_close(wire *w) {
     esp__peers_free(w->p);
 }
 
-/* Drops what the rank sent to the remote ends. */
+/* Receives and drops what the rank sent. */
 static void wire_answers(wire *w) {
     uint8_t some[4096];
     for (int32_t k = 0; k < WIRE_RANKS; k++)
@@ -84,8 +84,8 @@ static void wire_deliver(wire *w, int32_t k, const void *data, size_t bytes) {
     wire_answers(w);
 }
 
-/* Delivers the input unchanged if `raw`, otherwise as messages: WIRE_MESSAGE bytes of the input select connection and
- * header of each message, and its body follows. */
+/* Delivers the input unchanged if `raw`. Otherwise it delivers messages: WIRE_MESSAGE bytes of the input select the
+ * connection and the header of a message, whose content follows. */
 static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
     if (raw) {
         for (size_t at = 0; at < size; at += 40)
@@ -100,7 +100,7 @@ static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
         const uint8_t body = data[5], n = data[6];
         size_t at = sizeof m, own = data[7] % 65;
         if (data[0] & 64) m.tag = data[0] & 32 ? UINT64_MAX : UINT32_MAX;
-        if (body & 128) { /* an allgather message has a list of members */
+        if (body & 128) {
             const int32_t members = (int8_t)n;
             memcpy(text + at, &members, 4), at += 4;
             for (int i = 0; i < (body & 7); i++) {

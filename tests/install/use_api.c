@@ -8,7 +8,7 @@ static int fail(const char *what) {
     return 1;
 }
 
-/* Compresses and decompresses. `share` elements must be restored, the others must become 0. */
+/* Compresses and decompresses. `share` elements must be restored, and the others must become 0. */
 static int round_trip(esp_ctx *ctx, const char *spec, int share) {
     enum { N = 1000 };
     static float in[N], out[N];

@@ -1,5 +1,5 @@
-/* use_codec.c loads the plugin argv[1] and runs its codec argv[2] for five steps with feedback: decoded payloads and
- * the last residual must add up to the gradients. It prints "ok". */
+/* use_codec.c loads the plugin argv[1] and runs its codec argv[2] for five steps with error feedback: decoded payloads
+ * and the last residual must add up to the gradients. It prints "ok". */
 #include "espresso.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* open_problem.h opens and closes a planner problem for tests of strategies and algorithms. It checks what holds for
- * every strategy: units cover the model once, each has a path, and the sequence gives the makespan. */
+/* open_problem.h opens and closes a planner problem for tests of strategies and algorithms. check_schedule() checks
+ * that a strategy covers each tensor once, has an option for each tensor or group, and takes the time that it
+ * states. */
 #ifndef TESTS_PLANNER_OPEN_PROBLEM_H
 #define TESTS_PLANNER_OPEN_PROBLEM_H
 #include "problems.h"
@@ -45,7 +46,7 @@ static inline void add_tensor(opened_problem *g, uint64_t elements, double compu
     g->in.tensors[t].compute_ns = 1000.0 * compute_us;
 }
 
-/* The test program ends if memory ends; this file does not handle the arena's failure. */
+/* Aborts if memory runs out. */
 static inline esp_status open_problem(opened_problem *g, int free_compression) {
     g->arena.on_failure = &g->on_failure;
     if (setjmp(g->on_failure)) abort();

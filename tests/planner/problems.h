@@ -1,11 +1,10 @@
-/* problems.h makes random problems for the planner's tests: models, codecs and systems as an application gives them,
- * and random programs for the simulator. Equal seeds give equal problems. */
+/* problems.h makes random inputs for the planner's tests: models, codecs and systems as an application gives them, and
+ * random programs for the simulator. Equal seeds give equal inputs. */
 #ifndef TESTS_PLANNER_PROBLEMS_H
 #define TESTS_PLANNER_PROBLEMS_H
 #include "tests/lib/test.h"
 
-/* ---- numbers
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- numbers ---- */
 typedef struct rng {
     uint64_t s;
 } rng;
@@ -14,12 +13,10 @@ static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_nex
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
-static int problem_plain; /* if 1, use only codecs that the library has */
+static int problem_plain; /* if 1, problem_random uses only plain sparse, sign and fp16 codecs */
 
-/* ---- problems as a user gives them
- * --------------------------------------------------------------------------------- */
+/* ---- problems as a user gives them ---- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
-/* Do not copy: it has pointers into itself. */
 typedef struct problem_input {
     esp_plan_model model;
     esp_plan_tensor tensors[PROBLEM_TENSORS];
@@ -32,7 +29,7 @@ typedef struct problem_input {
     esp_plan_config config;
 } problem_input;
 
-/* Makes n tensors with a few sizes, small and large, as layers have them. Some have no backward time. */
+/* Makes n tensors, which share a few small and large sizes as layers do. Some have no backward time. */
 static inline void problem_model(rng *r, problem_input *in, uint32_t n) {
     uint64_t sizes[5];
     for (int i = 0; i < 5; i++) {
@@ -52,7 +49,6 @@ static inline void problem_model(rng *r, problem_input *in, uint32_t n) {
     in->model.update_ns = 1000.0 * rng_below(r, 100);
 }
 
-/* Fills a curve with a constant launch time plus a time per element. */
 static inline esp_cost_curve problem_curve(rng *r, esp_cost_point *points) {
     double launch = 1e3 * (1 + rng_below(r, 400)), per_element = 0.05 + rng_unit(r);
     esp_cost_curve c = {points, 3, rng_below(r, 2)};
@@ -61,7 +57,8 @@ static inline esp_cost_curve problem_curve(rng *r, esp_cost_point *points) {
     return c;
 }
 
-/* Makes codec c of a kind: 0 keeps 1% of the elements, 1 keeps signs, 2 halves and can be summed without decoding. */
+/* Makes codec c: kind 0 keeps 1% of the elements, kind 1 their signs, kind 2 halves the bytes and its payloads can be
+ * summed without decoding. */
 static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t kind) {
     static const char *const specs[] = {"dgc:ratio=0.01", "efsignsgd", "fp16"};
     static const double header[] = {32, 36, 32}, unit[] = {8, 1, 2}, units[] = {0.01, 0.125, 1},
@@ -76,19 +73,19 @@ static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t
         if (!(in->system.devices >> d & 1u)) continue;
         k->compress[d] = problem_curve(r, in->points[c][d]);
         k->decompress[d] = problem_curve(r, in->points[c][2 + d]);
-        if (r->s >> 7 & 1u) continue; /* uses a bit of the state, so that old seeds' problems stay */
+        if (r->s >> 7 & 1u) continue; /* keeps the problems of old seeds as they are */
         memcpy(in->points[c][4 + d], in->points[c][2 + d], sizeof in->points[c][2 + d]);
         for (int i = 0; i < 3; i++) in->points[c][4 + d][i].ns *= 0.4;
         k->decompress_more[d] = (esp_cost_curve){in->points[c][4 + d], 3, k->decompress[d].log_size};
     }
 }
 
-/* ---- codecs of several rounds ---- */
+/* ---- codecs with several exchanges or for matrices ---- */
 static inline uint64_t problem_body(esp_bound *out, uint64_t body) {
     return out->payload_bytes = 64 + (body + 31) / 32 * 32;
 }
 
-/* Codec bound: sends a matrix as two thin ones of at most *self columns in two rounds, a vector in one. */
+/* This codec sends a matrix as two factors of at most *self columns in two exchanges, and a vector in one. */
 static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                       esp_bound *out) {
     uint64_t rank = *(const uint64_t *)self;
@@ -103,8 +100,8 @@ static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32
     return ESP_OK;
 }
 
-/* Codec bound: sends a shared range, then bits that mark zeros, then numbers whose width grows with the ranks
- * summed. */
+/* This codec exchanges a shared range, then bits that mark zeros, then numbers that get wider the more ranks' payloads
+ * are summed. */
 static inline esp_status problem_range(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                        esp_bound *out) {
     problem_body(out, round == 0   ? 4
@@ -115,7 +112,7 @@ static inline esp_status problem_range(void *self, const esp_tensor *like, uint3
     return ESP_OK;
 }
 
-/* Codec bound: accepts only matrices, in one round. */
+/* This codec accepts only matrices. */
 static inline esp_status problem_matrix(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                         esp_bound *out) {
     if (!like->rows) return ESP_E_UNSUPPORTED;
@@ -123,7 +120,8 @@ static inline esp_status problem_matrix(void *self, const esp_tensor *like, uint
     return ESP_OK;
 }
 
-/* Gives the last codec payloads that do not grow with elements alone, and turns most tensors into matrices. */
+/* Replaces the last codec by one whose payload size depends on more than the number of elements, and turns most tensors
+ * into matrices. */
 static inline void problem_rounds(uint64_t seed, problem_input *in) {
     static uint64_t rank[] = {1, 3};
     rng r = {seed * 40503u + 11};
@@ -145,7 +143,7 @@ static inline void problem_rounds(uint64_t seed, problem_input *in) {
         if (k->compress[d].n) k->vector_compress[d] = k->decompress[d], k->vector_decompress[d] = k->decompress[d];
 }
 
-/* Adds measured times of collectives that need a core, some of which leave their link before they end. */
+/* Adds measured times of collectives. They also occupy a core, and some leave their link before they end. */
 static inline void problem_tables(rng *r, problem_input *in) {
     esp_plan_link *const links[] = {&in->system.intra, &in->system.inter, &in->system.flat};
     for (int l = 0; l < 3; l++)
@@ -180,7 +178,8 @@ static inline void problem_system(rng *r, problem_input *in, uint32_t devices) {
     if (s->cores_per_rank && rng_chance(r, 0.7)) problem_tables(r, in);
 }
 
-/* Makes a random problem: 1 to max_tensors tensors, 1 to 3 codecs, any system. `devices` is a mask, or 0 for any. */
+/* Makes a random problem of 1 to max_tensors tensors, 1 to 3 codecs and any system. `devices` is a mask, or 0 for
+ * any. */
 static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t devices, problem_input *in) {
     rng r = {seed * 2654435761u + 1};
     uint32_t first = rng_below(&r, 3);
@@ -192,8 +191,8 @@ static inline void problem_random(uint64_t seed, uint32_t max_tensors, uint32_t 
     if (seed % 5 == 2 && !problem_plain) problem_rounds(seed, in);
 }
 
-/* Makes units for n tensors, some split into chunks, some merged with neighbours. Returns their number; `units` needs
- * room for 4 n. */
+/* Splits some of n tensors into chunks and merges others with their neighbours. Returns the number of chunks, groups
+ * and whole tensors; `units` needs room for 4 n. */
 static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uint32_t n, esp__extent *units) {
     uint32_t n_units = 0;
     for (uint32_t t = 0; t < n;) {
@@ -218,32 +217,30 @@ static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uin
     return n_units;
 }
 
-/* ---- programs of made-up ops
- * ---------------------------------------------------------------------------------------- */
+/* ---- programs of made-up ops ---- */
 enum { PROGRAM_TENSORS = 8, PROGRAM_UNITS = 4 * PROGRAM_TENSORS, PROGRAM_OPS = 6 };
-/* A problem and a schedule as the simulator sees them, with random ops and lanes. Do not copy: it points into
- * itself. */
+/* A problem and a schedule as the simulator sees them, with random ops on random links and cores. Do not copy it,
+ * because it has pointers into itself. */
 typedef struct problem_program {
     jmp_buf on_failure;
     esp__arena arena;
     esp_plan_model model;
     esp_plan_tensor tensors[PROGRAM_TENSORS];
     uint64_t compute[PROGRAM_TENSORS], ready[PROGRAM_TENSORS];
-    esp__op_template op_template; /* shared by all ops */
+    esp__op_template op_template;
     esp__problem problem;
     esp__extent units[PROGRAM_UNITS];
     const esp__path *path_of[PROGRAM_UNITS];
     esp__path paths[PROGRAM_UNITS];
-    esp__plan_op ops[PROGRAM_UNITS][PROGRAM_OPS + 1]; /* room to insert one op */
+    esp__plan_op ops[PROGRAM_UNITS][PROGRAM_OPS + 1];
     esp__schedule schedule;
 } problem_program;
 
-/* Returns a short random time, so that ties are frequent. A share `zeros` of the times is 0. */
+/* Returns a short random time, so that many ops end at the same time. A share `zeros` of the times is 0. */
 static inline uint64_t program_ns(rng *r, double zeros) { return rng_chance(r, zeros) ? 0 : 1 + rng_below(r, 7); }
 
-/* Makes an op of `ns` that holds each kind of its lanes to its end, or leaves it before. */
 static inline esp__op_time program_time(rng *r, const esp__problem *p, uint8_t lanes, uint64_t ns) {
-    const uint32_t least = p->core_ops != 0; /* least time on a lane, see program_random */
+    const uint32_t least = p->core_ops != 0;
     esp__op_time time = {ns, lanes & ESP__CORE_LANES ? ns : 0, lanes & ESP__LINK_LANES ? ns : 0};
     if (rng_chance(r, 0.4) && time.core) time.core = least + rng_below(r, (uint32_t)time.core + 1 - least);
     if (rng_chance(r, 0.4) && time.link) time.link = least + rng_below(r, (uint32_t)time.link + 1 - least);
@@ -255,13 +252,14 @@ static inline void program_add(esp__path *path, const esp__plan_op *op) {
     for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += op->lanes >> l & 1u ? esp__kept(&op->time, l) : 0;
 }
 
-/* A collective may need a core beside its link: backward's core, the codecs' core, or one of its own. */
+/* Chooses the links and cores of an op. A collective may also occupy a core: the one of backward, the one of codecs, or
+ * its own. */
 static inline uint8_t program_lanes(rng *r, const esp__problem *p, int shared_cores) {
     static const uint8_t core[] = {0, 0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_PROGRESS};
     const uint32_t n = p->core_ops ? 5 : 1;
     static const uint8_t one[] = {1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_INTRA,
                                   1u << ESP__LANE_INTER};
-    if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, n)]; /* a flat collective holds both links */
+    if (rng_chance(r, 0.15)) return one[2] | one[3] | core[rng_below(r, n)];
     uint8_t lanes = one[rng_below(r, 4)];
     if (lanes & ESP__LINK_LANES) return lanes | core[rng_below(r, n)];
     return shared_cores && lanes == one[1] ? (uint8_t)(one[0] | one[1]) : lanes;
@@ -269,11 +267,10 @@ static inline uint8_t program_lanes(rng *r, const esp__problem *p, int shared_co
 
 static inline void program_close(problem_program *g) { esp__arena_free(&g->arena); }
 
-/* Makes a random program. Free it with program_close. */
 static inline void program_random(uint64_t seed, double zeros, problem_program *g) {
     rng r = {seed * 2654435761u + 7};
     int shared_cores = rng_chance(&r, 0.3), cores = rng_chance(&r, 0.5);
-    if (cores) zeros = 0.0; /* ops of 0 ns have no defined order if cores are shared */
+    if (cores) zeros = 0.0; /* ops of 0 ns have no defined order if they share cores */
     uint32_t n = 1 + rng_below(&r, PROGRAM_TENSORS);
     memset(g, 0, sizeof *g);
     g->arena.on_failure = &g->on_failure;
@@ -296,7 +293,7 @@ static inline void program_random(uint64_t seed, double zeros, problem_program *
         esp__path *path = &g->paths[u];
         path->ops = g->ops[u];
         path->codec = ESP__NO_CODEC;
-        path->n = rng_chance(&r, 0.1) ? 0 : 1 + rng_below(&r, PROGRAM_OPS); /* one unit in ten has no op */
+        path->n = rng_chance(&r, 0.1) ? 0 : 1 + rng_below(&r, PROGRAM_OPS);
         for (uint32_t k = 0; k < path->n; k++) {
             esp__plan_op *op = &g->ops[u][k];
             op->lanes = program_lanes(&r, p, shared_cores);

@@ -1,5 +1,5 @@
-/* reference.h simulates a schedule slowly and simply, so that tests can check the planner's fast simulators against
- * it. It follows the rules in docs/design/planner.md and uses nothing of simulate.c. */
+/* reference.h simulates a schedule slowly and simply, so that tests can check the planner's fast simulators against it.
+ * It shares no code with them; docs/design/planner.md has the rules. */
 #ifndef TESTS_PLANNER_REFERENCE_H
 #define TESTS_PLANNER_REFERENCE_H
 #include "tests/lib/test.h"
@@ -8,25 +8,25 @@ enum { REF_WAITING = 0, REF_READY, REF_RUNNING, REF_DONE };
 enum { REF_NONE = -1 };
 typedef struct ref_op {
     uint32_t unit, index; /* a backward op has its tensor and index 0 */
-    int backward, before; /* op that must end first, or REF_NONE */
+    int backward, before; /* index of the op that must end first, or REF_NONE */
     uint8_t lanes;
-    uint64_t ns, core, link, ready, start, end; /* `core`, `link`: how long (ns) it holds them */
-    /* When the op became first on the lanes with a given order and began to wait for its other lanes. */
+    uint64_t ns, core, link, ready, start, end; /* how long (ns) it occupies its core and its link */
+    /* When the op became the next one on its links and began to wait for a core. */
     uint64_t since;
-    int turn; /* the op is first on those lanes */
+    int turn;
     int state;
-    uint32_t place; /* position in the given order of a lane */
+    uint32_t place;
 } ref_op;
 typedef struct ref_program {
     ref_op *ops;
     int n, n_backward;
-    int *first; /* [units + 1] index of a unit's first op */
+    int *first;
     uint32_t n_units;
     uint64_t now, makespan;
-    int core_ops; /* ops wait for a core only once they have their links */
+    int core_ops;
 } ref_program;
 
-/* Lists all ops of a schedule: first the backward ops of all tensors, then the ops of the units. */
+/* Lists the ops of a schedule: the backward ops of all tensors, then the ops of each tensor or group. */
 static inline ref_program *ref_open(const esp__problem *p, const esp__schedule *d) {
     ref_program *r = calloc(1, sizeof *r);
     int n = (int)p->n_tensors;
@@ -62,8 +62,8 @@ static inline void ref_close(ref_program *r) {
     free(r);
 }
 
-/* Returns 1 if a goes before b where both wait for a lane: the op that is ready earlier goes first, a unit's op
- * before a backward op, then the smaller index. */
+/* Returns 1 if a goes before b where both wait for a link or core: the op that is ready earlier goes first, a
+ * communication or codec op before a backward op, then the smaller index. */
 static int ref_key_less(const ref_op *a, const ref_op *b) {
     if (a->since != b->since) return a->since < b->since;
     if (a->backward != b->backward) return b->backward;
@@ -71,12 +71,12 @@ static int ref_key_less(const ref_op *a, const ref_op *b) {
     return a->index < b->index;
 }
 
-/* Returns how long (ns) an op occupies a lane. */
+/* Returns how long (ns) an op occupies a link or core. */
 static uint64_t ref_kept(const ref_op *o, uint32_t lane) {
     return lane >= ESP__LANE_INTRA && lane < ESP__LANE_PROGRESS ? o->link : o->core;
 }
 
-/* Returns the op that is next on a lane, or REF_NONE if an op runs there or none is ready. */
+/* Returns the op that is next on a link or core, or REF_NONE if an op runs there or none is ready. */
 static int ref_head(const ref_program *r, uint32_t lane, int ordered) {
     int head = REF_NONE;
     for (int i = 0; i < r->n; i++) {
@@ -105,16 +105,15 @@ static int ref_first(const ref_program *r, uint32_t lane) {
     return first;
 }
 
-/* Returns the op that starts next: ready, next on all of its lanes, and first by ref_key_less. */
+/* Returns the op that starts next: it is ready, next on all of its links and cores, and first by ref_key_less. */
 static int ref_next(ref_program *r, uint8_t ordered_lanes) {
     int head[ESP__LANES], next = REF_NONE;
-    const uint8_t links = r->core_ops ? ESP__LINK_LANES : 0; /* links without a given order go by ready times */
+    const uint8_t links = r->core_ops ? ESP__LINK_LANES : 0;
     for (uint8_t l = 0; l < ESP__LANES; l++)
         head[l] = ordered_lanes >> l & 1u ? ref_head(r, l, 1) : links >> l & 1u ? ref_first(r, l) : REF_NONE;
     for (int i = 0; i < r->n; i++) {
         ref_op *o = &r->ops[i];
-        if (o->turn && o->since == r->now && o->lanes & links & ~ordered_lanes)
-            o->turn = 0; /* ops of 0 ns may make others ready at the same time */
+        if (o->turn && o->since == r->now && o->lanes & links & ~ordered_lanes) o->turn = 0;
         int turn = o->state == REF_READY && !o->turn;
         for (uint8_t l = 0; l < ESP__LANES; l++)
             turn &= !((o->lanes & (ordered_lanes | links)) >> l & 1u) || head[l] == i;
@@ -131,7 +130,6 @@ static int ref_next(ref_program *r, uint8_t ordered_lanes) {
     return next;
 }
 
-/* Ends the ops whose end time has come and makes their successors ready. */
 static void ref_settle(ref_program *r) {
     for (int i = 0; i < r->n; i++)
         if (r->ops[i].state == REF_RUNNING && r->ops[i].end <= r->now) r->ops[i].state = REF_DONE;
@@ -143,7 +141,8 @@ static void ref_settle(ref_program *r) {
     }
 }
 
-/* Runs the program and returns the makespan. Lanes in `ordered_lanes` follow `place`, other lanes the ready times. */
+/* Runs the program and returns the time at which its last op ends. The links and cores of the mask `ordered_lanes` run
+ * ops in the order of `place`, others in the order in which ops become ready. */
 static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
     for (int i = 0; i < r->n; i++) r->ops[i].state = REF_WAITING, r->ops[i].turn = 0;
     r->now = r->makespan = 0;
@@ -158,7 +157,7 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
             if (o->end > r->makespan) r->makespan = o->end;
             continue;
         }
-        for (int k = 0; k < r->n; k++) { /* time of the next event */
+        for (int k = 0; k < r->n; k++) {
             const ref_op *o = &r->ops[k];
             const uint64_t ends[] = {o->end, o->start + o->core, o->start + o->link};
             for (int e = 0; e < 3 && o->state == REF_RUNNING; e++)
@@ -167,16 +166,16 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
         if (soonest == UINT64_MAX) break;
         r->now = soonest;
     }
-    for (int i = 0; i < r->n; i++) assert_int_equal(r->ops[i].state, REF_DONE); /* fails if the order cannot be kept */
+    for (int i = 0; i < r->n; i++) assert_int_equal(r->ops[i].state, REF_DONE);
     return r->makespan;
 }
 
-/* Runs the program with every lane in the order of ready times. */
+/* Runs the program without a given order. */
 static inline uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
 
 enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = REF_LINKS | ESP__CORE_LANES };
-/* Runs the program with the links in the order of `links`, which names a unit once per op on a link. CPU and compute
- * lanes go by ready times. */
+/* Runs the program with a given order on the links: `links` names the tensor or group of each op. Cores run ops in the
+ * order in which they become ready. */
 static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next);
     for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];
@@ -190,8 +189,8 @@ static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uin
     return ref_run(r, REF_LINKS);
 }
 
-/* Runs the program with all lanes in the order of `sequence`: an entry is a unit (its next op) or
- * ESP__NEXT_BACKWARD. */
+/* Runs the program with a given order on all links and cores. An entry of `sequence` is a tensor or group, whose next
+ * op follows, or ESP__NEXT_BACKWARD. */
 static inline uint64_t ref_sequence(ref_program *r, const uint32_t *sequence, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next), backward = 0;
     assert_int_equal(n, r->n);

@@ -51,7 +51,8 @@ static void refused_line(const input *in, const char *word, int line) {
     assert_null(plan);
     if (!strstr(esp_last_error(NULL), word)) fail_msg("line %d: no '%s' in: %s", line, word, esp_last_error(NULL));
 }
-/* Applies one change to the correct input and expects an error that contains `word`. */
+/* Applies one change to the correct input and checks that the planner refuses it with an error text that contains
+ * `word`. */
 #define REFUSED(change, word)                                                                                          \
     do {                                                                                                               \
         input in;                                                                                                      \
@@ -81,7 +82,7 @@ TEST(test_null) {
     assert_int_equal(esp_plan_make(&in.model, in.codecs, 2, NULL, NULL, &plan), ESP_E_ARG);
     assert_int_equal(esp_plan_make(&in.model, in.codecs, 2, &in.system, NULL, NULL), ESP_E_ARG);
     assert_int_equal(esp_plan_simulate(&in.model, in.codecs, 2, &in.system, NULL, NULL, &plan), ESP_E_ARG);
-    assert_int_equal(esp_plan_make(&in.model, NULL, 0, &in.system, NULL, &plan), ESP_OK); /* needs no codec */
+    assert_int_equal(esp_plan_make(&in.model, NULL, 0, &in.system, NULL, &plan), ESP_OK);
     esp_plan_report r = {.struct_size = sizeof r};
     assert_int_equal(esp_plan_report_read(plan, NULL), ESP_E_ARG);
     assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
@@ -101,7 +102,6 @@ static esp_status any_bound(void *self, const esp_tensor *like, uint32_t round, 
     return like->rows ? ESP_OK : ESP_E_UNSUPPORTED;
 }
 
-/* Codecs with several rounds, codecs that need matrices, and tensors that are matrices. */
 TEST(test_rounds) {
     static const char *only[] = {"comp"};
     REFUSED(in.tensors[1].rows = 20, "tensor 'b': 20 rows and 0 cols are not its 2000 elements");
@@ -111,7 +111,8 @@ TEST(test_rounds) {
     REFUSED(in.codecs[0].caps = ESP_CODEC_NEEDS_MATRIX, "needs bound and self");
     REFUSED((in.codecs[0].n_rounds = 5, in.codecs[0].bound = any_bound), "n_rounds is 5: at most 4");
     REFUSED(in.codecs[0].vector_error = -1, "vector_error must be >= 0");
-    /* A codec that needs a matrix must refuse vectors first, then chunks of a matrix. */
+    /* Codecs without a flag for it may also refuse vectors: the first case has vectors, the second chunks of a
+     * matrix. */
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1),
             "tensor 'a': what is forbidden or requested leaves no option that a codec can run");
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1,
@@ -156,7 +157,7 @@ TEST(test_system) {
     REFUSED((in.points[1].size = 1000, in.system.flat.table[ESP_COLL_GATHER] = ((esp_cost_curve){in.points, 2, 0})),
             "gather");
     REFUSED((in.system.inter.bytes_per_us = 0), "inter");
-    input in; /* inputs that a call does not use may be NULL */
+    input in;
     esp_plan *plan;
     input_open(&in);
     in.system.machines = 1, in.system.inter.bytes_per_us = 0;
@@ -198,16 +199,15 @@ TEST(test_config) {
     REFUSED((in.config.keep = nothing, in.config.n_keep = 1), "keep");
     REFUSED((in.config.keep = no_equals, in.config.n_keep = 1), "GLOB=fp32");
     REFUSED((in.config.keep = no_such, in.config.n_keep = 1), "zstd");
-    REFUSED(in.config.devices = 2, "devices"); /* the system has only a CPU */
+    REFUSED(in.config.devices = 2, "devices");
     REFUSED(in.config.budget_ns = -1, "budget");
     REFUSED(in.config.budget_ns = NAN, "budget");
     REFUSED(in.config.max_volume = -1, "max_volume");
     REFUSED(in.config.max_error = NAN, "max_error");
-    REFUSED(in.config.max_volume = 1e-9, "max_volume"); /* no codec compresses that much */
+    REFUSED(in.config.max_volume = 1e-9, "max_volume");
 }
 
-/* ---- strategies
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- strategies ---- */
 #define HEAD "espresso-strategy 1\n"
 #define A "tensor a 1000 none flat.allreduce\n"
 #define B "tensor b 2000 none flat.allreduce\n"
@@ -235,7 +235,7 @@ TEST(test_strategy) {
              in.strategy = HEAD "tensor a 1000 none intra.reduce_scatter > inter.allreduce > intra.allgather\n" B C),
             "strategy:2");
     REFUSED(in.strategy = HEAD A B C "nonsense\n", "strategy:5");
-    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3"); /* the option is cut off */
+    REFUSED(in.strategy = HEAD A "tensor b 2000 none flat.all", "strategy:3");
 }
 
 TEST(test_strategy_units) {
@@ -247,7 +247,7 @@ TEST(test_strategy_units) {
     REFUSED(in.strategy = HEAD "tensor a 1000 split 2\nchunk 1001" FLAT B C, "strategy:3");
     REFUSED(in.strategy = HEAD "chunk 1000" FLAT A B C, "strategy:2");
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\n" C, "strategy:4");
-    REFUSED(in.strategy = HEAD A "tensor b 2000 group\ngroup 2000" FLAT C, "strategy:4"); /* a group of one */
+    REFUSED(in.strategy = HEAD A "tensor b 2000 group\ngroup 2000" FLAT C, "strategy:4");
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\ntensor c 3000 group\ngroup 4999" FLAT, "strategy:5");
     REFUSED(in.strategy = HEAD A "tensor b 2000 group\ntensor c 3000 group\n",
             "before the group of tensor 'c' is closed");
@@ -266,8 +266,7 @@ TEST(test_strategy_order) {
     REFUSED(in.strategy = HEAD A B C "order 0:000000000000000000000000000000\n", "order");
 }
 
-/* ---- sizes
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- sizes ---- */
 TEST(test_too_many) {
     enum { MANY = 1000000 };
     input in;
@@ -315,7 +314,7 @@ TEST(test_extremes) {
     }
 }
 
-/* Unusual names do not break the strategy's text. */
+/* Long names and special characters in names do not break the strategy's text. */
 TEST(test_names) {
     input in;
     esp_plan *plan, *again;
@@ -333,7 +332,7 @@ TEST(test_names) {
     esp_plan_free(plan);
 }
 
-/* A time budget that ends at once still gives a plan. */
+/* A plan is made even if the time budget is over at once. */
 TEST(test_budget) {
     input in;
     esp_plan *plan;

@@ -1,6 +1,5 @@
 /* test_plan_runs.c loads plans' texts in the executor, on ranks that are threads. All ranks must end with the same
- * bits, and tensors without compression must have the exact mean. The costs make the planner choose chunks and
- * groups. */
+ * bits, and tensors without compression must have the exact mean. */
 /* runs: no-tsan: runs plans by what executor/test_units runs */
 #include "tests/lib/test.h"
 #include "problems.h"
@@ -11,7 +10,7 @@ typedef struct runner {
     const char *text;
     const esp_plan_unit *units;
     uint32_t n_units;
-    float *result[RANKS_MAX]; /* a rank's tensors, one after the other */
+    float *result[RANKS_MAX];
     uint64_t elements;
     atomic_int failures;
 } runner;
@@ -52,7 +51,6 @@ static void body(esp_ctx *ctx, void *user) {
     }
 }
 
-/* Checks that units without a codec give the exact mean. */
 static void check_exact(const runner *r, uint32_t ranks) {
     uint64_t start[PROBLEM_TENSORS + 1] = {0};
     for (uint32_t t = 0; t < r->in->model.n_tensors; t++) start[t + 1] = start[t] + r->in->tensors[t].elements;
@@ -85,7 +83,6 @@ static void run_plan(const problem_input *in, const esp_plan *plan) {
     for (uint32_t k = 0; k < ranks; k++) free(r.result[k]);
 }
 
-/* Makes a random problem that a few threads can run. */
 static void small_problem(uint64_t seed, problem_input *in) {
     rng r = {seed};
     problem_plain = 1;
@@ -114,8 +111,7 @@ TEST(test_runs) {
     }
 }
 
-/* Runs units of every kind, each with a random option in random order, though the planner would not choose most of
- * them. */
+/* Tests options that the planner would hardly choose: each chunk and group has a random option. */
 TEST(test_units_run) {
     static problem_input in;
     static char text[65536];
@@ -147,7 +143,7 @@ TEST(test_units_run) {
     }
 }
 
-/* Makes a problem on a slow link with the library's codecs of several rounds and their own cost models. */
+/* Makes a problem with a slow link and a codec that needs several exchanges, with the codec's own costs. */
 static void rounds_problem(uint64_t seed, esp_ctx *ctx, esp__costs *costs, problem_input *in) {
     static const char *const specs[] = {"powersgd:rank=2", "int8:shared=1"};
     rng r = {seed};
@@ -180,7 +176,7 @@ TEST(test_rounds_run) {
         const esp_plan_unit *u = esp_plan_units(plan, &n);
         for (uint32_t i = 0; i < n; i++) compressed += strcmp(u[i].codec, "none") != 0;
         run_plan(&in, plan);
-        esp_plan *again = NULL; /* reading the text again gives the same text */
+        esp_plan *again = NULL;
         if (esp_plan_simulate(&in.model, in.codecs, 1, &in.system, NULL, esp_plan_text(plan), &again))
             fail_msg("%s", esp_last_error(NULL));
         esp_plan_report r = {.struct_size = sizeof r}, x = r;
@@ -199,7 +195,6 @@ TEST(test_rounds_run) {
     esp_close(ctx);
 }
 
-/* Every comparison strategy runs on the ranks. */
 TEST(test_schemes_run) {
     static problem_input in;
     uint64_t seed = 80;

@@ -1,6 +1,6 @@
 /* test_same_program.c checks that the planner times the ops that the executor runs. For every option of the decision
- * tree, the planner's path and the executor's compiled program must agree in kinds, lanes, rounds, elements and
- * payloads. The planner must have a path for exactly the options that the executor accepts. */
+ * tree, both must derive the same ops, with the same links, elements and payload sizes. The planner must be able to
+ * time exactly the options that the executor accepts. */
 /* runs: no-tsan: compiles programs, runs none */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -11,10 +11,10 @@ typedef struct tree {
     char (*text)[ESP__TEXT_MAX];
     uint32_t n;
     const char *codec;
-    int matrix;                  /* the tensors have rows and columns */
-    char (*kept)[ESP__TEXT_MAX]; /* options that both the planner and the executor accept */
+    int matrix;
+    char (*kept)[ESP__TEXT_MAX];
     uint32_t n_kept;
-    int32_t machines, local; /* turns the roots so that rank 0 is the root again */
+    int32_t machines, local;
     atomic_int compared, wrong;
 } tree;
 
@@ -24,7 +24,6 @@ static int add_option(void *user, const esp__option *o) {
     return t->n == OPTIONS_MAX;
 }
 
-/* The planner's part: an opened problem, from which the test takes op templates. */
 typedef struct side {
     esp__arena arena;
     jmp_buf no_memory;
@@ -67,7 +66,6 @@ static uint64_t power(const esp__problem *p, const uint8_t slots[3]) {
     return n;
 }
 
-/* Returns the codec's bound for the payload of an op of this template. */
 static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, const esp__shape *shape, uint32_t round) {
     const esp_plan_codec *c = &p->codecs[0];
     uint64_t n = shape->size[r->cut];
@@ -81,7 +79,7 @@ static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, cons
     return b;
 }
 
-/* Returns 1 if the executor's op reduces payloads as the planner assumes. */
+/* Returns 1 if the executor's collective sums payloads as the planner assumes. */
 static int same_sum(const side *s, const esp__op *op, const esp__op_template *r, const esp__shape *shape) {
     const esp__problem *p = &s->problem;
     const esp_bound b = bound_of(p, r, shape, op->round);
@@ -91,8 +89,8 @@ static int same_sum(const side *s, const esp__op *op, const esp__op_template *r,
                esp__op_bytes_before(p, r, shape, &p->codecs[0]);
 }
 
-/* Returns 1 if the program's op equals the path's op. The largest part represents all parts, since only the last may
- * be smaller. */
+/* Returns 1 if the executor's op equals the planner's. Only the size of the largest part is compared, because the last
+ * part may be smaller. */
 static int same(const side *s, const esp__program *program, const esp__op *op, const esp__plan_op *x,
                 const esp__shape *shape) {
     const esp__problem *p = &s->problem;
@@ -101,8 +99,7 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
     uint64_t elements = 0, largest = 0;
     uint32_t mask = 1u << op->lane;
     if (op->kind == ESP__OP_COLLECTIVE) mask |= (uint32_t)op->collective.links << ESP__LANE_INTRA;
-    if (p->system.ranks_per_machine == 1)
-        mask &= ~(1u << ESP__LANE_INTRA); /* one rank per machine never uses this link */
+    if (p->system.ranks_per_machine == 1) mask &= ~(1u << ESP__LANE_INTRA);
     if (op->step != x->step || op->round != x->round || mask != r->lanes) return 0;
     for (uint32_t k = 0; esp__op_is_codec(op) && k < op->codec.n_ranges; k++) {
         const esp__range *y = &program->ranges[op->codec.first_range + k];
@@ -129,13 +126,11 @@ static int same(const side *s, const esp__program *program, const esp__op *op, c
     uint64_t n = p->size[r->level], have = r->compressed ? power(p, r->slots) : size[r->cut], want = have;
     if (r->coll == ESP_COLL_BROADCAST && r->compressed) want = power(p, r->slots_after);
     if (r->coll == ESP_COLL_ALLGATHER || (r->coll == ESP_COLL_GATHER && r->compressed)) want = have * n;
-    if (r->coll == ESP_COLL_ALLGATHER && !r->compressed)
-        want = size[r->parts]; /* a last part is smaller, so this is not n * part */
-    return op->collective.coll.count * (op->collective.coll.width > 1 ? op->collective.coll.width : 1) ==
-           want; /* elements of a row */
+    if (r->coll == ESP_COLL_ALLGATHER && !r->compressed) want = size[r->parts];
+    return op->collective.coll.count * (op->collective.coll.width > 1 ? op->collective.coll.width : 1) == want;
 }
 
-/* Returns the planner's path for an option, or NULL if it has none. */
+/* Returns the ops by which the planner times an option, or NULL if the codec cannot run it. */
 static const esp__path *path_of(side *s, const char *text) {
     const esp__extent whole = {0, 1, 0, ELEMENTS};
     esp__option option;
@@ -155,7 +150,7 @@ static void compare(tree *t, const esp_ctx *ctx, uint32_t unit, const char *text
         const esp__op *op = &program->ops[i];
         if (op->unit != unit || op->kind == ESP__OP_COPY) continue;
         esp__plan_op x = at < path->n ? path->ops[at] : (esp__plan_op){0};
-        if (!codec) x.round = op->round; /* without compression there are no codec rounds */
+        if (!codec) x.round = op->round;
         good &= at < path->n && same(s, program, op, &x, &shape);
         at++;
     }
@@ -168,7 +163,8 @@ static void body(esp_ctx *ctx, void *user) {
     tree *t = user;
     uint32_t turn = (uint32_t)(t->machines * t->local), id;
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < t->n * turn && !s; i++) { /* units in between change which rank is root */
+    /* Roots rotate from tensor to tensor. Small tensors in between let rank 0 be the root for each tested option. */
+    for (uint32_t i = 0; i < t->n * turn && !s; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%u", i);
         esp_tensor_desc d = {.name = name,
@@ -188,7 +184,7 @@ static void body(esp_ctx *ctx, void *user) {
     if (esp_rank(ctx)) return;
     side planner;
     side_open(&planner, t, ctx);
-    uint32_t first = 0; /* a unit's ops are neighbours */
+    uint32_t first = 0;
     esp__program part = ctx->active.program;
     esp_ctx view = *ctx;
     for (uint32_t i = 0; i < t->n; i++) {
@@ -233,9 +229,8 @@ TEST(test_one_level) {
     run(ESP__TREE_FLAT, 3, 4, 1, 63);
 }
 
-/* ---- codecs of several rounds
- * ------------------------------------------------------------------------------------------ */
-/* Every rank activates each option. The executor must refuse exactly those for which the planner has no path. */
+/* ---- codecs with several exchanges ---- */
+/* Every rank activates each option. The executor must refuse exactly those that the planner cannot time. */
 static void body_refused(esp_ctx *ctx, void *user) {
     tree *t = user;
     char text[2 * ESP__TEXT_MAX];
@@ -264,8 +259,7 @@ static void body_refused(esp_ctx *ctx, void *user) {
     esp__arena_free(&planner.arena);
 }
 
-/* Checks all options of the tree on machines x local ranks. `wanted` is the number of options that the codec must
- * accept, or 0 if every option must pass. */
+/* Checks all options on machines * local ranks. The codec must accept `wanted` of them, or all if `wanted` is 0. */
 static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t local, uint32_t wanted) {
     static tree t;
     memset(&t, 0, sizeof t);
@@ -287,8 +281,8 @@ static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t 
 TEST(test_powersgd) {
     run_rounds("powersgd:rank=4", 1, 2, 2, 12);
     run_rounds("powersgd:rank=4", 1, 3, 2, 12);
-    run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12); /* vectors: powersgd sends one round of plain numbers */
-    run_rounds("powersgd:rank=17", 1, 1, 4, 4); /* rank 17 is no smaller than the matrix: sent uncompressed */
+    run_rounds("powersgd:rank=4,start=cold", 0, 2, 2, 12);
+    run_rounds("powersgd:rank=17", 1, 1, 4, 4);
 }
 
 TEST(test_int8_shared) {

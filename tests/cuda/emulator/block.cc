@@ -1,5 +1,5 @@
-/* block.cc runs the threads of a CUDA block as fibers, in a random order drawn from the seed. A fiber runs until it
- * reaches a barrier, a warp operation or, at random, an atomic. */
+/* block.cc runs the threads of a CUDA block as fibers (threads that switch without the system), in a random order drawn
+ * from the seed. A fiber runs until it reaches a barrier, a warp operation or, at random, an atomic operation. */
 #include "tests/cuda/emulator/host.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,11 +34,11 @@ asm(".text\n.p2align 4\n.hidden cuda_host_switch\n.globl cuda_host_switch\n.type
 enum { READY, AT_BARRIER, AT_WARP, DONE };
 typedef struct fiber {
     unsigned char *stack;
-    void *at; /* saved stack pointer, or a ucontext_t */
+    void *at;
     int state, kind, line;
     const char *file;
     uint3 index;
-    int vote; /* the thread's vote at a barrier, then the result */
+    int vote;
     unsigned mask, by, width;
     uint64_t value;
 } fiber;
@@ -62,7 +62,7 @@ static void start(fiber *f) {
     }
 #if defined(__x86_64__)
     void **top = (void **)(void *)(f->stack + STACK);
-    top -= 2; /* aligns the stack as after a call */
+    top -= 2; /* aligns the stack as it is at the start of a function */
     *top = (void *)fiber_main;
     top -= 6;
     for (int i = 0; i < 6; i++) top[i] = NULL;
@@ -162,7 +162,7 @@ int cuda_host_barrier(const char *file, int line, int kind, int value) {
 }
 
 /* ---- warps ------------------------------------------------------------------------------------------------------- */
-/* Returns the lane that `lane` reads from, or `lane` itself if the other is outside of its part of the warp. */
+/* Returns the thread of the warp that `lane` reads from, or `lane` itself if the other is outside of its group. */
 static unsigned source(const fiber *f, unsigned lane) {
     const unsigned first = lane / f->width * f->width, end = first + f->width;
     unsigned from = lane;
@@ -246,7 +246,8 @@ spoil_shared(void) {
 }
 static void run_block(void) {
     static unsigned ready[MOST], late[MOST];
-    /* These warps run only while all others wait: in lockstep, a missing barrier would have no effect. */
+    /* These warps run only while all others wait. If all warps ran at the same speed, a missing barrier would have no
+     * effect. */
     const uint32_t slow = cuda_host_random(4) ? cuda_host_random(0x7FFFFFFF) : 0;
     if (__start_cuda_shared) spoil_shared();
     for (unsigned i = 0; i < n_fibers; i++) {
@@ -264,7 +265,7 @@ static void run_block(void) {
         if (!n) memcpy(ready, late, n_late * sizeof *late), n = n_late;
         if (!n && barrier) release_barrier();
         if (!n && !barrier) describe("not all lanes of a mask reach the same warp operation");
-        /* Runs one round in random order; fibers that become ready run in the next round. */
+        /* Runs the fibers that are ready in random order. Those that become ready meanwhile run afterwards. */
         for (; n; n--) {
             const unsigned k = cuda_host_random(n), i = ready[k];
             ready[k] = ready[n - 1];

@@ -2,7 +2,6 @@
 #include "tests/cuda/emulator/capture.h"
 #include <cuda_runtime.h>
 
-/* Returns 0 or CUDA's first error. */
 int capture_and_launch(void *stream, void (*call)(void *arg), void *arg, int times) {
     cudaStream_t s = (cudaStream_t)stream;
     cudaGraph_t graph = NULL;

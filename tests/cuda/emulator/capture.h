@@ -1,4 +1,4 @@
-/* capture.h declares capture.cc's function for tests in C. */
+/* capture.h lets tests in C capture work in a CUDA graph. */
 #ifndef CUDA_HOST_CAPTURE_H
 #define CUDA_HOST_CAPTURE_H
 #ifdef __cplusplus

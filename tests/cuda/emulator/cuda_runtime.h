@@ -1,9 +1,9 @@
-/* cuda_runtime.h is the tests' CUDA emulator: it replaces CUDA's header, so that codecs/cuda runs on the host. Threads
- * of a block are fibers in a random order (seed: CUDA_HOST_SEED) that switch at barriers, warp operations and atomics,
- * so a missing barrier gives wrong results; a barrier that some threads do not reach ends the process. Shared memory
- * begins with random contents. Device memory is the heap's, so the address sanitizer checks its bounds; the host may
- * not touch it. Work in streams runs only when a call waits for it, in a random order that respects events. It counts
- * launches, and the bytes that kernels move through memory.h. */
+/* cuda_runtime.h is the tests' CUDA emulator: it replaces CUDA's header, so that codecs/cuda runs on the CPU. Threads
+ * of a block are fibers in a random order (environment variable CUDA_HOST_SEED) that switch at barriers, warp
+ * operations and atomics, so a missing barrier gives wrong results; a barrier that some threads do not reach ends the
+ * process. Shared memory begins with random contents. Device memory is the heap's, so the address sanitizer checks its
+ * bounds; the CPU's code may not touch it. Work in streams runs only when a call waits for it, in a random order that
+ * respects events. */
 #ifndef CUDA_HOST_RUNTIME_H
 #define CUDA_HOST_RUNTIME_H
 #include <math.h>
@@ -107,7 +107,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream);
-/* While a stream is captured, its work goes to the graph, and a call that waits or allocates memory is an error. */
+/* While a stream is captured, its work goes to the graph, and a call that waits or allocates memory fails. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
@@ -126,8 +126,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
 
 /* ---- for tests --------------------------------------------------------------------------------------------------- */
 typedef struct cuda_host_counts {
-    uint64_t launches, fills, copies; /* numbers of enqueued operations */
-    uint64_t read, written;           /* bytes moved by kernels through memory.h */
+    uint64_t launches, fills, copies;
+    uint64_t read, written;
 } cuda_host_counts;
 extern "C" cuda_host_counts cuda_host_counted(int reset);
 extern "C" void cuda_host_seed(uint64_t seed);
@@ -173,7 +173,7 @@ T cuda_host_shuffle(const char *file, int line, int kind, unsigned mask, T value
     ((void)cuda_host_warp(__FILE__, __LINE__, CUDA_HOST_WARP, cuda_host_mask(__VA_ARGS__), 0, 0, 32))
 inline unsigned cuda_host_mask(unsigned mask = 0xFFFFFFFFu) { return mask; }
 
-void cuda_host_yield(void); /* sometimes lets another thread run */
+void cuda_host_yield(void);
 template <typename T> inline T cuda_host_swap(T *at, T value) {
     const T old = *at;
     *at = value;

@@ -1,4 +1,5 @@
-/* faults.cc has kernels with one fault each, and their correct form, for the test of the emulator (test_runtime.c). */
+/* faults.cc has kernels with one fault each, and their correct form, for the test of the CUDA emulator
+ * (test_runtime.c). */
 #include "tests/cuda/emulator/faults.h"
 #include <cuda_runtime.h>
 
@@ -9,19 +10,19 @@ typedef struct job {
     int wrong;
 } job;
 
-/* Sets out[i] to in of the opposite thread, through shared memory. The fault: no barrier. */
+/* Reverses the elements through shared memory. The fault is a missing barrier. */
 static __global__ void reverse(job j) {
     __shared__ float held[N];
     held[threadIdx.x] = j.in[threadIdx.x];
     if (!j.wrong) __syncthreads();
     j.out[threadIdx.x] = held[N - 1 - threadIdx.x];
 }
-/* The fault: the second half does not reach the barrier. */
+/* The fault is that the second half of the threads does not reach the barrier. */
 static __global__ void diverge(job j) {
     if (!j.wrong || threadIdx.x < N / 2) __syncthreads();
     j.out[threadIdx.x] = 1;
 }
-/* The fault: each half reaches another barrier. */
+/* The fault is that each half of the threads reaches another barrier. */
 static __global__ void two_barriers(job j) {
     if (!j.wrong) {
         __syncthreads();
@@ -32,18 +33,18 @@ static __global__ void two_barriers(job j) {
     }
     j.out[threadIdx.x] = 1;
 }
-/* The fault: the mask has lanes that do not call. */
+/* The fault is that the mask has threads of the warp that do not call the operation. */
 static __global__ void masked(job j) {
     const unsigned mask = j.wrong ? 0xFFFFFFFFu : 0x0000FFFFu;
     if (threadIdx.x % 32 < 16) j.out[threadIdx.x] = (float)__popc(__ballot_sync(mask, 1));
 }
-/* The fault: a lane reads from one that is not in the mask. */
+/* The fault is that a thread reads from one that is not in the mask. */
 static __global__ void shuffled(job j) {
     if (threadIdx.x % 32 < 16) j.out[threadIdx.x] = __shfl_sync(0x0000FFFFu, 1.0f, j.wrong ? 20 : 3);
 }
-/* The fault: one number beyond the end of global memory. */
+/* The fault is a write beyond the end of global memory. */
 static __global__ void beyond(job j) { j.out[threadIdx.x + (unsigned)j.wrong] = 1; }
-/* The fault: one number beyond the end of shared memory. */
+/* The fault is a write beyond the end of shared memory. */
 static __global__ void beyond_shared(job j) {
     __shared__ volatile float held[N];
     volatile float *at = held; /* hides the array's size from the compiler */
@@ -52,15 +53,15 @@ static __global__ void beyond_shared(job j) {
     __syncthreads();
     j.out[threadIdx.x] = held[threadIdx.x];
 }
-/* The fault: half of shared memory is read before it is written. */
+/* The fault is that half of shared memory is read before it is written. */
 static __global__ void unwritten(job j) {
     __shared__ float held[N];
     if (!j.wrong || threadIdx.x < N / 2) held[threadIdx.x] = 1;
     __syncthreads();
     j.out[threadIdx.x] = held[threadIdx.x] > 0 ? 2.0f : 1.0f;
 }
-/* Sets out[0] to the number of threads of all blocks. The fault: no atomic, so that threads overwrite each other's
- * sum. */
+/* Counts the threads of all blocks. The fault is a sum without an atomic operation, so that threads overwrite each
+ * other's sum. */
 static __global__ void counted(job j) {
     if (!j.wrong) {
         atomicAdd(j.out, 1.0f);
@@ -97,7 +98,6 @@ int faults_run(const char *name, int wrong, uint64_t seed, float *out, int n) {
     cudaMemsetAsync(device, 0, N * sizeof(float), stream);
     cudaMemcpyAsync(in, pinned, N * sizeof(float), cudaMemcpyDefault, other);
     cudaEventRecord(ready, other);
-    /* The kernel's input arrives in another stream. */
     if (strcmp(name, "unordered") != 0 || !wrong) cudaStreamWaitEvent(stream, ready, 0);
     if (!strcmp(name, "touched") && wrong) *(volatile float *)device = 1; /* the host touches device memory */
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {

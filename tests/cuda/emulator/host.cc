@@ -1,5 +1,5 @@
-/* host.cc has memory, streams, events and graphs of the CUDA emulator (cuda_runtime.h); block.cc runs kernels. One lock
- * guards everything. The thread that waits for work runs it, so the seed determines the order of work. */
+/* host.cc has memory, streams, events and graphs of the tests' CUDA emulator; block.cc runs kernels. One lock guards
+ * everything. The thread that waits for work runs it, so the seed determines the order of work. */
 #include "tests/cuda/emulator/host.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ struct locked {
     locked() { pthread_mutex_lock(&lock); }
     ~locked() { pthread_mutex_unlock(&lock); }
 };
-static thread_local int current; /* current device */
+static thread_local int current;
 static thread_local cudaError_t last;
 static cuda_host_counts counts;
 uint64_t cuda_host_read, cuda_host_written;
@@ -88,7 +88,7 @@ typedef struct block {
     int pinned;
 } block;
 static std::vector<block> blocks;
-static int capturing; /* number of streams that are captured */
+static int capturing;
 
 static cudaError_t take(void **p, size_t bytes, int pinned) {
     locked l;
@@ -104,7 +104,7 @@ static cudaError_t give(void *p, int pinned) {
     locked l;
     if (!p) return cudaSuccess;
     while (cuda_host_work()) {
-    } /* waits for the device, as CUDA does */
+    }
     for (size_t i = 0; i < blocks.size(); i++)
         if (blocks[i].p == p && blocks[i].pinned == pinned) {
             ASAN_UNPOISON_MEMORY_REGION(p, blocks[i].bytes);
@@ -118,7 +118,6 @@ cudaError_t cudaMalloc(void **p, size_t bytes) { return take(p, bytes, 0); }
 cudaError_t cudaFree(void *p) { return give(p, 0); }
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return take(p, bytes, 1); }
 cudaError_t cudaFreeHost(void *p) { return give(p, 1); }
-/* Makes device memory accessible only while the device works. */
 static void open_memory(int opened) {
     for (const block &b : blocks) {
         if (b.pinned) continue;
@@ -128,7 +127,6 @@ static void open_memory(int opened) {
             ASAN_POISON_MEMORY_REGION(b.p, b.bytes);
     }
 }
-/* Returns 1 if the device can access these bytes. */
 static int reached(const void *p, size_t bytes) {
     for (const block &b : blocks)
         if ((const unsigned char *)p >= b.p && bytes <= b.bytes &&
@@ -143,8 +141,8 @@ struct cuda_host_event {
     int device, times;
 };
 typedef struct item {
-    std::function<void()> run;    /* a kernel, unless this is an event's work */
-    cuda_host_event *mark, *wait; /* signals, or waits for, recording `number` */
+    std::function<void()> run;
+    cuda_host_event *mark, *wait; /* an event to signal, or to wait for the `number`th time */
     uint64_t number;
 } item;
 struct cuda_host_graph {
@@ -153,7 +151,7 @@ struct cuda_host_graph {
 struct cuda_host_stream {
     int device, priority;
     std::deque<item> queue;
-    cuda_host_graph *graph; /* the graph that captures this stream */
+    cuda_host_graph *graph;
 };
 static std::vector<cuda_host_stream *> streams;
 
@@ -182,8 +180,7 @@ int cuda_host_work(void) {
     found->queue.pop_front();
     return 1;
 }
-/* Returns the stream, or for NULL the default stream of the thread's device. No stream waits for another (all are
- * non-blocking). */
+/* Returns the stream, or for NULL the default stream of the thread's device. Default streams do not wait for others. */
 static cudaStream_t meant(cudaStream_t s) {
     static std::vector<cudaStream_t> &defaults = *new std::vector<cudaStream_t>; /* never freed, as CUDA's */
     if (s) return s;
@@ -216,7 +213,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     return *least = 0, *greatest = -5, cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { return *priority = s->priority, cudaSuccess; }
-/* Works until the condition holds. */
 template <typename F> static cudaError_t until(F holds) {
     while (!holds()) {
         if (cuda_host_work()) continue;
@@ -252,7 +248,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     *out = new cuda_host_event{0, 0, 0, current, !(flags & cudaEventDisableTiming)};
     return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { /* waits until it passes, while CUDA frees it later */
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
     locked l;
     until([&] { return e->passed >= e->recorded; });
     delete e;

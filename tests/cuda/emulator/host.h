@@ -1,13 +1,11 @@
-/* host.h is the interface between host.cc and block.cc. */
+/* host.h is the interface between the emulator's host.cc and block.cc. */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
 #include "tests/cuda/emulator/cuda_runtime.h"
 
 uint32_t cuda_host_random(uint32_t below);
-/* Runs the first item of a stream, if one can run, and then returns 1. The caller holds the lock. */
+/* Runs the first enqueued work of some stream if it can run, and then returns 1. The caller holds the lock. */
 int cuda_host_work(void);
-/* Runs all blocks of a kernel. */
 void cuda_host_run(dim3 grid, dim3 block, const std::function<void()> &kernel);
-/* Marks bytes as uninitialised, for the memory sanitizer. */
 void cuda_host_unwritten(void *p, size_t bytes);
 #endif

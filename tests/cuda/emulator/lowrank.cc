@@ -1,4 +1,4 @@
-/* lowrank.cc runs the f64 sums of codecs/cuda/common/lowrank.h on the device, for test_lowrank.c. */
+/* lowrank.cc runs the double-precision sums of codecs/cuda/common/lowrank.h in a kernel, for test_lowrank.c. */
 #include "tests/cuda/emulator/lowrank.h"
 #include "codecs/cuda/common/lowrank.h"
 

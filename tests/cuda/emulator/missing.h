@@ -1,9 +1,8 @@
-/* missing.h skips tests if there is no CUDA device. Include it after espresso.h. */
+/* missing.h lets tests skip if there is no CUDA device. */
 #ifndef CUDA_HOST_MISSING_H
 #define CUDA_HOST_MISSING_H
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 
-/* Returns 1 unless there is a device. */
 static inline int cuda_missing(void) {
     static const esp_host host = ESP_ZERO;
     int32_t count = 0;

@@ -1,4 +1,4 @@
-/* norm.cc runs the sum of a part's block sums on the device, for test_norm.c. */
+/* norm.cc runs cuda_norm_total() in a kernel, for test_norm.c. */
 #include "tests/cuda/emulator/norm.h"
 #include "codecs/cuda/common/norm.h"
 

@@ -1,5 +1,5 @@
-/* scan.cc runs sums over the threads of a block, and the k-th largest of a histogram, on the device, for
- * test_scan.c. */
+/* scan.cc runs, for test_scan.c, kernels that sum over the threads of a block and find the k-th largest number of a
+ * histogram. */
 #include "tests/cuda/emulator/scan.h"
 #include "codecs/cuda/common/block.h"
 
@@ -21,7 +21,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     }
 }
 
-/* Returns device memory with a copy of `bytes` bytes. */
 static void *there(const void *from, size_t bytes) {
     void *p = NULL;
     cudaMalloc(&p, bytes);

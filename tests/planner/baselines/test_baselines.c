@@ -1,5 +1,5 @@
-/* test_baselines.c checks that each comparison strategy decides as the published system of its name, in cases
- * computed by hand. On random problems each gives a complete strategy, the same every time. */
+/* test_baselines.c checks that each strategy that is named after a published system decides as this system does, in
+ * cases computed by hand. On random problems each gives a complete strategy, the same every time. */
 #include "tests/lib/test.h"
 #include "planner/baselines/baselines.h"
 #include "tests/planner/open_problem.h"
@@ -19,10 +19,9 @@ TEST(table) {
     }
     assert_null(all[sizeof names / sizeof *names].name);
     assert_null(esp__scheme_find("fp"));
-    assert_null(esp__scheme_find("espresso+")); /* names the search, which is no comparison strategy */
+    assert_null(esp__scheme_find("espresso+")); /* "espresso+" names the planner's search instead */
 }
 
-/* The options that each strategy gives one large tensor, on a hierarchical system and on flat ones. */
 TEST(options) {
     static const struct {
         const char *scheme, *tree, *flat, *one_machine;
@@ -58,7 +57,7 @@ TEST(options) {
         }
 }
 
-/* If codec or system lack the GPU, the CPU compresses; without a codec nothing is compressed. */
+/* If the codec or the system lacks the GPU, the CPU compresses. */
 TEST(other_device) {
     static const char *const schemes[] = {"layerwise", "hitopkcomm", "hipress", "mergecomp"};
     for (int no_codec = 0; no_codec < 2; no_codec++)
@@ -82,13 +81,13 @@ TEST(ddp_buckets) {
     static const uint32_t first[] = {0, 2, 5, 6}, n[] = {2, 3, 1, 2};
     simple_problem(&g, 2, 4);
     add_tensor(&g, 600 * kib, 10);
-    add_tensor(&g, 600 * kib, 10); /* the first bucket, 1 MiB, is full */
+    add_tensor(&g, 600 * kib, 10);
     add_tensor(&g, 20 * mib, 10);
     add_tensor(&g, 4 * mib, 10);
-    add_tensor(&g, 1 * mib, 10); /* a bucket of exactly 25 MiB is full */
+    add_tensor(&g, 1 * mib, 10);
     add_tensor(&g, 100 * mib, 10);
     add_tensor(&g, 1, 10);
-    add_tensor(&g, 2, 10); /* the last bucket gets the remaining tensor */
+    add_tensor(&g, 2, 10);
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "ddp");
     check_schedule(&g, &d);
@@ -97,13 +96,13 @@ TEST(ddp_buckets) {
         assert_int_equal(d.units[u].first, first[u]);
         assert_int_equal(d.units[u].n, n[u]);
     }
-    esp__schedule half = make_schedule(&g, "fp16"); /* fp16 has the same buckets */
+    esp__schedule half = make_schedule(&g, "fp16");
     assert_int_equal(half.n_units, 4);
     assert_memory_equal(half.units, d.units, 4 * sizeof *d.units);
     close_problem(&g);
 }
 
-/* Groups end where constraints on single tensors change, and all strategies keep these constraints. */
+/* A user's request for a single tensor is kept by all strategies, and a group ends where requests change. */
 TEST(keeps) {
     static opened_problem g;
     simple_problem(&g, 4, 4);
@@ -117,21 +116,22 @@ TEST(keeps) {
         for (uint32_t u = 0; u < d.n_units; u++)
             if (d.units[u].first == 2 || d.units[u].first == 3) assert_int_equal(d.paths[u]->codec, ESP__NO_CODEC);
     }
-    esp__schedule d = make_schedule(&g, "ddp"); /* buckets end at 1 MiB and where `keep` changes */
+    esp__schedule d = make_schedule(&g, "ddp");
     assert_int_equal(d.n_units, 3);
     assert_int_equal(d.units[1].first, 2);
     assert_int_equal(d.units[1].n, 2);
     close_problem(&g);
 }
 
-/* 4,096,000 bytes are whole pages for 4 ranks (and for 8), so a chunk has 1,024,000 elements. */
+/* BytePS rounds its chunks of 4,096,000 bytes to pages for all ranks of a machine, which keeps them at 1,024,000
+ * elements for 4 ranks. */
 TEST(byteps_partitions) {
     static opened_problem g;
     static const uint64_t chunk[] = {1024000, 1024000, 452000, 16384, 16383};
     simple_problem(&g, 4, 4);
     add_tensor(&g, 2500000, 10);
-    add_tensor(&g, 16384, 10); /* 64 KiB */
-    add_tensor(&g, 16383, 10); /* less than 64 KiB */
+    add_tensor(&g, 16384, 10);
+    add_tensor(&g, 16383, 10); /* less than 64 KiB, which BytePS does not compress */
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "byteps-compress");
     check_schedule(&g, &d);
@@ -143,8 +143,8 @@ TEST(byteps_partitions) {
     close_problem(&g);
 }
 
-/* 4 machines with one rank: uncompressed, 1000 bytes take 100 us + 2 * 3/4 us, which gives 250 and 310 us;
- * compression takes 2 * 100 + 4 * 20 us and hardly more for the payloads. */
+/* 4 machines have one rank each. Without compression, an allreduce takes 2 * 3/4 us per 1000 bytes after 100 us, here
+ * 250 and 310 us. Compression takes 2 * 100 + 4 * 20 us and hardly more for the payloads. */
 TEST(hipress_selects) {
     static opened_problem g;
     simple_problem(&g, 4, 1);
@@ -159,9 +159,9 @@ TEST(hipress_selects) {
     close_problem(&g);
 }
 
-/* 4 MiB without compression: intra takes 2 * (10 us + 3/4 of 4194 us), inter 100 us + 4 flows of 2 * 3/4 of 1049 us,
- * so both lanes are busy for 6.3 ms. k chunks take about 6.3 + 6.3 / k ms and k - 1 latencies, so most chunks win.
- * */
+/* 4 MiB without compression take 2 * (10 us + 3/4 of 4194 us) inside machines, and between them 100 us + 4 ranks' 2 *
+ * 3/4 of 1049 us, so both links are busy for 6.3 ms. k chunks take about 6.3 + 6.3 / k ms and k - 1 latencies, so the
+ * largest number of chunks is fastest. */
 TEST(hipress_cuts) {
     static opened_problem g;
     simple_problem(&g, 4, 4);
@@ -170,15 +170,15 @@ TEST(hipress_cuts) {
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     esp__schedule d = make_schedule(&g, "hipress"), whole = make_schedule(&g, "fp32");
     check_schedule(&g, &d);
-    assert_int_equal(d.n_units, 4); /* at most one chunk per machine */
+    assert_int_equal(d.n_units, 4);
     assert_true(d.makespan < whole.makespan);
     close_problem(&g);
 }
 
-/* If launches are slow and payloads small, one group wins. If times grow with size and backward is long, several
- * groups win, because early ones are compressed while backward runs. */
+/* If each call takes long and payloads are small, one group is fastest. If times grow with size and backward is long,
+ * several groups are faster, because early ones are compressed while backward runs. */
 TEST(mergecomp_groups) {
-    static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}}; /* 10 ns per element */
+    static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}};
     for (int by_size = 0; by_size < 2; by_size++) {
         static opened_problem g;
         simple_problem(&g, 4, 4);
@@ -194,8 +194,7 @@ TEST(mergecomp_groups) {
     }
 }
 
-/* Strategy fp16 uses the times of codec fp16 if the caller gives it, else the times of a cast with a codec that the
- * search never uses. */
+/* Strategy fp16 uses the times of codec fp16 if the caller has this codec, otherwise those of a cast. */
 TEST(fp16_times) {
     static const esp_cost_point slow[] = {{1099511627776.0, 5e6}};
     uint64_t time[2];
@@ -220,8 +219,8 @@ TEST(fp16_times) {
         close_problem(&g);
     }
     assert_true(time[0] + 9000000 < time[1]);
-    /* Backward takes 10 us, a cast of 262,144 elements 10 + 7.864 / 4 us, twice; 512 KiB in a ring of 16 ranks take
-     * 100 us + 2 * 15/16 * 524.288 us. */
+    /* Backward takes 10 us. A cast of 262,144 elements takes 10 + 7.864 / 4 us, twice. 512 KiB in a ring of 16 ranks
+     * take 100 us + 2 * 15/16 * 524.288 us. */
     assert_int_equal(time[0], 10000 + 2 * 11966 + 100000 + 983040);
 }
 

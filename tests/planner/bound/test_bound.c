@@ -1,5 +1,5 @@
-/* test_bound.c checks that the planner's lower bound is never above the optimum of a small problem or above the plan
- * of a larger one, and that it is high enough to be useful. */
+/* test_bound.c checks that the planner's lower bound of the step time is never above the optimum of a small problem or
+ * above a plan of a larger one, and that it is high enough to be useful. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/bound/any.h"
@@ -8,10 +8,9 @@
 #include "tests/planner/problems.h"
 #include "tests/planner/search/exact.h"
 
-/* ---- made-up candidate options
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- made-up options ---- */
 enum { SMALL_UNITS = 4, SMALL_PATHS = 5, SMALL_OPS = 5 };
-/* A few units with a few random paths. Do not copy: it points into itself. */
+/* A few tensors with a few random options. Do not copy it, because it has pointers into itself. */
 typedef struct small {
     jmp_buf on_failure;
     esp__arena arena;
@@ -35,7 +34,7 @@ static int by_total(const void *a, const void *b) {
 static void small_path(rng *r, uint32_t unit_time, esp__plan_op *ops, esp__path *path) {
     static const uint8_t lanes[] = {
         1, 2, 4, 8, 5, 10, 12, 3, 1u << ESP__LANE_PROGRESS | 4, 1u << ESP__LANE_PROGRESS | 12};
-    static const esp__problem plain; /* the default rules, where times may be 0 */
+    static const esp__problem plain;
     path->ops = ops;
     path->n = rng_chance(r, 0.05) ? 0 : 1 + rng_below(r, SMALL_OPS);
     for (uint32_t k = 0; k < path->n; k++) {
@@ -55,7 +54,7 @@ static void small_random(uint64_t seed, small *s) {
     p->n_levels = 2, p->n_lanes = ESP__LANES, p->core_ops = 1;
     s->model.tensors = s->tensors;
     s->n_units = n;
-    for (uint32_t u = 0; u < n; u++) { /* some are chunks of one tensor, some groups of two */
+    for (uint32_t u = 0; u < n; u++) {
         uint32_t t = (uint32_t)p->n_tensors, chunk = u && s->units[u - 1].n == 1 && rng_chance(&r, 0.2);
         esp__extent unit = {chunk ? t - 1 : t, 1, 0, u + 1};
         if (!chunk && t + n - u < SMALL_UNITS && rng_chance(&r, 0.2)) unit.n = 2;
@@ -101,12 +100,11 @@ TEST(test_small) {
         if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += b.ns * 100 >= best * 99;
         esp__arena_free(&s.arena);
     }
-    assert_true(tight >= n / 2); /* a lower bound would be useless */
+    assert_true(tight >= n / 2);
     print_message("%u small problems: mean gap %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
 }
 
-/* ---- problems as users give them
- * ------------------------------------------------------------------------------------- */
+/* ---- problems as users give them ---- */
 typedef struct opened {
     jmp_buf on_failure;
     esp__arena arena;
@@ -123,7 +121,7 @@ static int open_random(uint64_t seed, uint32_t max_tensors, int free_compression
                               &o->in.config, free_compression);
 }
 
-/* Makes a plan of medium quality: random paths, then for every unit the best of some others. */
+/* Makes a plan of medium quality: random options, then for every tensor or group the best of some others. */
 static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
@@ -144,7 +142,8 @@ static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
     return best;
 }
 
-/* No plan takes less time than the bound, for random units and paths, with and without compression time. */
+/* No plan takes less time than the lower bound, for random chunks, groups and options, with and without compression
+ * time. */
 TEST(test_plans) {
     static opened o;
     double gap = 0.0, gap_any = 0.0;
@@ -163,7 +162,7 @@ TEST(test_plans) {
             else
                 esp__schedule_tensors(p, &d);
             esp__bound_units(p, d.units, d.n_units, &b);
-            p->width = k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT; /* includes paths that the bound does not consider */
+            p->width = k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT;
             uint64_t t = some_plan(&r, p, &d);
             p->width = ESP__WIDTH_ENDS;
             if (b.ns > t || any > t)
@@ -178,13 +177,14 @@ TEST(test_plans) {
                   100.0 * gap_any / n);
 }
 
-/* No comparison strategy and no search result is below the bound for its units, or below the bound for any units. */
+/* No strategy takes less time than the lower bound for its chunks and groups, or than the one for any chunks and
+ * groups. */
 TEST(test_strategies) {
     static opened o;
     for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
         esp__schedule whole = {0};
         esp__bound b;
-        if (seed % 3 == 0) continue; /* these strategies ignore NO_COMP */
+        if (seed % 3 == 0) continue;
         assert_true(open_random(seed, 24, 0, &o));
         esp__problem *p = &o.problem;
         esp__schedule_tensors(p, &whole);
@@ -193,7 +193,7 @@ TEST(test_strategies) {
         p->bound = &b;
         for (const esp__scheme *scheme = esp__schemes(); scheme->name; scheme++) {
             esp__schedule d = {0};
-            if (!strcmp(scheme->name, "fp16")) continue; /* fp16 brings a codec of its own */
+            if (!strcmp(scheme->name, "fp16")) continue;
             scheme->make(p, &d);
             int as_given = d.n_units == whole.n_units && !memcmp(d.units, whole.units, d.n_units * sizeof *d.units);
             if (d.makespan < any || (as_given && d.makespan < b.ns))
@@ -205,7 +205,7 @@ TEST(test_strategies) {
     }
 }
 
-/* With two or three tensors, no order of any paths, pruned or not, takes less time than the bound. */
+/* With two or three tensors, no combination of options in any order takes less time than the lower bound. */
 TEST(test_optimum) {
     static opened o;
     double gap = 0.0;
@@ -232,10 +232,11 @@ TEST(test_optimum) {
         esp__arena_free(&o.arena);
     }
     print_message("%u problems: mean gap to the optimum %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
-    assert_true(n >= test_repeats(120) && tight >= n / 2); /* a lower bound would be useless */
+    assert_true(n >= test_repeats(120) && tight >= n / 2);
 }
 
-/* No path of any size is faster than all of the rates that the bound for any units uses. */
+/* The lower bound for any chunks and groups assumes least times per element. Every option takes at least one of
+ * them. */
 TEST(test_rates) {
     static opened o;
     for (uint64_t seed = 1000; seed < 1000 + test_repeats(120); seed++) {
@@ -256,7 +257,7 @@ TEST(test_rates) {
             uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
             esp__extent unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
             const uint64_t cols = o.in.tensors[0].cols;
-            if (cols && k % 2 && unit.elements >= cols) unit.elements -= unit.elements % cols; /* some matrix rows */
+            if (cols && k % 2 && unit.elements >= cols) unit.elements -= unit.elements % cols;
             const esp__candidates *m = esp__candidates_get(p, &unit);
             for (uint32_t x = 0; x < m->n; x++) {
                 uint32_t i = 0;

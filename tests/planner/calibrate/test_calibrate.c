@@ -1,10 +1,9 @@
-/* test_calibrate.c checks that the calibration (the measurement of costs) takes the same points on all ranks, gives
- * costs that the planner accepts, and recovers known costs from made-up points. */
+/* test_calibrate.c checks that the calibration (the measurement of costs) measures the same sizes on all ranks, gives
+ * costs that the planner accepts, and recovers known costs from made-up times. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "planner/calibrate/steps.h"
 
-/* Plans for a small model with a calibration's costs. */
 static void plan(const esp__calibration *s) {
     static const esp_plan_tensor tensors[] = {{"a", 100000, 1e6, .keep = NULL}, {"b", 300, 1e5, .keep = NULL}};
     esp_plan_model m = ESP_ZERO;
@@ -43,7 +42,7 @@ static void calibration(esp_ctx *ctx, void *user) {
     CHECK(s->cores >= 1 && s->pack_bytes_per_us > 0.0);
     CHECK(esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) <= 0.0);
     for (uint8_t level = 0; level < 3; level++)
-        for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2) /* sizes in falling order give the same points */
+        for (uint64_t bytes = 1 << 16; bytes >= 1 << 10; bytes >>= 2)
             CHECK(!esp__calibration_link(ctx, s, level, ESP_COLL_ALLREDUCE, bytes, 3));
     CHECK(!esp__calibration_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4096, 3));
     CHECK(esp__calibration_link(ctx, s, ESP__INTRA, ESP_COLL_ALLGATHER, 4 << 20, 3) == ESP_E_ARG);
@@ -69,11 +68,12 @@ static void calibration(esp_ctx *ctx, void *user) {
         CHECK(!esp_wait_all(ctx));
         CHECK(!esp__calibration_step(ctx, s));
     }
-    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4); /* steps add no points to what was probed */
+    /* Steps add no points where a collective was measured before. */
+    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4);
     CHECK(s->link[ESP__INTRA][ESP_COLL_REDUCE_SCATTER].n == 2);
     CHECK(s->dispatch[ESP__LANE_INTER].n == 4 && s->dispatch_ns[ESP__LANE_INTER] >= 0.0);
     CHECK(esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, 1000) > 0.0);
-    /* A collective without points is estimated from others. */
+    /* A collective that was not measured is estimated from others. */
     CHECK(esp__calibration_estimate(ctx, s, ESP__INTRA, ESP_COLL_REDUCE, 1000) > 0.0);
     CHECK(!esp__calibration_finish(ctx, s));
     CHECK(s->system.machines == 2 && s->system.ranks_per_machine == 2);
@@ -90,15 +90,11 @@ static void calibration(esp_ctx *ctx, void *user) {
     CHECK(shared_hash[0] == h);
     if (esp_rank(ctx) == 0) plan(s);
     esp__calibration_close(ctx, s);
-    esp__calibration_close(ctx, s); /* closing twice is allowed */
+    esp__calibration_close(ctx, s);
 }
 
-TEST(test_survey) {
-    /* Also with threads that poll collectives while backward runs. */
-    RUN_RANKS(.size = 4, .per_machine = 2, .body = calibration, .config.progress = "threads");
-}
+TEST(test_survey) { RUN_RANKS(.size = 4, .per_machine = 2, .body = calibration, .config.progress = "threads"); }
 
-/* With one rank only codecs can be measured. */
 static void alone(esp_ctx *ctx, void *user) {
     static esp__calibration s;
     CHECK(!esp__calibration_open(ctx, &s, 1 << 12, 1 << 12));
@@ -113,7 +109,7 @@ static void alone(esp_ctx *ctx, void *user) {
 
 TEST(test_alone) { RUN_RANKS(.size = 1, .body = alone); }
 
-/* Points computed from a latency and two rates give the same latency and rates. */
+/* Times that were computed from a latency and two speeds give this latency and these speeds. */
 TEST(test_fit) {
     static esp__calibration s;
     esp_ctx ctx;
@@ -129,7 +125,7 @@ TEST(test_fit) {
     s.pack_bytes_per_us = 1e4;
     s.cores = 2, s.sharing = 4, s.load = 1.0;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2) {
-        double b = (double)bytes; /* 2 ranks: 2 hops and b bytes, or 1 hop and b / 2 */
+        double b = (double)bytes;
         esp__calibration_observe(&s.link[ESP__INTRA][ESP_COLL_ALLREDUCE], b, 2 * 3000.0 + b * 1000.0 / 5000.0, 3000.0,
                                  0.1);
         esp__calibration_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], b, 2 * 50000.0 + 2 * b * 1000.0 / 125.0,
@@ -139,10 +135,11 @@ TEST(test_fit) {
     assert_int_equal(esp__calibration_finish(&ctx, &s), ESP_OK);
     assert_true(fabs(s.system.intra.alpha_ns - 3000.0) < 1.0 && fabs(s.system.intra.bytes_per_us - 5000.0) < 1.0);
     assert_true(fabs(s.system.inter.alpha_ns - 50000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 125.0) < 0.01);
-    /* Unmeasured collectives follow from measured ones: allgather moves half of an allreduce's bytes, in one hop. */
+    /* An allgather that was not measured follows from the allreduce: it moves half of its bytes, in one hop instead of
+     * two. */
     const esp_cost_curve *t = &s.system.inter.table[ESP_COLL_ALLGATHER];
     assert_true(t->n > 3);
-    /* If four ranks share two cores, core time doubles, but not beyond the collective's own time. */
+    /* Four ranks share two cores, so a collective occupies a core twice as long, but not longer than it takes. */
     assert_true(s.system.cores_per_rank == 1 &&
                 fabs(esp__curve_at(&s.system.intra.core[ESP_COLL_ALLREDUCE], 65536.0) - 6000.0) < 1.0);
     assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
@@ -150,7 +147,7 @@ TEST(test_fit) {
                          (50000.0 + (1 << 26) * 8.0) -
                      1.0) < 0.01);
     assert_true(s.system.flat.table[ESP_COLL_ALLREDUCE].n == 0);
-    /* Flat collectives alone also give the links between machines, because a ring enters a machine once. */
+    /* Flat collectives alone also give the speed between machines, because a ring enters a machine once. */
     memset(&s, 0, sizeof s);
     s.cores = 2, s.sharing = 4, s.load = 1.0;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2)
@@ -160,7 +157,8 @@ TEST(test_fit) {
     assert_true(fabs(s.system.inter.alpha_ns - 20000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 12.5) < 0.01);
 }
 
-/* A point is the median of its last observations; a step's size close to a point's counts for that point. */
+/* The time for a size is the median of its last observations. A step's collective of almost the same size counts
+ * too. */
 TEST(test_points) {
     static esp__calibration s;
     esp__calibration_curve *c = &s.link[0][1];
@@ -170,8 +168,7 @@ TEST(test_points) {
     esp__calibration_observe(c, 1000, 700, 90, 0.1);
     esp__calibration_observe(c, 1000, 600, 10, 0.2);
     assert_true(fabs(c->at[0].ns - 600) < 1e-3 && fabs(c->core[0].ns - 50) < 1e-3 && fabs(c->spread[0] - 0.2) < 1e-6);
-    for (int i = 0; i < 20; i++)
-        esp__calibration_observe(c, 1000, i % 2 ? 900 : 1e9, 400, 0.1); /* only the last nine observations count */
+    for (int i = 0; i < 20; i++) esp__calibration_observe(c, 1000, i % 2 ? 900 : 1e9, 400, 0.1);
     assert_true(c->n == 1 && c->at[0].ns >= 900 && fabs(c->core[0].ns - 400) < 1e-3 && c->n_probed == 23);
     for (int i = 0; i < 9; i++) esp__calibration_observe(c, 1030, 1.03 * (900 + i), 1.03 * 400, -1.0);
     assert_true(c->n == 1 && c->n_probed == 23 && fabs(c->at[0].ns - 904) < 1e-2);
@@ -180,7 +177,8 @@ TEST(test_points) {
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
 }
 
-/* If a step's op takes longer or shorter than its points predict, its lane gets the difference for all sizes. */
+/* If a step's collectives take longer or shorter than predicted, the difference is kept per link and applies to all
+ * sizes. */
 TEST(test_longer) {
     static esp__calibration s;
     static esp__unit unit;
@@ -208,17 +206,18 @@ TEST(test_longer) {
     esp__calibration_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
     assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
-    op.collective.coll.op = ESP_COLL_REDUCE_SCATTER; /* without a probe, the step gives the point */
+    op.collective.coll.op = ESP_COLL_REDUCE_SCATTER;
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && !c->n_probed);
     assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
-    op.collective.coll.op = ESP_COLL_BROADCAST; /* no point, because a rank may leave a broadcast early */
+    op.collective.coll.op = ESP_COLL_BROADCAST; /* a rank may leave a broadcast early, so its time is not kept */
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
 
-/* From cores, ranks that share them and the load of computing follow the threads per rank and the slowdown of cores. */
+/* The number of cores and the ranks that share them decide the threads per rank and how much a shared core is slowed
+ * down. */
 TEST(test_cores) {
     static const struct {
         uint32_t cores, sharing;
@@ -236,7 +235,7 @@ TEST(test_cores) {
     }
 }
 
-/* A point is measured for about 30 ms, with at least 2 runs and at most 15. */
+/* A measurement takes about 30 ms, with at least 2 and at most 15 repetitions. */
 TEST(repeats) {
     assert_int_equal(esp__calibration_repeats(0), 15);
     assert_int_equal(esp__calibration_repeats(1e6), 15);

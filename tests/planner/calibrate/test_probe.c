@@ -1,4 +1,5 @@
-/* test_probe.c checks that measurements between and during steps exist, are plausible, and do not change results. */
+/* test_probe.c checks measurements of collectives between steps and times that are measured during steps: all exist,
+ * are plausible, and do not change results. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -9,10 +10,10 @@ static void probes(esp_ctx *ctx, void *user) {
     CHECK(!esp_start(ctx));
     for (uint8_t level = 0; level < 3; level++)
         for (uint32_t coll = ESP_COLL_ALLREDUCE; coll <= ESP_COLL_REDUCE; coll++)
-            for (uint64_t bytes = 1; bytes <= 40000; bytes = bytes * 11 + 3) { /* also fewer elements than ranks */
+            for (uint64_t bytes = 1; bytes <= 40000; bytes = bytes * 11 + 3) {
                 esp__probe p;
                 uint64_t need = esp__probe_room(ctx, level, coll, bytes), more = coll % 2 ? 0 : 3 * 65536;
-                void *room = calloc(1, (size_t)(need + more)); /* room for exactly one place, or for several */
+                void *room = calloc(1, (size_t)(need + more));
                 CHECK(!esp__probe_collective(ctx, level, coll, bytes, 3, room, need + more, &p));
                 CHECK(p.median_ns > 0 && p.median_ns < 5000000000u && p.spread_ns < 5000000000u);
                 free(room);
@@ -25,8 +26,8 @@ static void probes(esp_ctx *ctx, void *user) {
 
 TEST(test_probe) { RUN_RANKS(.size = 4, .per_machine = 2, .body = probes); }
 
-/* Broadcasts between machines have their roots on different machines, as in a step: rank 0 for its group, rank 3 for
- * the other. */
+/* In a broadcast between machines, the ranks with the same number on their machines form a group. The groups have their
+ * roots on different machines, as in a step: rank 0 for its group, rank 3 for the other. */
 static void roots(esp_ctx *ctx, void *user) {
     const float root[4] = {0.0f, 3.0f, 0.0f, 3.0f};
     float room[16];
@@ -40,7 +41,6 @@ static void roots(esp_ctx *ctx, void *user) {
 
 TEST(test_roots) { RUN_RANKS(.size = 4, .per_machine = 2, .body = roots); }
 
-/* Ready times exclude the time inside esp_push, and exposed times begin at the last push. */
 static void meters(esp_ctx *ctx, void *user) {
     esp_stream cpu = ESP_ZERO;
     float a[100] = {0}, b[100] = {0};

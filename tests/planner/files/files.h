@@ -1,9 +1,9 @@
-/* files.h helps the tests of the planner's files: a full example of each kind of file, and readers that take the
+/* files.h helps tests of the planner's files: an example with all keys of each kind of file, and readers that take the
  * kind as a number. */
 #ifndef ESPRESSO_TESTS_PLANNER_FILES_H
 #define ESPRESSO_TESTS_PLANNER_FILES_H
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function" /* each test uses only some of these functions */
+#pragma GCC diagnostic ignored "-Wunused-function" /* a test may use only some of these functions */
 #include "planner/files/files.h"
 #include "planner/files/read.h"
 #pragma GCC diagnostic pop
@@ -12,12 +12,12 @@
 
 /* ---- helpers ----------------------------------------------------------------------------------------------------- */
 static inline char *slurp(const char *path, size_t *len) {
-    static char *text; /* static, as gcc 12 warns falsely about a local one */
+    static char *text; /* static, because gcc 12 warns falsely about a local one */
     if (files_input_load(path, &text, len) != ESP_OK) fail_msg("%s", esp_last_error(NULL));
     return text;
 }
 
-/* Returns a copy of `text` with the first `from` replaced by `to`; the caller frees it. */
+/* Returns a copy of `text` with the first `from` replaced by `to`. The caller frees it. */
 static inline char *replaced(const char *text, const char *from, const char *to) {
     const char *found = strstr(text, from);
     assert_non_null(found);
@@ -43,7 +43,6 @@ enum { MODEL, GC, SYSTEM, KINDS };
 static const char *const full[] = {"tests/fuzz/corpus/model/full.json", "tests/fuzz/corpus/gc/full.json",
                                    "tests/fuzz/corpus/system/full.json"};
 
-/* Parses a text as `kind` and frees the result. */
 static inline esp_status parse(int kind, const char *name, const char *text, size_t len, const esp__files_log *log) {
     esp__model_file m;
     esp__gc_file g;

@@ -1,5 +1,5 @@
-/* test_builtin.c checks the built-in systems and codec costs by name: published numbers are exact, and estimates
- * come from the codecs' own models. */
+/* test_builtin.c checks the built-in systems and codec costs: published numbers are exact, and estimates come from the
+ * codecs' own models of their times. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 #include <fnmatch.h>
@@ -11,7 +11,7 @@ static void near(double got, double want, double relative) {
     if (!(fabs(got - want) <= relative * fabs(want))) fail_msg("%.17g is not %.17g (within %g)", got, want, relative);
 }
 
-static esp_ctx *ctx; /* its registry has the codecs */
+static esp_ctx *ctx;
 static int open_ctx(void **state) { return esp__open_alone(&ctx) != ESP_OK; }
 static int close_ctx(void **state) {
     esp_close(ctx);
@@ -26,8 +26,7 @@ static const esp_plan_codec *costs_of(const char *spec, const char *system, esp_
 
 static double us(const esp_cost_curve *c, double elements) { return esp__curve_at(c, elements) / 1000.0; }
 
-/* ---- systems
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- systems ---- */
 TEST(test_systems) {
     static const char *const names[] = {"paper-nvlink", "paper-pcie", "cloud-h100", "commodity-10g", "one-box"};
     uint32_t n = 0;
@@ -64,8 +63,7 @@ TEST(test_paper_systems_are_as_published) {
     }
 }
 
-/* ---- published costs
- * ------------------------------------------------------------------------------------------------ */
+/* ---- published costs ---- */
 TEST(test_published_gpu_times) {
     static const struct {
         const char *spec;
@@ -82,7 +80,7 @@ TEST(test_published_gpu_times) {
             near(us(both[d], 3.0 * 1048576), 3 * want, 1e-12);
             near(us(both[d], 1048577), want * 1048577 / 1048576, 1e-12);
         }
-        assert_int_equal(k->caps, 0); /* the paper sums no payload without decoding it */
+        assert_int_equal(k->caps, 0);
         assert_string_equal(k->spec, v100[i].spec);
         assert_int_equal(esp__check_codec(k, 0), ESP_OK);
     }
@@ -96,11 +94,11 @@ TEST(test_published_cpu_times) {
     assert_true(to->log_size && from->log_size);
     assert_true(us(to, 100) == 13 && us(to, 1024) == 13 && us(from, 1024) == 4);
     assert_true(us(to, 1048576) == 2312 && us(from, 1048576) == 211);
-    near(us(to, sqrt(2.0) * 1048576), (2312 + 4547) / 2.0, 1e-12); /* half way between two sizes in log(size) */
+    near(us(to, sqrt(2.0) * 1048576), (2312 + 4547) / 2.0, 1e-12);
     assert_true(us(to, 67108864) == 134170 && us(from, 67108864) == 38245);
     near(us(to, 2.0 * 67108864), 2 * 134170.0, 1e-12);
     k = costs_of("randomk:ratio=0.01", "paper-pcie", &c);
-    assert_true(us(&k->compress[0], 16384) == 72 && us(&k->compress[0], 32768) == 64); /* published, falling times */
+    assert_true(us(&k->compress[0], 16384) == 72 && us(&k->compress[0], 32768) == 64);
 }
 
 TEST(test_published_payloads) {
@@ -109,12 +107,12 @@ TEST(test_published_payloads) {
     costs_of("randomk:ratio=0.01", "paper-nvlink", &randomk);
     costs_of("efsignsgd", "paper-nvlink", &sign);
     for (uint64_t e = 1; e < 40000000; e += e < 5000 ? 1 : e / 7) {
-        const double k = (double)((e + 99) / 100); /* ceil(0.01 e) in whole numbers */
+        const double k = (double)((e + 99) / 100);
         assert_true(esp__payload_bytes(&dgc.codec, e) == 8 * k);
         assert_true(esp__payload_bytes(&randomk.codec, e) == 4 * k);
         assert_true(esp__payload_bytes(&sign.codec, e) == (double)((e + 7) / 8 + 4));
     }
-    costs_of("dgc:ratio=0.001", "paper-nvlink", &dgc); /* another ratio changes the payload, not the times */
+    costs_of("dgc:ratio=0.001", "paper-nvlink", &dgc);
     assert_true(esp__payload_bytes(&dgc.codec, 1000000) == 8000);
     assert_true(us(&dgc.codec.compress[1], 1) == 356 && us(&dgc.codec.compress[0], 1048576) == 2312);
 }
@@ -141,15 +139,14 @@ TEST(test_published_figures) {
     }
 }
 
-/* ---- estimates
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- estimates ---- */
 TEST(test_faster_memory_moves_the_knee) {
     esp__costs c;
     const esp_plan_codec *k = costs_of("dgc:ratio=0.01", "cloud-h100", &c);
     const double knee = 1048576 * 3350.0 / 900.0;
     assert_true(us(&k->compress[ESP_ON_GPU], 1) == 356 && us(&k->decompress[ESP_ON_GPU], 3e6) == 34);
     near(us(&k->compress[ESP_ON_GPU], 10 * knee), 3560, 1e-12);
-    k = costs_of("fp16", "cloud-h100", &c); /* a launch, and 6 bytes per element at 8/9 of 3350 GB/s */
+    k = costs_of("fp16", "cloud-h100", &c);
     near(us(&k->compress[ESP_ON_GPU], 1e6), 10 + 6e6 / (3350e3 * 8 / 9), 1e-9);
     assert_int_equal(k->caps, ESP_CODEC_REDUCIBLE);
     k = costs_of("randomk:ratio=0.1", "commodity-10g", &c);
@@ -158,7 +155,7 @@ TEST(test_faster_memory_moves_the_knee) {
     assert_true(!k->compress[ESP_ON_GPU].n && !k->decompress[ESP_ON_GPU].n && k->compress[ESP_ON_CPU].n);
 }
 
-/* A codec's costs are its model's times divided by the workers; its model gives the largest payload. */
+/* Costs are the times of the codec's own model. More threads divide the time per element. */
 TEST(test_estimates_are_the_codecs_models) {
     static const char *const specs[] = {
         "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",
@@ -172,7 +169,7 @@ TEST(test_estimates_are_the_codecs_models) {
         assert_true(!(one.codec.caps & ESP_CODEC_REDUCIBLE) == !(c->traits.caps & ESP_CODEC_REDUCIBLE));
         assert_int_equal(one.codec.lossy, (c->model.flags & ESP_MODEL_LOSSY) != 0);
         assert_true(one.codec.error == c->model.error && one.codec.error >= 0);
-        const esp_codec_time *t = c->model.times; /* a line through two points */
+        const esp_codec_time *t = c->model.times;
         assert_int_equal(c->model.n_times, 2);
         const double slope[] = {(t[1].compress_ns - t[0].compress_ns) / (t[1].elements - t[0].elements),
                                 (t[1].decompress_ns - t[0].decompress_ns) / (t[1].elements - t[0].elements)};
@@ -188,8 +185,7 @@ TEST(test_estimates_are_the_codecs_models) {
     }
 }
 
-/* ---- specs
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- specs ---- */
 static void refused(const char *spec, const char *accelerator, const char *why) {
     esp__costs c;
     if (!esp__builtin_costs_for(ctx, spec, accelerator, 0, &c)) fail_msg("'%s' is not refused", spec);
@@ -216,7 +212,7 @@ TEST(test_bad_specs) {
     assert_int_equal(esp__builtin_costs_for(ctx, "onebit:feedback=none", "H100", 0, &c), ESP_OK);
 }
 
-/* In a system of the user, its accelerator determines the costs; a system with GPUs must name it. */
+/* A user's own system with GPUs must name its accelerator, which determines the costs. */
 TEST(test_other_systems) {
     esp_plan_system mine = *esp__builtin_system("paper-pcie");
     esp__costs c;
@@ -231,7 +227,7 @@ TEST(test_other_systems) {
     assert_int_equal(esp__builtin_costs(ctx, NULL, &mine, NULL, &c), ESP_E_ARG);
 }
 
-/* Every codec of the registry that shrinks gradients has costs; so has onebit, which is only published. */
+/* The library knows costs of each codec that compresses, and also of onebit, which only papers have. */
 TEST(test_all_codecs) {
     esp__costs c;
     uint32_t n = 0;
@@ -246,8 +242,7 @@ TEST(test_all_codecs) {
     assert_true(n >= 7);
 }
 
-/* ---- files
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- files ---- */
 TEST(test_system_files) {
     char name[256];
     for (uint32_t i = 0; esp__known_system_at(i); i++) {

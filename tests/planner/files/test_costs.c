@@ -1,10 +1,10 @@
-/* test_costs.c checks that a costs file has the content of its three parts, and that errors name file, line and key. */
+/* test_costs.c checks that a costs file has the content of the system, codec and model files from which it was made,
+ * and that errors name file, line and key. */
 #include "tests/lib/test.h"
 #include "files.h"
 
 static char path[64];
 
-/* Writes a costs file from the full examples and returns its text. */
 static char *written(void) {
     size_t len;
     char *system = slurp(full[SYSTEM], &len), *gc = slurp(full[GC], &len), *model = slurp(full[MODEL], &len);
@@ -54,7 +54,8 @@ TEST(test_same_as_three) {
     esp__model_free(&m);
 }
 
-/* Expects an error, or a warning if `warns`, that contains `what`, after one change to the costs file. */
+/* Makes one change to the costs file and checks that reading it gives an error, or a warning if `warns`, with this
+ * text. */
 static void says(const char *text, const char *from, const char *to, int warns, const char *what) {
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
@@ -96,7 +97,7 @@ TEST(test_some_parts) {
     assert_true(!f.has_system && !f.has_model && !f.n_codecs);
     esp__costs_free(&f);
     assert_int_equal(esp__costs_write(path, &one), ESP_OK);
-    assert_int_equal(esp__model_read(path, &m, NULL), ESP_OK); /* from inside the costs file */
+    assert_int_equal(esp__model_read(path, &m, NULL), ESP_OK);
     assert_true(m.model.n_tensors > 0);
     esp__model_free(&m);
     assert_int_equal(esp__system_read(path, &y, NULL), ESP_E_ARG);
@@ -104,7 +105,7 @@ TEST(test_some_parts) {
     free(model);
 }
 
-/* If a part cannot be read, no file is written. */
+/* If one of the files cannot be read, no costs file is written. */
 TEST(test_whole_or_not) {
     const esp__costs_texts t = {.host = "h", .system = "{\"espresso\": 1, \"system\": \"s\"}"};
     unlink(path);

@@ -1,11 +1,10 @@
-/* test_files.c checks the planner's JSON files: reading, writing them back unchanged, and that no input breaks a
- * reader. */
+/* test_files.c checks that the planner's JSON files are read correctly and written back unchanged, and that no input
+ * breaks a reader. */
 #include "tests/lib/test.h"
 #include "planner/files/write.h"
 #include "files.h"
 
-/* ---- what is read
- * -------------------------------------------------------------------------------------------------- */
+/* ---- what is read ---- */
 TEST(reads_a_model) {
     esp__model_file f;
     heard h = {.n = 0};
@@ -26,10 +25,10 @@ TEST(reads_a_model) {
     assert_true(f.model.tensors[0].rows == 3 && f.model.tensors[0].cols == 1);
     assert_true(!f.model.tensors[1].rows && !f.model.tensors[1].cols);
     esp__model_free(&f);
-    esp__model_free(&f); /* a second free does nothing */
+    esp__model_free(&f);
 }
 
-/* A model measured on a busy machine is accepted with a warning. */
+/* A model that was measured on a busy machine is accepted with a warning. */
 TEST(says_that_a_model_is_noisy) {
     esp__model_file f;
     heard h = {.n = 0};
@@ -54,7 +53,6 @@ static void read_measured(const esp__measured *m) {
     assert_string_equal(m->device, "one box");
 }
 
-/* A noisy file is read, with a warning. */
 TEST(warns_of_noise) {
     for (int k = 0; k < 2; k++) {
         heard h = {.n = 0};
@@ -120,7 +118,7 @@ TEST(reads_a_system) {
     esp__system_free(&f);
 }
 
-/* Reads two foreign files: the smallest traces that the Espresso authors published (EuroSys 2023). */
+/* Reads files that other programs wrote: the smallest traces that the Espresso authors published (EuroSys 2023). */
 TEST(reads_published_traces) {
     static const struct {
         const char *name;
@@ -148,8 +146,7 @@ TEST(reads_published_traces) {
     }
 }
 
-/* ---- what comes back
- * --------------------------------------------------------------------------------------------------- */
+/* ---- what comes back ---- */
 TEST(every_example_comes_back) {
     static const char *const kinds[] = {"model", "gc", "system"};
     int seen = 0;
@@ -180,7 +177,7 @@ static uint64_t random_next(void) {
     return random_state ^= random_state << 17;
 }
 
-/* Microseconds in a file become nanoseconds and the same text again, without loss. */
+/* Microseconds in a file become nanoseconds, and these give the same text again. */
 TEST(numbers_lose_nothing) {
     for (int i = 0; i < 20000; i++) {
         esp__text t = {0};
@@ -234,7 +231,7 @@ TEST(files_are_written_whole_or_not) {
     snprintf(path, sizeof path, "%s/m.json", dir);
     snprintf(link, sizeof link, "%s/link.json", dir);
     assert_int_equal(esp__model_read(full[MODEL], &f, NULL), ESP_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(model_write(path, &f), ESP_OK); /* the second time over itself */
+    for (int i = 0; i < 2; i++) assert_int_equal(model_write(path, &f), ESP_OK);
     assert_int_equal(test_count_files(dir, ""), 1);
     assert_int_equal(symlink("m.json", link), 0);
     assert_int_equal(model_write(link, &f), ESP_OK);
@@ -259,11 +256,10 @@ TEST(files_are_written_whole_or_not) {
     assert_int_equal(rmdir(dir), 0);
 }
 
-/* ---- many, and any input
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- many, and any input ---- */
 TEST(a_million_tensors) {
 #ifdef __SANITIZE_ADDRESS__
-    const int n = 200000; /* uses several times as much memory there */
+    const int n = 200000; /* AddressSanitizer needs several times as much memory */
 #else
     const int n = 1000000;
 #endif
@@ -287,7 +283,7 @@ TEST(a_million_tensors) {
     free(text);
 }
 
-/* Inserts, changes, swaps and deletes bytes and longer pieces of the text. */
+/* Changes the text at random: inserts, changes, swaps or deletes bytes and longer pieces. */
 static size_t mutate(char *text, size_t len, size_t cap) {
     static const char *const words[] = {"0", "-1", "1e308",   "null", "\"",     "{", "}", "[",
                                         "]", ",",  "\\u0000", "\xff", "1e-320", "#", "\n"};
@@ -329,5 +325,5 @@ TEST(any_input_is_survived) {
         free(seed);
         free(text);
     }
-    assert_in_range(accepted, 100, 10000); /* else the mutations would test nothing */
+    assert_in_range(accepted, 100, 10000);
 }

@@ -1,10 +1,9 @@
-/* test_files_errors.c checks the errors of the readers of the planner's JSON files, for every kind of mistake. */
+/* test_files_errors.c checks that the readers of the planner's JSON files refuse every kind of mistake. */
 #include "tests/lib/test.h"
 #include "files.h"
 
-/* ---- errors
- * ---------------------------------------------------------------------------------------------------------------- */
-/* One change to a full example, and the error that it must cause. */
+/* ---- errors ---- */
+/* A text of a correct file, what replaces it, and the error that this must cause. */
 typedef struct mistake {
     int kind;
     const char *from, *to, *error;
@@ -124,7 +123,7 @@ TEST(cut_off_files_are_refused) {
     }
 }
 
-/* Files that are absurdly deep or long are refused. */
+/* Files with too deep nesting or too long names are refused. */
 TEST(monsters_are_refused) {
     const size_t n = 1000000;
     char *text = malloc(n + 1);
@@ -135,10 +134,10 @@ TEST(monsters_are_refused) {
         assert_int_equal(parse(k, "f", text, n, NULL), ESP_E_ARG);
         memset(text, 'x', n);
         memcpy(text, "{\"espresso\":1,\"", 16);
-        memcpy(text + n - 4, "\":1}", 4); /* a key of a million letters */
+        memcpy(text + n - 4, "\":1}", 4);
         assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
         assert_true(strlen(esp_last_error(NULL)) < 400);
-        memset(text + 16, 0x1b, 64); /* escape characters that a terminal would execute */
+        memset(text + 16, 0x1b, 64); /* a terminal that prints the error would obey them */
         assert_int_equal(parse(k, "f", text, n, &fuzz_log), ESP_E_ARG);
         assert_null(strchr(esp_last_error(NULL), 0x1b));
     }

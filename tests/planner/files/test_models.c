@@ -1,5 +1,5 @@
 /* test_models.c checks the models of planner/models: their published sizes and operations, their tensors against
- * published traces, and that the generator still writes the same files. Run it in the project's root. */
+ * published traces, and that the generator still writes the same files. It must be started in the project's root. */
 #include "tests/lib/test.h"
 #include <fnmatch.h>
 #include "planner/problem/problem.h"
@@ -9,7 +9,7 @@ typedef struct published {
     const char *name;
     uint32_t tensors;
     uint64_t parameters;
-    double gmacs; /* 1e9 multiply-adds per image as torchvision prints, or 0 */
+    double gmacs; /* 1e9 multiply-adds per image as torchvision prints, or 0 if it has none */
     /* FNV-1a hash of the lines "NAME ELEMENTS" of the Espresso authors' trace (EuroSys 2023), or 0 if there is none.
      * Their BERT-base has 4608 more elements in its word embeddings, and "dense_act" where this model has "dense".
      * */
@@ -46,7 +46,6 @@ static uint64_t elements(const esp__model_file *f) {
     return n;
 }
 
-/* Reads the operations per image that a model file documents, because the planner does not keep them. */
 static double flops_of_an_image(const char *name) {
     char path[256];
     snprintf(path, sizeof path, "planner/models/%s.json", name);
@@ -76,7 +75,8 @@ TEST(test_sizes_are_as_published) {
         assert_non_null(f.measured.device);
         assert_true(f.model.forward_ns > 0 && f.model.update_ns > 0);
         for (uint32_t i = 0; i < f.model.n_tensors; i++) assert_true(f.model.tensors[i].compute_ns >= 0);
-        /* A multiply and an add are two operations, and backward has twice forward's, except in the first layer. */
+        /* A multiply and an add are two operations. Backward has twice as many as forward, except in the first
+         * layer. */
         const double gmacs = flops_of_an_image(m->name) / 4e9;
         if (m->gmacs > 0 && fabs(gmacs - m->gmacs) > 0.02 * m->gmacs)
             fail_msg("%s: %g GMAC an image, published are %g", m->name, gmacs, m->gmacs);
@@ -84,7 +84,6 @@ TEST(test_sizes_are_as_published) {
     }
 }
 
-/* The planner accepts the model as it is. */
 static void check_model(const char *name) {
     esp__arena arena = {0};
     esp__problem p = {0};
@@ -103,7 +102,6 @@ TEST(test_models_are_valid) {
     for (int k = 0; k < MODELS; k++) check_model(models[k].name);
 }
 
-/* The names and the elements of all tensors, in order, are those of the published traces. */
 TEST(test_published_traces_have_the_same_tensors) {
     int traced = 0;
     for (int k = 0; k < MODELS; k++) {
@@ -132,7 +130,6 @@ TEST(test_generator_makes_these_files) {
     if (system("command -v python3 >/dev/null 2>&1") != 0)
         test_skip("python3 is not there: the generator of models is not run");
     assert_int_equal(system("python3 planner/models/generate.py --check"), 0);
-    /* --check fails if a file differs. */
     assert_int_not_equal(system("python3 planner/models/generate.py --check --batch 3 lstm >/dev/null"), 0);
     assert_int_not_equal(system("python3 planner/models/generate.py nosuch 2>/dev/null"), 0);
 }

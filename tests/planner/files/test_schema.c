@@ -1,5 +1,5 @@
-/* test_schema.c checks that the schemas in docs/plan/schema and the readers agree: for each key of a full example,
- * the reader must act as the schema demands. */
+/* test_schema.c checks that the JSON schemas in docs/plan/schema and the readers agree: for each key of an example that
+ * has all keys, the reader must act as the schema demands. */
 #include "tests/lib/test.h"
 #include "planner/files/keys.h"
 #include "planner/files/costs_parts.h"
@@ -7,12 +7,12 @@
 
 static const char *const schemas[] = {"docs/plan/schema/model.schema.json", "docs/plan/schema/codec.schema.json",
                                       "docs/plan/schema/system.schema.json", "docs/plan/schema/costs.schema.json"};
-/* Keys that a schema requires only because the example has other keys. */
+/* Keys that a schema requires only because the example has certain other keys. */
 static const char *const required_here[][4] = {{NULL}, {NULL}, {"intra", "inter", "outer", NULL}};
 
 typedef struct walk {
     int kind, tried, wrong;
-    json_t *schema, *root; /* the schema, and the example */
+    json_t *schema, *root;
     char path[256];
 } walk;
 
@@ -23,7 +23,7 @@ static json_t *load(const char *path) {
     return root;
 }
 
-/* Follows "$ref": "#/$defs/NAME". */
+/* Follows a reference to a definition: "$ref": "#/$defs/NAME". */
 static json_t *resolved(const walk *w, json_t *s) {
     const char *ref = json_string_value(json_object_get(s, "$ref"));
     if (!ref) return s;
@@ -32,7 +32,7 @@ static json_t *resolved(const walk *w, json_t *s) {
     return def;
 }
 
-/* Expects the changed example to be accepted or refused, with this number of warnings. */
+/* Checks that the changed example is accepted or refused, with this number of warnings. */
 static void expect(walk *w, int accepted, int warnings, const char *what) {
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};
@@ -47,7 +47,7 @@ static void expect(walk *w, int accepted, int warnings, const char *what) {
     free(text);
 }
 
-/* Expects the example to be refused while `key` of `object` is `value`, which the function frees. */
+/* Checks that the example is refused while `key` of `object` is `value`. Takes ownership of `value`. */
 static void expect_refused(walk *w, json_t *object, const char *key, json_t *value, const char *what) {
     json_t *was = json_incref(json_object_get(object, key));
     json_object_set_new(object, key, value);
@@ -55,7 +55,7 @@ static void expect_refused(walk *w, json_t *object, const char *key, json_t *val
     json_object_set_new(object, key, was);
 }
 
-/* A value at its limit is in range; it may be refused only because it contradicts another key. */
+/* A value at its limit is allowed. It may be refused only because it contradicts another key. */
 static void expect_limit(walk *w, json_t *object, const char *key, json_t *limit) {
     static const char *const fit_others[] = {"parameters", "tensors", "rows", "cols"};
     char named[64];
@@ -88,7 +88,7 @@ static int allows(json_t *s, const json_t *value) {
                                       : json_is_number(value);
 }
 
-/* Expects values of other types and beyond the limits to be refused. */
+/* Checks that values of other types and beyond the limits are refused. */
 static void check_value(walk *w, json_t *object, const char *key, json_t *s) {
     json_t *others[] = {json_null(), json_true(), json_integer(7), json_string("seven"), json_array(), json_object()};
     json_t *least = json_object_get(s, "minimum"), *most = json_object_get(s, "maximum"),
@@ -119,7 +119,7 @@ static int is_required(const walk *w, json_t *s, const char *key, int top) {
     json_array_foreach(required, i, name) if (!strcmp(json_string_value(name), key)) return 1;
     for (i = 0; top && required_here[w->kind][i]; i++)
         if (!strcmp(required_here[w->kind][i], key)) return 1;
-    json_object_foreach(json_object_get(s, "dependentRequired"), name_of, list) /* the example has all keys */
+    json_object_foreach(json_object_get(s, "dependentRequired"), name_of, list)
         json_array_foreach(list, i, name) if (!strcmp(json_string_value(name), key)) return 1;
     return 0;
 }
@@ -146,7 +146,7 @@ static void check_object(walk *w, json_t *object, json_t *s) {
             if (json_object_get(child, "properties")) check_object(w, value, child);
             if (items && json_object_get(resolved(w, items), "properties"))
                 check_object(w, json_array_get(value, 0), resolved(w, items));
-        } else if (w->kind != SYSTEM || !strstr(w->path, "tables.")) { /* the example has one table per level */
+        } else if (w->kind != SYSTEM || !strstr(w->path, "tables.")) {
             print_error("%s: %s is missing in the example\n", full[w->kind], w->path);
             w->wrong++;
         }
@@ -167,17 +167,16 @@ TEST(readers_do_what_schemas_say) {
     }
 }
 
-/* The schema has each key of the reader; the walk above checks the other direction. */
+/* The schema has each key that a reader knows. The test above checks that readers know each key of a schema. */
 TEST(schemas_have_the_readers_keys) {
     static const struct {
         int kind;
         const char *def;
         const char *const *keys;
-    } rows[] = {{MODEL, NULL, files_model_keys},     {MODEL, "tensor", files_tensor_keys},
-                {GC, NULL, files_gc_keys},           {GC, "device", files_device_keys},
-                {SYSTEM, NULL, files_system_keys},   {SYSTEM, "link", files_link_keys},
-                {SYSTEM, "tables", files_coll_keys}, {SYSTEM, "table", files_table_keys},
-                {KINDS, NULL, files_costs_keys}}; /* a costs file contains the other kinds */
+    } rows[] = {
+        {MODEL, NULL, files_model_keys},     {MODEL, "tensor", files_tensor_keys}, {GC, NULL, files_gc_keys},
+        {GC, "device", files_device_keys},   {SYSTEM, NULL, files_system_keys},    {SYSTEM, "link", files_link_keys},
+        {SYSTEM, "tables", files_coll_keys}, {SYSTEM, "table", files_table_keys},  {KINDS, NULL, files_costs_keys}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *schema = load(schemas[rows[i].kind]), *s = schema;
         size_t n = 0;

@@ -1,5 +1,5 @@
-/* test_strategy_text.c checks that the library and the planner accept the same strategy texts and give the same
- * errors for the others. */
+/* test_strategy_text.c checks that the library and the planner accept the same strategy texts and report the same
+ * errors for others. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -43,15 +43,14 @@ static esp_status planner(const char *text) {
     return s;
 }
 
-/* Gives the text to one reader, and copies its error text, or "", to `said`. */
+/* Gives the text to the library or the planner, and copies its error text, or "", to `said`. */
 static esp_status give(int reader, const char *text, char *said, size_t cap) {
     esp_status s = reader == LIBRARY ? esp_strategy_set(ctx, text) : planner(text);
     snprintf(said, cap, "%s", s ? esp_last_error(reader == LIBRARY ? ctx : NULL) : "");
     return s;
 }
 
-/* ---- refused
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- refused ---- */
 TEST(all_say_the_same) {
     static const char *const texts[] = {
         "fp31\n",
@@ -59,7 +58,7 @@ TEST(all_say_the_same) {
         HEAD "tensor a\n" B C,
         HEAD "tensor a 1000 none\n" B C,
         HEAD "tensor a +1000" FLAT B C,
-        HEAD "tensor a 18446744073709552616" FLAT B C, /* 2^64 + 1000, which overflows to 1000 */
+        HEAD "tensor a 18446744073709552616" FLAT B C, /* 2^64 + 1000 must not overflow to 1000 */
         HEAD "tensor a 1000 split 1\n",
         HEAD "tensor a 1000 split 1001\n",
         HEAD "tensor a 1000 split 2 3\n",
@@ -106,15 +105,14 @@ TEST(all_say_the_same) {
     }
 }
 
-/* ---- taken
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- taken ---- */
 TEST(all_take_the_same) {
     char order[8192], many[65536] = HEAD, said[1024];
     size_t n = (size_t)snprintf(many, sizeof many, HEAD "tensor a 1000 split 1000\n");
     size_t m = (size_t)snprintf(order, sizeof order, "order");
     for (int i = 0; i < 1000; i++) {
         n += (size_t)snprintf(many + n, sizeof many - n, "chunk 1" FLAT);
-        m += (size_t)snprintf(order + m, sizeof order - m, " %d:0", i); /* one line of over 5000 bytes */
+        m += (size_t)snprintf(order + m, sizeof order - m, " %d:0", i);
     }
     snprintf(many + n, sizeof many - n, B C "%s 1000:0 1001:0\n", order);
     const char *const texts[] = {
@@ -131,7 +129,7 @@ TEST(all_take_the_same) {
             if (give(r, texts[i], said, sizeof said)) fail_msg("text %zu: the %s says %s", i, readers[r], said);
 }
 
-/* Contradictions between text and model give the same errors in the library and in the planner. */
+/* If text and model contradict each other, the library and the planner report the same errors. */
 TEST(models_differ_alike) {
     static const char *const texts[] = {
         HEAD A B,
@@ -155,7 +153,6 @@ TEST(models_differ_alike) {
     }
 }
 
-/* Reads a text without a model. */
 static esp_status read_alone(const char *text) {
     const esp__strategy_lines none = {.user = NULL};
     char *words = strdup(text);
@@ -207,7 +204,7 @@ TEST(errors_name_the_line) {
     }
 }
 
-/* The limits are names of 1000 bytes and 2^58 elements. */
+/* Names have at most 1000 bytes, tensors at most 2^58 elements. */
 TEST(limits) {
     char name[1002] = "", text[2048];
     memset(name, 'n', 1000);

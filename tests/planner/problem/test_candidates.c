@@ -1,5 +1,6 @@
-/* test_candidates.c checks which options of the decision tree the planner's search keeps as candidates. Brute force
- * over the whole tree checks that a candidate dominates every option that was left out. */
+/* test_candidates.c checks which options of the decision tree the planner's search keeps, its candidates. An option is
+ * a sequence of compress ops, collectives and decompress ops. Brute force over the whole tree checks that for every
+ * option left out, a candidate is at least as good. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -24,9 +25,8 @@ static esp_status open_problem(opened_problem *g, const esp_plan_model *m, const
 
 static void close_problem(opened_problem *g) { esp__arena_free(&g->arena); }
 
-/* Opens a problem with the Espresso paper's machines, codec DGC and two tensors, "embed" and "head". */
 static esp_status open_paper(opened_problem *g, uint32_t devices, uint32_t machines, const esp_plan_config *config) {
-    static paper_input paper; /* the problem points into it */
+    static paper_input paper; /* static, because the problem keeps pointers into it */
     static const esp_plan_tensor tensors[] = {{"embed.weight", 100000, 1000, .keep = NULL},
                                               {"head.weight", 5000, 1000, .keep = NULL}};
     static const esp_plan_model model = {.n_tensors = 2, .name = "two", .tensors = tensors};
@@ -43,13 +43,12 @@ static uint32_t paper_count(uint32_t devices, uint32_t machines, const esp_plan_
     return n;
 }
 
-/* ---- counts and constraints
- * ---------------------------------------------------------------------------------------------- */
+/* ---- counts and constraints ---- */
 TEST(test_counts) {
     assert_int_equal(paper_count(GPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU | GPU, 8, NULL), 4341);
-    assert_int_equal(paper_count(GPU, 1, NULL), 12); /* one machine has flat options only */
+    assert_int_equal(paper_count(GPU, 1, NULL), 12);
     assert_int_equal(paper_count(CPU | GPU, 1, NULL), 63);
     esp_plan_config raw = {.flags = ESP_PLAN_NO_COMP};
     assert_int_equal(paper_count(CPU | GPU, 8, &raw), 9);
@@ -82,14 +81,15 @@ TEST(test_constraints) {
     esp_plan_config c;
     memset(&c, 0, sizeof c);
     c.forbid = no_cpu, c.n_forbid = 1;
-    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174); /* without CPU options, as many as with the GPU alone */
-    c.forbid = no_comp_cpu;                               /* also forbids decomp@cpu, which contains the text */
+    assert_int_equal(paper_count(CPU | GPU, 8, &c), 174);
+    /* "comp@cpu" also forbids decompression on the CPU, because "decomp@cpu" contains this text. */
+    c.forbid = no_comp_cpu;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, NULL, "comp@cpu"));
     c.n_forbid = 0, c.only = gather, c.n_only = 1;
     assert_int_equal(paper_count(CPU | GPU, 8, &c), tree_count(3, 0, 9, "inter.gather", NULL));
     c.only = two, c.n_only = 2;
-    assert_int_equal(paper_count(GPU, 8, &c), 3); /* the second option's broadcast is compressed or not */
-    c.only = all, c.n_only = 1;                   /* a star matches every flat option */
+    assert_int_equal(paper_count(GPU, 8, &c), 3);
+    c.only = all, c.n_only = 1;
     assert_true(paper_count(GPU, 8, &c) > 3);
     c.n_only = 0;
     for (uint32_t max = 1; max <= 4; max++) {
@@ -100,7 +100,6 @@ TEST(test_constraints) {
     assert_int_equal(paper_count(CPU | GPU, 8, &c), 174);
 }
 
-/* With a codec whose payloads can be summed without decoding there are more options than in the paper. */
 TEST(test_reducible) {
     opened_problem g;
     paper_input in;
@@ -143,7 +142,7 @@ TEST(test_keep) {
     close_problem(&g);
 }
 
-/* Expects an error that names `word`, because the constraints leave no option. */
+/* Checks that the constraints are refused because no option meets them, with an error text that contains `word`. */
 static void refused(const esp_plan_config *c, uint32_t devices, uint32_t machines, const char *word) {
     opened_problem g;
     assert_int_equal(open_paper(&g, devices, machines, c), ESP_E_ARG);
@@ -162,7 +161,7 @@ TEST(test_nothing_left) {
     c.n_forbid = 0, c.only = wrong, c.n_only = 1;
     refused(&c, GPU, 8, "only");
     c.only = hierarchical;
-    refused(&c, GPU, 1, "only flat options"); /* only one machine, so no option is left */
+    refused(&c, GPU, 1, "only flat options");
     c.n_only = 0, c.devices = CPU;
     refused(&c, GPU, 8, "devices");
     c.devices = 0, c.keep = keep_other, c.n_keep = 1;
@@ -175,9 +174,8 @@ TEST(test_nothing_left) {
     refused(&c, GPU, 1, "only flat options");
 }
 
-/* ---- brute force
- * ---------------------------------------------------------------------------------------------------------- */
-/* Returns 1 if lanes and order of a's ops match some of b's ops, and none of a's ops takes longer. */
+/* ---- brute force ---- */
+/* Returns 1 if some of b's ops, in their order, use the links and cores of a's ops and take at least as long. */
 static int embeds(const esp__path *a, const esp__path *b) {
     uint32_t i = 0;
     for (uint32_t k = 0; k < b->n && i < a->n; k++)
@@ -192,8 +190,8 @@ static int no_more_load(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* The use of one link by a path: the time before op number `skip` on the link, the link's load from that op on, and
- * the time after the last op. */
+/* How one option uses a link: the time (ns) before its op number `skip` on the link, how long that op and later ones
+ * occupy the link, and the time after the last of them. */
 typedef struct link_use {
     uint64_t head, load, tail;
 } link_use;
@@ -214,8 +212,8 @@ static link_use use_of(const esp__path *a, uint32_t lane, uint32_t skip) {
     return u;
 }
 
-/* Returns 1 if a has no more load than b on any lane, and on each link no more time before its first op and after
- * its last op. */
+/* Returns 1 if a occupies no link or core longer than b, and on each link has no more time before its first op and
+ * after its last op. */
 static int no_longer_ends(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
@@ -225,8 +223,9 @@ static int no_longer_ends(const esp__path *a, const esp__path *b) {
     return less;
 }
 
-/* Returns 1 if lower bounds stay valid when a replaces b: a has no more load, and b (perhaps without its first ops
- * on a link) loads the link as much, starts no earlier and needs no less time afterwards. */
+/* Returns 1 if lower bounds of the step time stay valid when a replaces b: a occupies no link or core longer. On each
+ * link, some op of b starts no earlier than a's first op, and from this op on b occupies the link at least as long and
+ * has at least as much time after its last op. */
 static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
     int less = no_more_load(a, b);
     for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
@@ -242,8 +241,8 @@ static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
 }
 
 typedef int (*needless_fn)(const esp__path *a, const esp__path *b);
-/* Indexed by ESP__WIDTH_*: when a candidate makes another candidate needless, and when it may replace an option that
- * was left out. */
+/* Indexed by how many options the search keeps (ESP__WIDTH_*). `needless` says when one candidate makes another
+ * superfluous, `stands_for` when it may replace an option that was left out. */
 static const needless_fn needless[] = {no_more_load, no_longer_ends, embeds};
 static const needless_fn stands_for[] = {no_more_load, no_longer_for_bounds, embeds};
 
@@ -254,13 +253,13 @@ typedef struct sweep {
     uint32_t codec, n, left_out;
 } sweep;
 
-/* Checks that an option of the tree is a candidate or that a candidate dominates it. */
+/* Counts an option of the tree if no candidate is at least as good. */
 static int sweep_option(void *user, const esp__option *o) {
     sweep *s = user;
     uint32_t codec = esp__option_compresses(o) ? s->codec : (uint32_t)ESP__NO_CODEC, by = 0;
     esp__checkpoint mark = esp__arena_checkpoint(s->p->arena);
     const esp__path *path = esp__path_of(s->p, s->u, o, codec);
-    if (!path) return 0; /* the codec cannot run this option */
+    if (!path) return 0;
     s->n++;
     while (by < s->candidates->n && !stands_for[s->candidates->width](&s->candidates->paths[by], path)) by++;
     if (by == s->candidates->n) s->left_out++;
@@ -282,8 +281,8 @@ static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t wid
                 fail_msg("%s %llu: path %u makes path %u of %u candidates needless", what, (unsigned long long)seed, k,
                          i, candidates->n);
     }
-    for (uint32_t i = candidates->n_core; i < candidates->n;
-         i++) { /* a core path dominates each other path by load alone */
+    /* The first n_core candidates include, for each other one, an option that occupies no link or core longer. */
+    for (uint32_t i = candidates->n_core; i < candidates->n; i++) {
         uint32_t k = 0;
         while (k < candidates->n_core && !no_more_load(&candidates->paths[k], &candidates->paths[i])) k++;
         assert_true(k < candidates->n_core);
@@ -301,8 +300,6 @@ static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t wid
                  (unsigned long long)seed, s.left_out, s.n, candidates->n, width);
 }
 
-/* The paper's machines with its three codecs, for tensor sizes from a bias to an embedding. Compression on one
- * device keeps all 174 options, on both devices 4341. */
 TEST(test_paper_candidates) {
     enum { SIZES = 6 };
     static const esp_plan_tensor t[SIZES] = {{"a", 1, 0, .keep = NULL},       {"b", 64, 0, .keep = NULL},
@@ -326,7 +323,6 @@ TEST(test_paper_candidates) {
         }
 }
 
-/* Random systems with up to three codecs. */
 TEST(test_random_candidates) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
@@ -340,9 +336,8 @@ TEST(test_random_candidates) {
     }
 }
 
-/* ---- paths
- * ----------------------------------------------------------------------------------------------------------------- */
-/* A path that is rebuilt from its option's text takes the same time, for whole tensors, chunks and groups. */
+/* ---- ops of an option ---- */
+/* An option that is read back from its text takes the same time, for whole tensors, chunks and groups. */
 TEST(test_paths) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
@@ -351,7 +346,7 @@ TEST(test_paths) {
         if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         esp__extent u = {0, 1, 0, in.tensors[0].elements};
-        if (seed % 3 == 1) u.elements = (u.elements + 1) / 2; /* half of a tensor */
+        if (seed % 3 == 1) u.elements = (u.elements + 1) / 2;
         if (seed % 3 == 2 && in.model.n_tensors == 2) u.n = 2, u.elements += in.tensors[1].elements;
         const esp__candidates *candidates = esp__candidates_get(&g.problem, &u);
         assert_true(candidates->n > 0);
@@ -393,7 +388,7 @@ TEST(test_paths) {
     }
 }
 
-/* If compression takes no time, a path has only collectives and is never slower than with compression time. */
+/* If compression takes no time, only collectives are left, and no option takes longer than with compression time. */
 TEST(test_free_compression) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(50); seed++) {

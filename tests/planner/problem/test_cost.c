@@ -1,6 +1,5 @@
 /* test_cost.c compares the planner's times of ops with times computed by hand. Times are in ns, speeds in bytes/ns;
- * "150000 + 1000 / 2.5" is a latency plus bytes / speed. A flow is what one rank sends through its machine's NIC, a
- * part is a rank's share of a tensor. */
+ * "150000 + 1000 / 2.5" is a latency plus bytes / speed. A part is one rank's share of a tensor. */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
 
@@ -10,18 +9,17 @@ static void near(double got, double want) {
     if (fabs(got - want) > 1e-9 * (fabs(want) + 1.0)) fail_msg("got %.9g, not %.9g", got, want);
 }
 
-/* ---- curves and payloads
- * --------------------------------------------------------------------------------------------- */
+/* ---- curves and payloads ---- */
 TEST(test_curve) {
     const esp_cost_point points[] = {{100, 10}, {200, 30}, {800, 90}};
     esp_cost_curve linear = {points, 3, 0}, logarithmic = {points, 3, 1}, one = {points + 1, 1, 0};
-    near(esp__curve_at(&linear, 1), 10); /* below the first point: the first point's time */
+    near(esp__curve_at(&linear, 1), 10);
     near(esp__curve_at(&linear, 100), 10);
     near(esp__curve_at(&linear, 150), 20);
     near(esp__curve_at(&linear, 200), 30);
     near(esp__curve_at(&linear, 500), 60);
     near(esp__curve_at(&linear, 800), 90);
-    near(esp__curve_at(&linear, 2400), 270);    /* three times the last point's size and time */
+    near(esp__curve_at(&linear, 2400), 270);    /* above the last point, time grows in proportion to the size */
     near(esp__curve_at(&logarithmic, 400), 60); /* log(400) is half way from log(200) to log(800) */
     near(esp__curve_at(&logarithmic, 200), 30);
     near(esp__curve_at(&logarithmic, 1600), 180);
@@ -31,7 +29,8 @@ TEST(test_curve) {
 
 TEST(test_payload) {
     esp_plan_codec dgc = {.unit_bytes = 8, .units = 0.01}, sign = {.header_bytes = 4, .unit_bytes = 1, .units = 0.125};
-    near(esp__payload_bytes(&dgc, 300), 24); /* 1% of 300 is a little over 3 in binary, yet keeps 3 */
+    /* 300 * 0.01 is a little over 3 in binary, but must not round up to 4 values. */
+    near(esp__payload_bytes(&dgc, 300), 24);
     near(esp__payload_bytes(&dgc, 301), 32);
     near(esp__payload_bytes(&dgc, 1), 8);
     near(esp__payload_bytes(&dgc, 1000000), 80000);
@@ -40,8 +39,7 @@ TEST(test_payload) {
     near(esp__payload_bytes(&sign, 1000000), 125004);
 }
 
-/* ---- collectives
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- collectives ---- */
 /* 8 ranks of a machine average 1 MiB, at 2.5 bytes/ns and 30 us latency. 7 parts have 917504 bytes. */
 TEST(test_intra) {
     esp_plan_system s;
@@ -55,62 +53,59 @@ TEST(test_intra) {
     /* Each rank receives the parts of the 7 other ranks: 30000 + 917504 / 2.5. */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLGATHER, part, part, 8), 397001.6);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_GATHER, part, part, 8), 397001.6);
-    /* The whole buffer passes once: 30000 + 1048576 / 2.5. */
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE, whole, whole, 8), 449430.4);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_BROADCAST, whole, whole, 8), 449430.4);
 }
 
-/* 8 machines average 1 MiB at 2.5 bytes/ns per NIC with 150 us latency. First one rank per machine takes part, then
- * 8 ranks share the NIC, each with a buffer of its own. */
+/* 8 machines average 1 MiB at 2.5 bytes/ns per NIC with 150 us latency. Where 8 is the last argument, 8 ranks share the
+ * NIC, each with a buffer of its own. */
 TEST(test_inter) {
     esp_plan_system s;
     paper_system(&s, 0, 8);
     double whole = 1048576, part = 131072;
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, whole, part, 1), 884003.2);  /* 150000 + 734003.2 */
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, whole, part, 8), 6022025.6); /* 150000 + 8 * 734003 */
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, whole, part, 1), 517001.6); /* 150000 + 367001.6 */
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, whole, part, 8),
-         3086012.8); /* 150000 + 8 * 367001.6 */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, whole, part, 1), 884003.2);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, whole, part, 8), 6022025.6);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, whole, part, 1), 517001.6);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, whole, part, 8), 3086012.8);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLTOALL, whole, part, 8), 3086012.8);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLGATHER, part, part, 8), 3086012.8);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_GATHER, part, part, 8), 3086012.8);
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, whole, whole, 1), 569430.4);  /* 150000 + 419430.4 */
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, whole, whole, 8), 3505443.2); /* 150000 + 8 * 419430 */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, whole, whole, 1), 569430.4);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, whole, whole, 8), 3505443.2);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE, whole, whole, 8), 3505443.2);
 }
 
-/* 64 ranks on 8 machines average 1 MiB. A part is 16384 bytes, 63 parts are 1032192. In a ring, each NIC carries
- * only what one rank sends. */
+/* 64 ranks on 8 machines average 1 MiB. 63 parts have 1032192 bytes. In a ring, each NIC carries only what one rank
+ * sends. */
 TEST(test_flat) {
     esp_plan_system s;
     double whole = 1048576, part = 16384;
-    paper_system(&s, 0, 8); /* NIC and PCIe are equally fast */
-    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, part, 8), 975753.6); /* 150000 + 2064384 / 2.5 */
-    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_REDUCE_SCATTER, whole, part, 8),
-         562876.8); /* 150000 + 1032192 / 2.5 */
+    paper_system(&s, 0, 8);
+    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, part, 8), 975753.6);
+    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_REDUCE_SCATTER, whole, part, 8), 562876.8);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, part, part, 8), 562876.8);
-    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_BROADCAST, whole, whole, 8), 569430.4); /* 150000 + 1048576 / 2.5 */
+    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_BROADCAST, whole, whole, 8), 569430.4);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_REDUCE, whole, whole, 8), 569430.4);
     /* 8 ranks of a machine send 56 parts each to other machines, 7 times the buffer: 150000 + 7340032 / 2.5. */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, whole, part, 8), 3086012.8);
-    /* The slower link sets the pace: here 2.5 bytes/ns within a machine, 10 between machines. */
+    /* The slower link sets the pace: here the one inside a machine with 2.5 bytes/ns. */
     s.inter.bytes_per_us = 10000;
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, part, 8), 975753.6);
-    paper_system(&s, 1, 8); /* 50 within, 10 between machines: 150000 + 206438.4 */
+    /* 50 bytes/ns inside a machine and 10 between machines: 150000 + 206438.4. */
+    paper_system(&s, 1, 8);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, part, 8), 356438.4);
-    /* On one machine only the link within it counts: 8 ranks with parts of 131072 bytes. */
+    /* On one machine only the link inside it counts. */
     paper_system(&s, 0, 1);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, 131072, 8), 764003.2);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, whole, 131072, 8), 397001.6);
-    /* With one rank per machine only the link between machines counts. */
     paper_system(&s, 0, 8);
     s.ranks_per_machine = 1, s.intra.bytes_per_us = 1;
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, whole, 131072, 1), 884003.2);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, whole, 131072, 1), 517001.6);
 }
 
-/* Latency grows by 1000 ns per hop; no bytes are sent. Trees and recursive halving need ceil(log2 n) hops, an
- * allreduce twice as many, and an alltoall n - 1. */
+/* Each hop adds 1000 ns of latency. Trees and recursive halving need ceil(log2 n) hops, an allreduce twice as many, and
+ * an alltoall n - 1. */
 TEST(test_hops) {
     esp_plan_system s;
     paper_system(&s, 0, 6);
@@ -123,13 +118,14 @@ TEST(test_hops) {
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE, 0, 0, 8), 3000);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_GATHER, 0, 0, 8), 3000);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLTOALL, 0, 0, 8), 7000);
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, 0, 0, 8), 60000); /* 6 machines: 3 hops in each half */
+    /* Between 6 machines, each half of an allreduce needs 3 hops. */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, 0, 0, 8), 60000);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLTOALL, 0, 0, 8), 50000);
-    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, 0, 0, 8), 60000); /* 48 ranks: 6 hops */
+    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, 0, 0, 8), 60000);
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, 0, 0, 8), 470000);
 }
 
-/* Measured times of a collective replace the whole formula, latency too. Their sizes are the sizes of the whole
+/* Measured times of a collective replace latency and bytes / speed. They are looked up by the size of the whole
  * buffer. */
 TEST(test_tables) {
     const esp_cost_point reduce_scatter[] = {{1000, 500}, {3000, 900}}, gather[] = {{8000, 100}, {16000, 300}};
@@ -138,17 +134,14 @@ TEST(test_tables) {
     s.intra.table[ESP_COLL_REDUCE_SCATTER] = (esp_cost_curve){reduce_scatter, 2, 0};
     s.intra.table[ESP_COLL_ALLGATHER] = (esp_cost_curve){gather, 2, 0};
     s.flat.table[ESP_COLL_ALLGATHER] = (esp_cost_curve){gather, 2, 0};
-    near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8),
-         700); /* 2000 bytes lie half way from 1000 to 3000 */
-    near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLGATHER, 1500, 1500, 8), 200); /* 8 ranks gather 12000 bytes */
-    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, 125, 125, 8), 100);    /* 64 * 125 = 8000 bytes */
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLGATHER, 2500, 2500, 1),
-         157000); /* the formula, without measured times: 150000 + 7 * 1000 */
+    near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8), 700);
+    near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLGATHER, 1500, 1500, 8), 200);
+    near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLGATHER, 125, 125, 8), 100);
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLGATHER, 2500, 2500, 1), 157000);
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_BROADCAST, 2500, 2500, 1), 31000);
     s.inter.table[ESP_COLL_REDUCE_SCATTER] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8), 700);
-    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1),
-         700); /* one rank sends 1/8 of 8 ranks' bytes */
+    near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1), 700);
     /* 8 roots on 8 machines load each NIC as much as one root does. On 4 machines, each NIC serves two roots. */
     s.inter.table[ESP_COLL_BROADCAST] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 8), 700);
@@ -158,15 +151,13 @@ TEST(test_tables) {
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 4000, 4000, 1), 700);
 }
 
-/* A collective with one rank takes no time. */
 TEST(test_alone) {
     esp_plan_system s;
     paper_system(&s, 0, 1);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, 1000, 1000, 1), 0);
 }
 
-/* ---- whole options
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- whole options ---- */
 typedef struct want_op {
     uint8_t kind, lanes;
     uint64_t ns;
@@ -190,7 +181,6 @@ static void paper_model(paper_problem *g, uint64_t elements) {
     g->model.n_tensors = 2, g->model.tensors = g->tensors, g->model.name = "two";
 }
 
-/* Opens the problem after a test changed its system or model. */
 static void open_paper(paper_problem *g) {
     esp_status s =
         esp__problem_open(&g->problem, &g->arena, &g->model, g->paper.codecs, PAPER_CODECS, &g->paper.system, NULL, 0);
@@ -230,29 +220,30 @@ enum {
     PACK = ESP_PLAN_PACK
 };
 
-/* 262144 elements (1 MiB) on 8 machines with 8 ranks. A rank's shard has 131072 bytes, a machine's part of it 16384. */
+/* 262144 elements (1 MiB) are averaged by 64 ranks. After a reduce_scatter inside a machine a rank has 131072 bytes,
+ * after another between the 8 machines 16384. */
 TEST(test_raw_options) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "flat.allreduce", {COLL, A | E, 975754});
-    /* 8 ranks share the NIC, with 14 parts of 16384 bytes each: 150000 + 1835008 / 2.5. */
+    /* 8 ranks share the NIC and send 14 parts of 16384 bytes each: 150000 + 8 * 14 * 16384 / 2.5. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 397002},
                 {COLL, E, 884003}, {COLL, A, 397002});
-    /* After the intra.reduce only the root has data: one flow of 14 parts of 131072 bytes. */
+    /* After intra.reduce only one rank per machine has data. It sends 14 parts of 131072 bytes. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce > inter.allreduce > intra.broadcast", {COLL, A, 449430},
                 {COLL, E, 884003}, {COLL, A, 449430});
-    /* 8 ranks share the NIC, with 131072 bytes each: 150000 + 1048576 / 2.5. */
+    /* 8 ranks share the NIC and send 131072 bytes each: 150000 + 8 * 131072 / 2.5. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.reduce > inter.broadcast > intra.allgather",
                 {COLL, A, 397002}, {COLL, E, 569430}, {COLL, E, 569430}, {COLL, A, 397002});
-    /* Only the roots send between machines, 7 parts of 131072 bytes in each direction. */
+    /* One rank per machine sends 7 parts of 131072 bytes in each collective between machines. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce > inter.reduce_scatter > inter.allgather > intra.broadcast",
                 {COLL, A, 449430}, {COLL, E, 517002}, {COLL, E, 517002}, {COLL, A, 449430});
     esp__arena_free(&g.arena);
 }
 
-/* Shards round up: 1000003 elements over 8 ranks give 125001, and those over 8 machines 15626. */
+/* Parts round up: 1000003 elements make 125001 per rank inside a machine, and these 15626 per machine. */
 TEST(test_uneven) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -271,8 +262,8 @@ TEST(test_gpu_options) {
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
-    /* A part of 4096 elements has a payload of 41 * 8 = 328 bytes. 8 flows of 7 payloads: 150000 + 18368 / 2.5. Below
-     * 2^20 elements, every call takes 356 us to encode and 34 us to decode. */
+    /* A part of 4096 elements has a payload of 41 * 8 = 328 bytes. 8 ranks send 7 payloads each: 150000 + 8 * 7 * 328 /
+     * 2.5. Below 2^20 elements, every call takes 356 us to encode and 34 us to decode. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
@@ -280,27 +271,27 @@ TEST(test_gpu_options) {
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 34000}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
     /* No rank decodes before the end. Payloads of 32768 elements have 2624 bytes. intra.alltoall: 30000 + 7 * 2624 /
-     * 2.5. 8 ranks send 8 payloads (20992 bytes) each between machines: 150000 + 8 * 7 * 20992 / 2.5; then 64
-     * payloads (167936 bytes) within: 30000 + 7 * 167936 / 2.5. A rank decodes 512 payloads, 16 * 2^20 elements. */
+     * 2.5. inter.allgather: 8 ranks send 8 payloads each, 150000 + 8 * 7 * 20992 / 2.5. intra.allgather: 64 payloads of
+     * each rank, 30000 + 7 * 167936 / 2.5. A rank decodes 512 payloads, 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 544000});
-    /* inter.alltoall splits too, into 64 parts of 328 bytes. intra.alltoall sends 7 * 8 * 328 bytes, as above.
-     * inter.alltoall: 150000 + 8 * 7 * 2624 / 2.5; inter.allgather: 150000 + 8 * 7 * 20992 / 2.5. intra.allgather of
-     * 512 payloads, 167936 bytes. A rank decodes 4096 payloads, 16 * 2^20 elements. */
+    /* inter.alltoall splits each payload again, into 8 of 328 bytes. intra.alltoall: 30000 + 7 * 8 * 328 / 2.5.
+     * inter.alltoall: 150000 + 8 * 7 * 2624 / 2.5. inter.allgather: 150000 + 8 * 7 * 20992 / 2.5. intra.allgather: 512
+     * payloads of each rank, 167936 bytes. A rank decodes 4096 payloads, 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "comp@gpu > intra.alltoall > inter.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 208778}, {COLL, E, 620221}, {COLL, A, 500221},
                 {DECOMP, C, 544000});
-    /* The root gathers payloads of 262144 elements, 20976 bytes each: 30000 + 7 * 20976 / 2.5. It decodes 8 * 262144
-     * = 2^21 elements and sends uncompressed data afterwards. */
+    /* One rank per machine gathers payloads of 262144 elements, 20976 bytes each: 30000 + 7 * 20976 / 2.5. It decodes
+     * 2^21 elements and sends uncompressed data afterwards. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.gather > decomp@gpu > inter.allreduce > intra.broadcast",
                 {COMP, C, 356000}, {COLL, A, 88733}, {DECOMP, C, 68000}, {COLL, E, 884003}, {COLL, A, 449430});
     /* 64 ranks gather all payloads in a ring, which brings 63 * 20976 bytes past each NIC: 150000 + 1321488 / 2.5.
      * Each rank decodes 64 * 262144 = 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 356000}, {COLL, A | E, 678595},
                 {DECOMP, C, 544000});
-    /* The alltoall splits into parts of 328 bytes. 8 ranks send 56 each past the NIC: 150000 + 448 * 328 / 2.5. The
-     * allgather sends the sum's payloads: 150000 + 63 * 328 / 2.5. */
+    /* The alltoall splits a payload into 64 of 328 bytes. 8 ranks of a machine send 56 each to other machines: 150000 +
+     * 448 * 328 / 2.5. The allgather sends the sum's payloads: 150000 + 63 * 328 / 2.5. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.alltoall > decomp@gpu > comp@gpu > flat.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A | E, 208778}, {DECOMP, C, 34000}, {COMP, C, 356000}, {COLL, A | E, 158266},
                 {DECOMP, C, 34000});
@@ -316,14 +307,14 @@ TEST(test_decompress_more) {
     g.paper.codecs[PAPER_DGC].decompress_more[ESP_ON_GPU] = (esp_cost_curve){&five, 1, 0};
     paper_model(&g, 262144);
     open_paper(&g);
-    /* 8 payloads of the same 4096 elements take 34 + 7 * 5 us, then 8 payloads of different parts 34 us. */
+    /* 8 payloads of the same 4096 elements take 34 + 7 * 5 us, then 8 payloads of different elements 34 us. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 69000}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
-    /* 64 payloads of each of 8 parts take 34 + 63 * 5 us. */
+    /* For each of 8 parts of the tensor, 64 payloads are summed: 34 + 63 * 5 us. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 349000});
     esp__arena_free(&g.arena);
@@ -335,12 +326,12 @@ TEST(test_cpu_options) {
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
-    /* Encoding 32768 elements takes 79 us, decoding 8 payloads in one call 52 us, both for 8 ranks. 8 flows of 7
-     * payloads of 2624 bytes: 150000 + 8 * 7 * 2624 / 2.5. */
+    /* Encoding 32768 elements takes 79 us, decoding 8 payloads in one call 52 us, both for 8 ranks. 8 ranks send 7
+     * payloads of 2624 bytes each: 150000 + 8 * 7 * 2624 / 2.5. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000}, {COLL, A, 397002});
-    /* Each machine is root for one of its 8 ranks and encodes once (79 us), but all ranks decode (8 * 9 us). 8 flows
-     * of 2624 bytes: 150000 + 8 * 2624 / 2.5. */
+    /* In inter.reduce, each machine is the root for one of its 8 ranks, so it encodes once (79 us), but all ranks
+     * decode (8 * 9 us). 8 payloads of 2624 bytes pass each NIC: 150000 + 8 * 2624 / 2.5. */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COLL, E, 569430}, {COMP, P, 79000}, {COLL, E, 158397}, {DECOMP, P, 72000},
@@ -352,7 +343,7 @@ TEST(test_cpu_options) {
     esp__arena_free(&g.arena);
 }
 
-/* With 3 machines of 8 ranks, a machine is root for 2 or 3 of its ranks; the planner assumes 3. */
+/* With 3 machines of 8 ranks, a machine is the root of 2 or 3 reductions. The planner assumes 3. */
 TEST(test_roots_spread) {
     paper_problem g;
     paper_open(&g.paper, 0, 3);
@@ -366,7 +357,7 @@ TEST(test_roots_spread) {
     esp__arena_free(&g.arena);
 }
 
-/* Between two points, times grow with log(size). A shard of 24576 elements, 1.5 * 16384, takes 46 + 33 * log2(1.5) =
+/* Between two points, times grow with log(size). Encoding 24576 elements, 1.5 * 16384, takes 46 + 33 * log2(1.5) =
  * 65.3037625 us; decoding 1.5 * 131072 takes 27 + 25 * log2(1.5) = 41.6240625 us. 8 ranks need both. */
 TEST(test_cpu_between_points) {
     paper_problem g;
@@ -380,15 +371,15 @@ TEST(test_cpu_between_points) {
     esp__arena_free(&g.arena);
 }
 
-/* With tensors on a GPU and codecs on the CPU, data is copied over the machine's inner links at 12 bytes/ns per
- * rank. Between a decode and an encode on the CPU nothing is copied. */
+/* With tensors on a GPU and codecs on the CPU, data is copied over the machine's inner links at 12 bytes/ns per rank.
+ * Between a decompress op and a compress op that are both on the CPU nothing is copied. */
 TEST(test_host_copies) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     g.paper.system.host_bytes_per_us = 12000;
     open_paper(&g);
-    /* A copy of a shard, 131072 bytes, takes 10922.67 ns. */
+    /* A copy of one rank's 131072 bytes takes 10922.67 ns. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000},
                 {COPY, A, 10923}, {COLL, A, 397002});
@@ -399,7 +390,7 @@ TEST(test_host_copies) {
         "intra.allgather",
         {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 157347}, {DECOMP, P, 72000},
         {COMP, P, 152000}, {COLL, E, 157347}, {DECOMP, P, 72000}, {COPY, A, 10923}, {COLL, A, 397002});
-    /* If only one of the two runs on the GPU, a part (16384 bytes, 1365.33 ns) is copied between them. */
+    /* If only one of the two ops runs on the GPU, a part (16384 bytes, 1365.33 ns) is copied between them. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@cpu > comp@gpu > inter.allgather > decomp@gpu > "
@@ -409,7 +400,7 @@ TEST(test_host_copies) {
     esp__arena_free(&g.arena);
 }
 
-/* In training on CPUs, compression takes the cores that compute. */
+/* In training on CPUs, compression takes the cores that compute gradients. */
 TEST(test_shared_cores) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -422,7 +413,8 @@ TEST(test_shared_cores) {
     esp__arena_free(&g.arena);
 }
 
-/* Uses measured times of an allreduce between machines: its time, gap and core time, with different cores per rank. */
+/* A measured allreduce has three times: until it ends, until its link is free for the next one, and how long it
+ * occupies cores. The number of cores per rank changes the last. */
 TEST(test_cores_per_rank) {
     static const esp_cost_point time[] = {{1e6, 2e6}, {2e6, 3e6}}, gap[] = {{1e6, 1e6}, {2e6, 2e6}},
                                 core[] = {{1e6, 4e5}};
@@ -450,8 +442,8 @@ TEST(test_cores_per_rank) {
     }
 }
 
-/* A group of two tensors of 131072 elements is packed and unpacked at 100 bytes/ns after 5 us: 5000 + 1048576 / 100.
- * A codec that accepts a list of tensors, as first or last op, needs neither. */
+/* A group of two tensors of 131072 elements is packed and unpacked at 100 bytes/ns after 5 us: 5000 + 1048576 / 100. A
+ * codec that accepts a list of tensors needs no packing before it and no unpacking after it. */
 TEST(test_groups) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -467,15 +459,15 @@ TEST(test_groups) {
      * elements. */
     EXPECT_PATH(&g, 2, PAPER_EFSIGN, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 130000}, {COLL, A | E, 975854},
                 {DECOMP, C, 2240000});
-    /* A shard's payload has 4100 bytes: 150000 + 8 * 7 * 4100 / 2.5. */
+    /* A rank's part has a payload of 4100 bytes: 150000 + 8 * 7 * 4100 / 2.5. */
     EXPECT_PATH(&g, 2, PAPER_EFSIGN, "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather",
                 {PACK, C, 15486}, {COLL, A, 397002}, {COMP, C, 130000}, {COLL, E, 241840}, {DECOMP, C, 140000},
                 {COLL, A, 397002}, {PACK, C, 15486});
     esp__arena_free(&g.arena);
 }
 
-/* Payloads that can be summed without decoding travel as one. FP16 sends 2 bytes per element, 64 parts of 8192
- * bytes: 150000 + 126 * 8192 / 2.5. One payload is decoded. */
+/* Payloads that can be summed without decoding travel as one. FP16 sends 2 bytes per element, 64 parts of 8192 bytes:
+ * 150000 + 126 * 8192 / 2.5. One payload is decoded. */
 TEST(test_summed_payloads) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -486,7 +478,6 @@ TEST(test_summed_payloads) {
     EXPECT_PATH(&g, 1, PAPER_RANDOMK, "comp@gpu > flat.allreduce > decomp@gpu", {COMP, C, 54000}, {COLL, A | E, 562877},
                 {DECOMP, C, 34000});
     esp__extent u = {0, 1, 0, 262144};
-    assert_null(esp__path_make(&g.problem, &u, "comp@gpu > flat.allreduce > decomp@gpu",
-                               PAPER_DGC)); /* DGC's payloads cannot be summed */
+    assert_null(esp__path_make(&g.problem, &u, "comp@gpu > flat.allreduce > decomp@gpu", PAPER_DGC));
     esp__arena_free(&g.arena);
 }

@@ -1,5 +1,5 @@
-/* test_shard.c checks plans for sharded tensors, whose reduced gradient stays split over the ranks: the candidate
- * options, the options that the model demands, and that the executor runs the plans. */
+/* test_shard.c checks plans for sharded tensors, whose mean gradient stays split over the ranks: the options that the
+ * search keeps, the options that the model demands, and that the executor runs the plans. */
 /* runs: no-tsan: runs plans by what context/test_shard runs */
 #include "tests/lib/test.h"
 
@@ -45,7 +45,7 @@ typedef struct each_option {
     const esp__candidates *kept;
 } each_option;
 
-/* Checks that a candidate dominates every option that is not a candidate. */
+/* Checks that some option that the search keeps takes no longer and loads no link or core more than this one. */
 static int one_option(void *user, const esp__option *o) {
     each_option *e = user;
     uint8_t scopes[ESP__LEVELS];
@@ -100,7 +100,8 @@ TEST(candidates_dominate_every_option) {
     for (int k = 0; k < 9; k++) candidates_of(sizes[k % 3], cuts[k / 3], n[k / 3]);
 }
 
-/* By hand: 1 MB is split in two parts and again in two, over a link that two ranks share. */
+/* The expected time is computed by hand: 1 MB is halved inside a machine and halved again between machines, over a link
+ * that two ranks share. */
 TEST(raw_costs_by_hand) {
     inputs in;
     esp_plan *plan;
@@ -170,7 +171,7 @@ TEST(plans_run) {
     }
 }
 
-/* One tensor is large enough to be split and the others small enough to be merged, if they were not sharded. */
+/* If they were not sharded, one tensor would be large enough to be split and the others small enough to be merged. */
 TEST(units_stay_whole) {
     inputs in;
     for (int k = 0; k < 2; k++) {
@@ -182,7 +183,7 @@ TEST(units_stay_whole) {
         assert_null(strstr(esp_plan_text(plan), "group "));
         assert_null(strstr(esp_plan_text(plan), " split "));
         esp_plan_free(plan);
-        for (uint32_t i = 0; i < TENSORS; i++) in.tensors[i].shard = NULL; /* else they are */
+        for (uint32_t i = 0; i < TENSORS; i++) in.tensors[i].shard = NULL;
         if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));
         assert_true(strstr(esp_plan_text(plan), "chunk ") || strstr(esp_plan_text(plan), "group "));
         esp_plan_free(plan);

@@ -1,5 +1,5 @@
-/* test_small.c checks esp_plan_config.min_compress_elements: plans do not compress units with a smaller tensor,
- * bounds stay valid, and the comparison strategies ignore it. */
+/* test_small.c checks esp_plan_config.min_compress_elements: plans compress neither a tensor with fewer elements nor a
+ * group that contains one. Lower bounds of the step time stay valid, and the published strategies ignore the limit. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
@@ -21,7 +21,7 @@ static uint32_t compressed(const opened_problem *g, const esp__schedule *d, uint
     return n;
 }
 
-/* Opens random problem `seed` of plain tensors. Returns 0 if its constraints do not suit this test. */
+/* Opens a random problem. Returns 0 if no strategy meets the problem's random constraints together with this limit. */
 static int open_random(opened_problem *g, uint64_t seed, uint64_t least) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 12, 0, &g->in);
@@ -50,7 +50,7 @@ TEST(plans) {
             if (i != 2) assert_true(esp__bound_any(&g.p) <= d.makespan);
             close_problem(&g);
         }
-    for (int i = 0; i < 4; i++) assert_true(n[i] > test_repeats(40) / 8); /* large tensors are still compressed */
+    for (int i = 0; i < 4; i++) assert_true(n[i] > test_repeats(40) / 8);
 }
 
 /* A group that contains a small tensor is not compressed, however large the group is. */
@@ -69,7 +69,7 @@ TEST(groups) {
     close_problem(&g);
 }
 
-/* Comparison strategies take the same time with and without the limit. */
+/* Published strategies take the same time with and without the limit. */
 TEST(published) {
     static const char *const names[] = {"ddp", "mergecomp", "hipress", "hitopkcomm", "byteps-compress"};
     for (uint64_t seed = 0; seed < test_repeats(40); seed++)
@@ -84,7 +84,7 @@ TEST(published) {
         }
 }
 
-/* The limit yields to the user's demands: a tensor's `keep`, and constraints that only allow compression. */
+/* The user's demands override the limit: compression that is requested for one tensor, or for all tensors. */
 TEST(wishes) {
     static const char *const only[] = {"comp@gpu > inter.allgather"}, *const keep[] = {"t1=dgc:ratio=0.01"};
     static opened_problem g;

@@ -1,5 +1,5 @@
-/* test_three_levels.c checks plans for racks of machines: times of collectives by hand, candidates against all
- * options, bounds, and that the executor runs the plans. */
+/* test_three_levels.c checks plans for racks of machines: times of collectives against times computed by hand, the
+ * options that the search keeps against all options, lower bounds, and that the executor runs the plans. */
 /* runs: slow asan-long no-tsan: runs plans by what strategy/test_levels runs */
 #include "tests/lib/test.h"
 
@@ -24,13 +24,11 @@ TEST(collectives_take_the_slowest_link) {
     esp_plan_system s = racks();
     const double mb = 1e6;
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLREDUCE, mb, mb / 2, 1), 3000 + mb / 10000 * 1000);
-    /* Both ranks of a machine share its link, which carries 2 * mb bytes. */
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, mb, mb / 2, 2), 20000 + 2 * mb / 1250 * 1000);
-    /* Four ranks of a rack share the rack's link. */
     near(esp__collective_ns(&s, ESP__OUTER, ESP_COLL_ALLREDUCE, mb, mb / 2, 4), 50000 + 4 * mb / 125 * 1000);
     /* In a ring of eight ranks, 7/4 mb enter and leave every rack, and the rack's link is the slowest. */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, mb, mb / 8, 1), 50000 + 1.75 * mb / 125 * 1000);
-    /* Two rings of four machines, one for each of a machine's two ranks. */
+    /* Ranks with the same number in the four machines form a ring: two rings, since a machine has two ranks. */
     uint8_t scope = esp__scope_of(2, 3, 3);
     near(esp__collective_ns(&s, scope, ESP_COLL_ALLREDUCE, mb, mb / 4, 2), 50000 + 2 * 1.5 * mb / 125 * 1000);
     /* In an alltoall of eight ranks, the four ranks of a rack send four parts each to the other rack. */
@@ -73,7 +71,7 @@ typedef struct each_option {
     const esp__candidates *kept;
 } each_option;
 
-/* Checks that a candidate dominates every option that is not a candidate. */
+/* Checks that some option that the search keeps takes no longer and loads no link or core more than this one. */
 static int one_option(void *user, const esp__option *o) {
     each_option *e = user;
     const esp__path *x = esp__path_of(&e->p, &e->unit, o, esp__option_compresses(o) ? 0 : ESP__NO_CODEC);
@@ -100,13 +98,13 @@ static esp_status four_rounds(void *self, const esp_tensor *like, uint32_t round
     return ESP_OK;
 }
 
-/* The planner's table has room for the op templates of all rounds of a codec, with all options on both devices. */
+/* The planner's table of op templates has room for a codec with the most exchanges, on both devices. */
 TEST(templates_of_rounds_fit) {
     inputs in;
     esp__problem p;
     jmp_buf out_of_memory;
     esp__arena arena = {.on_failure = &out_of_memory};
-    if (test_repeats(2) < 2) return; /* takes minutes under a sanitizer */
+    if (test_repeats(2) < 2) return; /* the test takes minutes under a sanitizer */
     make_inputs(&in, 1, 1000);
     in.codec.bound = four_rounds, in.codec.n_rounds = ESP_ROUNDS_MAX, in.codec.caps = ESP_CODEC_REDUCIBLE;
     in.codec.compress[ESP_ON_GPU] = in.codec.compress[ESP_ON_CPU];
@@ -161,10 +159,9 @@ TEST(plans_are_near_their_bound) {
     printf("three levels: fp32 %.1f ms, plan %.2f ms, bounds %.2f and %.2f ms\n", r.fp32_ns / 1e6, r.iteration_ns / 1e6,
            r.bound_ns / 1e6, r.bound_any_ns / 1e6);
     assert_true(r.bound_any_ns > 0 && r.bound_any_ns <= r.iteration_ns + 1);
-    assert_true(r.iteration_ns < r.fp32_ns); /* compression pays on such a slow link */
+    assert_true(r.iteration_ns < r.fp32_ns);
     assert_true(r.lane_ns[ESP__LANE_OUTER] > 0 && r.level_bytes[2] > 0);
     assert_true(r.compressed > 0);
-    /* None of these options is faster than the plan. */
     static const char *const by_hand[] = {
         "flat.allreduce",
         "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
@@ -204,7 +201,7 @@ static void plan_body(esp_ctx *ctx, void *user) {
         for (uint32_t t = 0; t < TENSORS; t++) bad |= esp_push(ctx, t, grads[ctx->job.rank][t], here) != ESP_OK;
         bad |= esp_wait_all(ctx) != ESP_OK;
     }
-    for (uint32_t t = 0; t < TENSORS && !bad; t++) { /* all ranks must have the same bits */
+    for (uint32_t t = 0; t < TENSORS && !bad; t++) {
         float root[3000];
         memcpy(root, grads[ctx->job.rank][t], sizeof root);
         bad |= esp_broadcast(ctx, root, sizeof root / 3 * (1 + t % 3), 0) != ESP_OK;
@@ -222,7 +219,7 @@ TEST(plans_run) {
     in.config.flags = ESP_PLAN_NO_BOUND;
     for (int round = 0; round < 3; round++) {
         const char *only[1] = {round == 2 ? "intra.*comp*inter.*comp*outer" : "*"};
-        in.config.strategy = round == 1 ? "hitopkcomm" : NULL; /* a two-level strategy joins machines and racks */
+        in.config.strategy = round == 1 ? "hitopkcomm" : NULL;
         in.system.devices = round == 1 ? 3 : 1;
         in.codec.compress[ESP_ON_GPU] = in.codec.compress[ESP_ON_CPU];
         in.codec.decompress[ESP_ON_GPU] = in.codec.decompress[ESP_ON_CPU];

@@ -1,16 +1,16 @@
-/* exact.h finds the optimum of a small problem by trying every path of every unit in every order of ops (or only in
- * the order of ready times). It must not use the planner's bounds or search, which it checks. */
+/* exact.h finds the optimum of a small problem by trying every option of every tensor or group, in every order of ops
+ * or only in the order in which they become ready. It must not use the planner's bounds or search, which it checks. */
 #ifndef TESTS_PLANNER_EXACT_H
 #define TESTS_PLANNER_EXACT_H
 #include <stdint.h>
 #include <string.h>
 
 enum { EXACT_UNITS = 12, EXACT_JOBS = EXACT_UNITS + 1 };
-/* A job is the list of a unit's ops. Job 0 is the backward pass. */
+/* A job is the list of ops of a tensor or group. Job 0 is the backward pass. */
 typedef struct exact_job {
-    const esp__path *path;   /* NULL for job 0, which is backward */
-    uint32_t n, next, after; /* after: backward ops that must precede the job */
-    uint64_t ready, left;    /* next op's ready time; summed time of the ops left */
+    const esp__path *path;
+    uint32_t n, next, after; /* after: number of backward ops that must precede the job */
+    uint64_t ready, left;    /* ready: when the next op is ready; left: summed time of the ops left */
 } exact_job;
 typedef struct exact {
     const esp__problem *p;
@@ -18,13 +18,13 @@ typedef struct exact {
     const esp__candidates *candidate_sets[EXACT_UNITS];
     const esp__path *paths[EXACT_UNITS], *best_paths[EXACT_UNITS];
     uint32_t n;
-    uint64_t best;              /* time of the best known plan */
-    uint64_t nodes, node_limit; /* node_limit 0 means no limit */
+    uint64_t best;
+    uint64_t nodes, node_limit;
     exact_job jobs[EXACT_JOBS];
     uint64_t free_at[ESP__LANES], left[ESP__LANES];
-    uint64_t end; /* end time of the last op placed so far */
+    uint64_t end;
     int gave_up;
-    int ready_order; /* try only the order of ready times */
+    int ready_order; /* try only the order in which ops become ready */
     esp__schedule *schedule;
 } exact;
 
@@ -39,7 +39,6 @@ static inline uint64_t exact_ns(const exact *e, const exact_job *j) {
 static inline uint64_t exact_kept(const exact *e, const exact_job *j, uint32_t lane) {
     return j->path ? esp__kept(&j->path->ops[j->next].time, lane) : e->p->compute[j->next];
 }
-/* Returns 1 and sets *start if the job's next op can be placed. */
 static inline int exact_start(const exact *e, const exact_job *j, uint64_t *start) {
     if (j->next == j->n || e->jobs[0].next < j->after) return 0;
     *start = j->ready;
@@ -48,7 +47,7 @@ static inline int exact_start(const exact *e, const exact_job *j, uint64_t *star
     return 1;
 }
 
-/* Returns 1 if a lane's or a job's remaining work is too long to beat `best`. */
+/* Returns 1 if some link, core or job has too much work left to beat the best known time. */
 static inline int exact_hopeless(const exact *e) {
     uint64_t start;
     if (e->end >= e->best) return 1;
@@ -61,8 +60,8 @@ static inline int exact_hopeless(const exact *e) {
     return 0;
 }
 
-/* Places ops by increasing start time. An op that would start after another op could have ended may wait, because
- * that other op would fit in front of it. */
+/* Tries all orders by placing ops by increasing start time. An op that would start after another could have ended need
+ * not be tried, because the other would fit in front of it. */
 static inline void exact_orders(exact *e) {
     uint64_t start[EXACT_JOBS], soonest = UINT64_MAX;
     int can[EXACT_JOBS], any = 0;
@@ -78,7 +77,7 @@ static inline void exact_orders(exact *e) {
         uint64_t end = start[i] + exact_ns(e, &e->jobs[i]);
         if (end < soonest) soonest = end;
     }
-    if (!any) { /* exact_hopeless has checked that it is better */
+    if (!any) {
         e->best = e->end;
         memcpy((void *)e->best_paths, (const void *)e->paths, sizeof e->paths);
         return;
@@ -107,7 +106,6 @@ static inline void exact_orders(exact *e) {
     }
 }
 
-/* Searches all orders for the chosen paths. */
 static inline void exact_paths_done(exact *e) {
     if (e->ready_order) {
         memcpy((void *)e->schedule->paths, (const void *)e->paths, e->n * sizeof *e->paths);
@@ -136,7 +134,8 @@ static inline void exact_paths_done(exact *e) {
     exact_orders(e);
 }
 
-/* Tries every path of the units from u on. `load` is the load of the units before u. */
+/* Tries every option for u and later tensors or groups. `load` is how long the earlier ones occupy each link and
+ * core. */
 static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__LANES]) {
     if (e->gave_up) return;
     if (u == e->n) {
@@ -157,7 +156,7 @@ static inline void exact_choose(exact *e, uint32_t u, const uint64_t load[ESP__L
     }
 }
 
-/* Sets *out to the least time for these units, or to `known` if no plan takes less (UINT64_MAX if nothing is known).
+/* Sets *out to the least time of any plan, or to `known` if no plan takes less (UINT64_MAX if nothing is known).
  * Returns 0 if it stops at node_limit (0 means no limit); then *out is the best time so far. */
 static inline int exact_solve(esp__problem *p, const esp__extent *units, uint32_t n, uint64_t known, int ready_order,
                               uint64_t node_limit, uint64_t *out) {

@@ -6,14 +6,14 @@
 #include <string.h>
 
 enum { PAPER_DGC = 0, PAPER_RANDOMK, PAPER_EFSIGN, PAPER_CODECS, PAPER_CPU_POINTS = 17 };
-/* Do not copy: it has pointers into itself. */
 typedef struct paper_input {
     esp_plan_system system;
     esp_plan_codec codecs[PAPER_CODECS];
     esp_cost_point cpu[PAPER_CODECS][2][PAPER_CPU_POINTS], gpu[PAPER_CODECS][2];
 } paper_input;
 
-/* 8 ranks per machine. NVLink: 50 GB/s per rank, 10 GB/s per NIC. PCIe: 2.5 GB/s for both. Latency 30 and 150 us. */
+/* Machines have 8 ranks. With NVLink, a rank has 50 GB/s and a NIC 10 GB/s; with PCIe, both have 2.5 GB/s. Latencies
+ * are 30 us inside a machine and 150 us between machines. */
 static inline void paper_system(esp_plan_system *s, int nvlink, uint32_t machines) {
     memset(s, 0, sizeof *s);
     s->name = nvlink ? "paper-nvlink" : "paper-pcie";
@@ -24,7 +24,7 @@ static inline void paper_system(esp_plan_system *s, int nvlink, uint32_t machine
     s->inter.bytes_per_us = nvlink ? 10000 : 2500;
 }
 
-/* Times in us for 2^10, 2^11, ... 2^26 elements. */
+/* Times (us) of codecs on the CPU for 2^10, 2^11, ... 2^26 elements. */
 static const uint32_t paper_cpu_us[PAPER_CODECS][2][PAPER_CPU_POINTS] = {
     {{13, 15, 19, 28, 46, 79, 150, 287, 585, 1139, 2312, 4547, 9307, 17000, 32924, 65359, 134170},
      {4, 4, 4, 5, 6, 9, 14, 27, 52, 102, 211, 424, 1900, 4517, 9645, 18731, 38245}},
@@ -43,13 +43,13 @@ static inline void paper_open(paper_input *in, int nvlink, uint32_t machines) {
         esp_plan_codec *k = &in->codecs[c];
         k->spec = spec[c];
         k->header_bytes = header[c], k->unit_bytes = unit[c], k->units = units[c];
-        for (int way = 0; way < 2; way++) { /* 0 compresses, 1 decompresses */
+        for (int way = 0; way < 2; way++) {
             esp_cost_curve *curve = way ? k->decompress : k->compress;
             for (int i = 0; i < PAPER_CPU_POINTS; i++) {
                 in->cpu[c][way][i].size = (double)((uint64_t)1024 << i);
                 in->cpu[c][way][i].ns = 1000.0 * paper_cpu_us[c][way][i];
             }
-            in->gpu[c][way].size = 1048576; /* constant below this size, proportional above */
+            in->gpu[c][way].size = 1048576; /* constant below this size, in proportion above */
             in->gpu[c][way].ns = 1000.0 * gpu_us[c][way];
             curve[ESP_ON_CPU] = (esp_cost_curve){in->cpu[c][way], PAPER_CPU_POINTS, 1};
             curve[ESP_ON_GPU] = (esp_cost_curve){&in->gpu[c][way], 1, 0};

@@ -1,6 +1,6 @@
 /* test_algorithms.c checks the Espresso paper's Algorithms 1 and 2: against exhaustive search on small problems and
- * against comparison strategies on all. It also checks the order of tensors, the paper's Lemma 1, and that a
- * simulation resumed from a saved state equals a full one. */
+ * against published strategies on all. It also checks the order of tensors, the paper's Lemma 1, and that a simulation
+ * resumed from a saved state equals a full one. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/simulate/schedule.h"
@@ -14,7 +14,7 @@ static void open_random(opened_problem *g, uint64_t seed, uint32_t tensors, uint
     assert_int_equal(open_problem(g, 0), ESP_OK);
 }
 
-/* After some paths change, resuming from a saved state gives the same makespan as starting over. */
+/* After some tensors get other options, resuming from a saved state gives the same time as starting over. */
 TEST(rerun_is_generate) {
     rng r = {5};
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
@@ -51,7 +51,7 @@ TEST(rerun_is_generate) {
 
 TEST(order_by_size) {
     static opened_problem g;
-    static const uint32_t want[] = {3, 1, 4, 2, 0}; /* largest first; equal ones in reverse backward order */
+    static const uint32_t want[] = {3, 1, 4, 2, 0};
     simple_problem(&g, 2, 2);
     add_tensor(&g, 10, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1), add_tensor(&g, 500, 1), add_tensor(&g, 20, 1);
     assert_int_equal(open_problem(&g, 0), ESP_OK);
@@ -63,8 +63,8 @@ TEST(order_by_size) {
     close_problem(&g);
 }
 
-/* The result is never slower than no compression, and never slower than strategies that compress by rule with the
- * same codec. */
+/* The result is never slower than without compression, and hardly ever slower than strategies that compress by a fixed
+ * rule with the same codec. */
 TEST(never_worse) {
     static const char *const schemes[] = {"fp32", "layerwise", "hitopkcomm", "byteps-compress"};
     uint32_t better = 0, by_scheme = 0, cases = 0;
@@ -93,11 +93,11 @@ TEST(never_worse) {
         }
         close_problem(&g);
     }
-    assert_true(better > cases / 4); /* the algorithm must find something better */
+    assert_true(better > cases / 4);
     assert_true(by_scheme <= cases / 100);
 }
 
-/* Returns the least makespan over all combinations of paths, in ready order. */
+/* Returns the least time over all combinations of options, with ops in the order in which they become ready. */
 static uint64_t optimum(opened_problem *g, esp__schedule *d, const esp__choices *choices, uint32_t u) {
     uint64_t best = UINT64_MAX;
     if (u == d->n_units) return esp__generate(&g->p, d);
@@ -109,8 +109,8 @@ static uint64_t optimum(opened_problem *g, esp__schedule *d, const esp__choices 
     return best;
 }
 
-/* With up to three tensors the result is nearly always optimal, though Algorithm 1 ignores tensors before bubbles
- * (times in which the link is idle). */
+/* With up to three tensors the result is nearly always optimal, though Algorithm 1 ignores tensors whose transfer ends
+ * before the next one can begin. */
 TEST(near_optimum) {
     uint32_t cases = 0, exact = 0;
     double worst = 0.0;
@@ -139,8 +139,8 @@ TEST(near_optimum) {
     assert_true(worst < 0.10);
 }
 
-/* Eight equal tensors: compression on the GPU delays backward, and the CPU takes three times as long. The first
- * tensors of every group of equal tensors use the CPU (Lemma 1), and no other combination is faster. */
+/* Of eight equal tensors, compression on the GPU delays backward, and on the CPU takes three times as long. The first
+ * ones of equal tensors use the CPU (Lemma 1), and no other combination is faster. */
 TEST(lemma1) {
     static opened_problem g;
     uint32_t moved = 0, stayed = 0;
@@ -186,7 +186,7 @@ TEST(lemma1) {
     close_problem(&g);
 }
 
-/* If there are too many combinations, the search by groups loses little against all combinations. */
+/* If there are too many combinations, the search treats equal tensors together and loses little. */
 TEST(by_group) {
     uint32_t cases = 0;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
@@ -230,7 +230,7 @@ static int any_cpu(const opened_problem *g, const esp__schedule *d) {
     return 0;
 }
 
-/* Returns 1 if the options with least memory or traffic on one device keep within the limits. */
+/* Returns 1 if the options with the least memory or the least traffic on one device keep within the limits. */
 static int can_be_allowed(opened_problem *g) {
     esp__schedule d;
     memset(&d, 0, sizeof d);
@@ -241,7 +241,7 @@ static int can_be_allowed(opened_problem *g) {
     return esp__schedule_allowed(&g->p, &d);
 }
 
-/* The result respects forbidden options, devices, chunks and groups, and keeps the limits. */
+/* The result keeps limits and respects forbidden options and devices, also with chunks and groups. */
 TEST(constraints) {
     static const char *const cpu[] = {"comp@cpu"}, *const alltoall[] = {"*alltoall*"};
     uint32_t on_cpu = 0, chunks = 0, groups = 0, limited = 0;
@@ -271,7 +271,7 @@ TEST(constraints) {
             close_problem(&g);
         }
     print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
-    assert_true(on_cpu && chunks && groups && limited > 40); /* each case must have occurred */
+    assert_true(on_cpu && chunks && groups && limited > 40);
 }
 
 TEST(deterministic) {
@@ -289,8 +289,8 @@ TEST(deterministic) {
     }
 }
 
-/* Free compression takes no longer than with its times. No codec, one tensor or a deadline in the past still give a
- * plan. */
+/* Compression that takes no time gives no longer step. There is a plan even without a codec, with one tensor, or if the
+ * time budget is over. */
 TEST(edges) {
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         static opened_problem g, h;

@@ -1,5 +1,5 @@
-/* test_limits.c checks that plans keep max_memory_bytes, max_volume and max_error if any plan can, with little loss
- * of speed; else the error names the limit. */
+/* test_limits.c checks that plans keep max_memory_bytes, max_volume and max_error if any plan can, and that they are
+ * hardly slower than the fastest that does. If none can, the error names the limit. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
@@ -13,7 +13,6 @@ static double elements_of(const problem_input *in) {
     return sum;
 }
 
-/* Sets one to three random limits. */
 static void limit(uint64_t seed, problem_input *in) {
     rng r = {seed + 77};
     uint32_t what = 1 + rng_below(&r, 7);
@@ -26,7 +25,7 @@ static void limit(uint64_t seed, problem_input *in) {
 typedef double uses_of[3];
 typedef struct within {
     exact e;
-    uses_of may, least[EXACT_UNITS + 1]; /* least[u]: least sum over units u and later */
+    uses_of may, least[EXACT_UNITS + 1]; /* least[u]: least sum over tensor u and later ones */
 } within;
 
 static void uses_path(const esp__path *path, uses_of uses) {
@@ -62,8 +61,8 @@ static void within_choose(within *w, uint32_t u, const uint64_t load[ESP__LANES]
     }
 }
 
-/* Like exact_solve: returns the least time within the limits if it is below `known`, else `known`. Returns 0 if it
- * gave up. */
+/* Sets *out to the least time within the limits if it is below `known`, otherwise to `known`. Returns 0 if it gave
+ * up. */
 static int within_solve(const opened_problem *g, const esp__schedule *tensors, uint64_t known, uint64_t *out) {
     static within w;
     const esp_plan_config *c = &g->p.config;
@@ -94,7 +93,7 @@ static int within_solve(const opened_problem *g, const esp__schedule *tensors, u
     return !e->gave_up;
 }
 
-/* With few tensors and given units, the planner finds the best plan if there is one. */
+/* With few tensors, the planner finds the best plan within the limits if there is one. */
 TEST(test_optimum) {
     static opened_problem g;
     uint32_t n = 0, equal = 0, none = 0;
@@ -111,7 +110,7 @@ TEST(test_optimum) {
         assert_int_equal(open_problem(&g, 0), ESP_OK);
         esp__schedule_tensors(&g.p, &tensors);
         esp__search_all(&g.p, &d);
-        if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) { /* the tensors have no plan within the limits */
+        if (!d.n_units || !esp__schedule_allowed(&g.p, &d)) {
             none++;
             within_solve(&g, &tensors, UINT64_MAX, &best);
             if (best != UINT64_MAX)
@@ -129,7 +128,7 @@ TEST(test_optimum) {
     }
     print_message("%u of %u are the optimum, the worst is %.3f%% above; %u have none\n", equal, n, worst, none);
     assert_true(worst <= 1.0);
-    assert_true(none > test_repeats(50) && n > test_repeats(200)); /* enough cases must have occurred */
+    assert_true(none > test_repeats(50) && n > test_repeats(200));
 }
 
 /* ---- as users ask --- */
@@ -137,13 +136,13 @@ static esp_status make(const problem_input *in, esp_plan **out) {
     return esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, &in->config, out);
 }
 
-/* Recomputes a plan's memory, volume and error from the options in its text. */
+/* Computes a plan's memory, volume and error again from its text. */
 static void check_within(const problem_input *in, const esp_plan *plan) {
     const esp_plan_config *c = &in->config;
     esp_plan_report r = {.struct_size = sizeof r};
     double elements = elements_of(in), volume = 0.0, error = 0.0;
     uint32_t n;
-    esp__problem p; /* used only for shapes and sizes */
+    esp__problem p;
     memset(&p, 0, sizeof p);
     p.model = &in->model, p.most_rounds = 1, p.size[ESP__FLAT] = in->system.machines * in->system.ranks_per_machine;
     const esp_plan_unit *units = esp_plan_units(plan, &n);
@@ -162,11 +161,11 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
     if (c->max_error > 0.0) assert_true(error <= c->max_error * elements * (1.0 + 1e-9));
 }
 
-/* Computes the least possible value of one limit from each tensor's candidate options. */
+/* Computes the least possible value of each limit from each tensor's options. */
 static void least_of(problem_input *in, uses_of least) {
     static opened_problem g;
     memset(&g, 0, sizeof g);
-    g.in = *in; /* the pointers must point into `in` */
+    g.in = *in;
     assert_int_equal(open_problem(&g, 0), ESP_OK);
     for (int k = 0; k < 3; k++) least[k] = 0.0;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) {
@@ -182,8 +181,8 @@ static void least_of(problem_input *in, uses_of least) {
     close_problem(&g);
 }
 
-/* Random systems and codecs, with merging and splitting: limits lie halfway between the least value and the value of
- * a plan without limits. A looser limit never fails, and no limit never makes a plan longer. */
+/* Each limit lies halfway between its least value and the value of a plan without limits. A looser limit never fails,
+ * and dropping limits never makes a plan longer. */
 TEST(test_any) {
     static problem_input in;
     double sum = 0.0;
@@ -194,7 +193,7 @@ TEST(test_any) {
         problem_random(seed, 24, 0, &in);
         double elements = elements_of(&in);
         in.config.flags = ESP_PLAN_NO_BOUND;
-        in.config.max_volume = 1e9; /* loose limits leave the candidates as they are */
+        in.config.max_volume = 1e9;
         least_of(&in, least);
         assert_int_equal(make(&in, &free_plan), ESP_OK);
         esp_plan_report r = {.struct_size = sizeof r};
@@ -219,7 +218,7 @@ TEST(test_any) {
     print_message("%u plans within limits: on average %.3f of the time without\n", n, sum / n);
 }
 
-/* Just below the least value there is an error that names the limit; just above there is a plan. */
+/* A limit just below the least possible value gives an error that names it; one just above gives a plan. */
 TEST(test_impossible) {
     static problem_input in;
     for (uint64_t seed = 100; seed < 100 + test_repeats(20); seed++) {
@@ -245,8 +244,8 @@ TEST(test_impossible) {
     }
 }
 
-/* Two codecs, one small and coarse, one large and fine: a limit on the error leaves the coarse one to the tensors
- * where its error matters least. */
+/* Of two codecs, one has small payloads and a large error. A limit on the error leaves it to the tensors where the
+ * error matters least. */
 TEST(test_codec_per_tensor) {
     static problem_input in;
     static const esp_cost_point quick[] = {{1099511627776.0, 1e3}};
@@ -274,7 +273,7 @@ TEST(test_codec_per_tensor) {
         in.tensors[t] = tensor;
     }
     in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
-    in.config.max_error = 0.5 * 3.5 / 8.0; /* allows the coarse one for three of eight tensors */
+    in.config.max_error = 0.5 * 3.5 / 8.0; /* three of eight tensors may use the coarse codec */
     assert_int_equal(make(&in, &plan), ESP_OK);
     check_within(&in, plan);
     const esp_plan_unit *units = esp_plan_units(plan, &n);
@@ -287,8 +286,8 @@ TEST(test_codec_per_tensor) {
     esp_plan_free(plan);
 }
 
-/* Makes the candidate options of a unit on 4096 machines, where an allgather is fast by its measured times. Returns
- * 1 if an option gathers all ranks' payloads, and sets *held to the largest memory of an option. */
+/* Lists the options for a tensor on 4096 machines, where an allgather is fast by its measured times. Returns 1 if an
+ * option gathers all ranks' payloads, and sets *held to the largest memory (bytes) of an option. */
 static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     static const esp_cost_point fast[] = {{1e15, 1e3}};
     static opened_problem g;
@@ -301,7 +300,7 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     const esp__extent u = {0, 1, 0, elements};
     const esp__candidates *candidates = esp__candidates_get(&g.p, &u);
     const esp__path *gathered = esp__path_make(&g.p, &u, "comp@gpu > flat.allgather > decomp@gpu", 0);
-    assert_non_null(gathered); /* esp_plan_simulate still accepts it */
+    assert_non_null(gathered);
     assert_true(gathered->memory >= 4096 * (elements / 100 * 8));
     *held = 0;
     for (uint32_t i = 0; i < candidates->n; i++) {
@@ -313,11 +312,12 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     return has;
 }
 
-/* No candidate has an op that holds more than max_memory_bytes, or more than 16 times its unit and 256 MiB. */
+/* The planner drops options with an op that holds more than max_memory_bytes, or more than both 16 times its tensor and
+ * 256 MiB. */
 TEST(test_wasteful) {
     uint64_t held;
-    assert_false(has_gathered(16u << 20, 0, &held)); /* 64 MiB unit; the payloads are 82 times as much */
-    assert_true(has_gathered(100000, 0, &held));     /* 33 MB are below 256 MiB */
+    assert_false(has_gathered(16u << 20, 0, &held));
+    assert_true(has_gathered(100000, 0, &held));
     assert_true(held > 30000000);
     assert_false(has_gathered(100000, 20000000, &held));
     assert_true(held <= 20000000);

@@ -1,5 +1,5 @@
-/* test_optimum.c checks on small problems without chunks and groups that the search finds the optimum, which exact.h
- * finds by trying everything. If that takes too long, the search must not lose to the best time found by then. */
+/* test_optimum.c checks that the search finds the optimum of small problems without chunks and groups, which exact.h
+ * finds by trying everything. If that takes too long, the search must be as good as the best plan found by then. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -9,7 +9,8 @@
 
 enum { CASES = 1000, NODES = 300000 };
 
-/* Opens a problem with 3 or 4 tensors on one device, with its bound. Returns 0 if this seed gives none. */
+/* Opens a problem with 3 or 4 tensors on one device and computes its lower bound. Returns 0 if the seed gives no such
+ * problem. */
 static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__schedule *tensors) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 4, 1u << ESP_ON_GPU, &g->in);
@@ -23,7 +24,7 @@ static int small_open(uint64_t seed, opened_problem *g, esp__bound *bound, esp__
     return 1;
 }
 
-/* Makes a poor plan: the first candidate of every unit. */
+/* Makes a poor plan: each tensor gets its first option. */
 static void plain(esp__problem *p, esp__schedule *d) {
     memset(d, 0, sizeof *d);
     esp__schedule_tensors(p, d);
@@ -59,10 +60,9 @@ TEST(test_random) {
                   n, unknown, worst);
     assert_true(equal * 1000 >= 995 * n);
     assert_true(worst <= 1.0);
-    assert_true(unknown * 4 < n); /* most optima must be known */
+    assert_true(unknown * 4 < n);
 }
 
-/* Branch and bound finds the optimum from a poor start and gives the same plan each time. */
 TEST(test_branch_and_bound) {
     static opened_problem g;
     for (uint64_t seed = 5000; seed < 5000 + test_repeats(60); seed++) {
@@ -85,7 +85,7 @@ TEST(test_branch_and_bound) {
     }
 }
 
-/* Branch and bound leaves a plan wherever it has to stop, and never a longer one than it began with. */
+/* Branch and bound stops after a given number of tries with a plan that is no longer than the one it began with. */
 TEST(test_few_nodes) {
     static opened_problem g;
     for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {

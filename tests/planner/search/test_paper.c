@@ -1,15 +1,15 @@
-/* test_paper.c computes figures 2, 5 and 9 of the Espresso paper (EuroSys'23) by hand and checks which strategy
- * wins. The figures have no numbers; those here are chosen to give the same situations. Times are in us. T0 to T2
- * are tensors; Comp0 compresses T0, Decomp0 decompresses it, "T0 10 to 20" is its transfer. */
+/* test_paper.c computes figures 2, 5 and 9 of the Espresso paper (EuroSys'23) by hand and checks which strategy wins.
+ * The figures have no numbers; those here are chosen to give the same situations. Times are in us. T0 to T2 are
+ * tensors; Comp0 compresses T0, Decomp0 decompresses it, "T0 10 to 20" is its transfer. */
 #include "tests/lib/test.h"
 
 #define FP32 "none flat.allreduce"
 #define ON_GPU "sign comp@gpu > flat.allgather > decomp@gpu"
 #define ON_CPU "sign comp@cpu > flat.allgather > decomp@cpu"
 
-/* Two machines with one rank, 1 byte/ns, no latency: an allreduce of e elements takes 4 e ns, an allgather of
- * payloads as many ns as the payload has bytes, one per element. Compressing and decompressing take 3 us each on the
- * GPU and 5 us on the CPU for every size. */
+/* The test has two machines with one rank, links of 1 byte/ns and no latency: an allreduce of e elements takes 4 e ns,
+ * an allgather takes one ns per byte of a payload. Compressing and decompressing take 3 us each on the GPU and 5 us on
+ * the CPU for every size. */
 static const esp_cost_point gpu3 = {1e9, 3000}, cpu5 = {1e9, 5000};
 static const esp_plan_codec sign = {.spec = "sign",
                                     .unit_bytes = 1,
@@ -37,12 +37,10 @@ static double step(const esp_plan_tensor *t, const char *a, const char *b, const
 }
 
 static void near(double got, double want) {
-    if (fabs(got - want) > 0.004) /* every op is rounded to a ns */
-        fail_msg("the step takes %.6g us, not %.6g", got, want);
+    if (fabs(got - want) > 0.004) fail_msg("the step takes %.6g us, not %.6g", got, want);
 }
 
-/* Returns the step time of the planner's plan, limited to the three options above. Sets codecs to each tensor's
- * codec. */
+/* Returns the step time of the planner's plan, which may use only these options. Sets codecs to each tensor's codec. */
 static double planned(const esp_plan_tensor *t, const char *strategy, const char *codecs[3]) {
     static const char *const only[] = {"flat.allreduce", "comp@gpu > flat.allgather > decomp@gpu",
                                        "comp@cpu > flat.allgather > decomp@cpu"};
@@ -80,30 +78,31 @@ TEST(test_figure2) {
     double all_gpu = step(figure2, ON_GPU, ON_GPU, ON_GPU);
     near(all_gpu, 50.5);
     assert_true(all_gpu > fp32);
-    /* (c) Compression on the CPU takes 5: Comp0 10 to 15, Decomp0 17.5 to 22.5, Comp1 22.5 to 27.5, T1 27.5 to 31.5,
+    /* (c) Compression on the CPU takes 5 us: Comp0 10 to 15, Decomp0 17.5 to 22.5, Comp1 22.5 to 27.5, T1 27.5 to 31.5,
      * Comp2 30 to 35, Decomp1 35 to 40, Decomp2 40 to 45. */
     double all_cpu = step(figure2, ON_CPU, ON_CPU, ON_CPU);
     near(all_cpu, 45);
     /* Only the last tensor is compressed: T1 20 to 36, Comp2 30 to 33, T2 36 to 38.5, Decomp2 38.5 to 41.5. */
     near(step(figure2, FP32, FP32, ON_GPU), 41.5);
-    /* Only the first, equally large tensor is compressed: backward 1 13 to 23, Decomp0 23 to 26, backward 2 26 to
-     * 36, T1 23 to 39, T2 39 to 49. */
+    /* Only T0 is compressed, which is as large as T2: backward 1 13 to 23, Decomp0 23 to 26, backward 2 26 to 36, T1 23
+     * to 39, T2 39 to 49. */
     near(step(figure2, ON_GPU, FP32, FP32), 49);
     /* (d) T0 is not compressed; T1 on the CPU: Comp1 20 to 25, T1 25 to 29; T2 on the GPU: Comp2 30 to 33, T2 33 to
      * 35.5, Decomp2 35.5 to 38.5. */
     double wise = step(figure2, FP32, ON_CPU, ON_GPU);
     near(wise, 38.5);
     static const char *const choice[] = {FP32, ON_GPU, ON_CPU};
-    for (int i = 0; i < 27; i++) /* no combination of the three options is faster */
+    for (int i = 0; i < 27; i++)
         assert_true(step(figure2, choice[i % 3], choice[i / 3 % 3], choice[i / 9]) >= wise - 1e-9);
     const char *codecs[3];
-    assert_true(planned(figure2, NULL, codecs) <= wise + 1e-9); /* the planner may also reorder */
+    assert_true(planned(figure2, NULL, codecs) <= wise + 1e-9);
     assert_true(planned(figure2, "espresso", codecs) < fp32);
 }
 
-/* Figure 5: an indivisible scheme (one allgather of whole payloads) has one latency and one encoding; a divisible
- * one (alltoall, decode, encode, allgather) has less traffic. The tensor's size decides. 8 machines, latency 10, 1
- * byte/ns; codec calls take 5 for up to 2^20 elements, more in proportion; a payload has one bit per element. */
+/* Figure 5: an indivisible scheme (one allgather of whole payloads) has one latency and one encoding; a divisible one
+ * (alltoall, decode, encode, allgather) has less traffic. The tensor's size decides which is faster. 8 machines have a
+ * latency of 10 us and 1 byte/ns; a codec's call takes 5 us for up to 2^20 elements, more in proportion; a payload has
+ * one bit per element. */
 static const esp_cost_point five = {1048576, 5000};
 static const esp_plan_codec onebit = {.spec = "onebit",
                                       .unit_bytes = 1,
@@ -128,7 +127,7 @@ static double one_tensor(const esp_plan_system *s, uint64_t elements, const char
     assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
     if (chosen) snprintf(chosen, 512, "%s", esp_plan_units(plan, &n)[0].option);
     esp_plan_free(plan);
-    return r.iteration_ns / 1000.0 - 1; /* without the backward's 1 us */
+    return r.iteration_ns / 1000.0 - 1;
 }
 
 TEST(test_figure5_divisible) {
@@ -142,19 +141,18 @@ TEST(test_figure5_divisible) {
     near(one_tensor(&s, 1000000, indivisible, NULL), 928.147);
     /* Parts of 15625 bytes: 5 + (10 + 7 * 15.625) + 5 + 5 + (10 + 7 * 15.625) + 5. */
     near(one_tensor(&s, 1000000, divisible, NULL), 258.75);
-    near(one_tensor(&s, 1000000, "none flat.allreduce", NULL), 7010); /* 10 + 14 * 500 */
+    near(one_tensor(&s, 1000000, "none flat.allreduce", NULL), 7010);
     assert_true(one_tensor(&s, 1000000, NULL, chosen) <= 258.75 + 1e-6);
     if (!strstr(chosen, "comp@gpu > flat.alltoall")) fail_msg("chose %s", chosen);
     /* 8000 elements, payload 1000 bytes: 5 + 10 + 7 + 5 against 5 + 10.875 + 5 + 5 + 10.875 + 5. */
     near(one_tensor(&s, 8000, indivisible, NULL), 27);
     near(one_tensor(&s, 8000, divisible, NULL), 41.75);
-    near(one_tensor(&s, 8000, "none flat.allreduce", NULL), 66); /* 10 + 14 * 4 */
+    near(one_tensor(&s, 8000, "none flat.allreduce", NULL), 66);
     assert_true(one_tensor(&s, 8000, NULL, chosen) <= 27 + 1e-6);
     assert_string_equal(chosen, strchr(indivisible, ' ') + 1);
 }
 
-/* With fast links inside machines it pays to compress only between machines, with slow ones from the start. 4
- * machines with 4 ranks. */
+/* With fast links inside machines it pays to compress only between machines, with slow ones from the start. */
 TEST(test_figure5_levels) {
     static const char between[] = "onebit intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > "
                                   "inter.allgather > decomp@gpu > intra.allgather";
@@ -164,15 +162,14 @@ TEST(test_figure5_levels) {
     esp_plan_system s = {.machines = 4, .ranks_per_machine = 4, .devices = 2, .inter = {.bytes_per_us = 1000}};
     char chosen[512];
     s.intra.bytes_per_us = 500000;
-    /* 1 MiB in each direction, in shards, at 500 bytes/ns: 3 * 1048576 / 500 = 6.291456 (units of 1000 ns); parts of
-     * 8192 bytes in 4 flows: 3 * 4 * 8.192 = 98.304; four codec calls of 5. */
+    /* In each direction, a rank sends 3 MiB inside its machine: 3 * 1048576 / 500 = 6291.456 ns. Between machines, 4
+     * ranks send 3 payloads of 8192 bytes each: 3 * 4 * 8192 = 98304 ns. Four calls of the codec take 5 us each. */
     near(one_tensor(&s, 1 << 20, between, NULL), 2 * 6.291456 + 2 * 98.304 + 20);
-    /* Payloads of 2^18 elements have 32768 bytes: 3 * 32768 / 500 = 0.196608 inside a machine; eight codec calls. */
     near(one_tensor(&s, 1 << 20, everywhere, NULL), 2 * 0.196608 + 2 * 98.304 + 40);
     double best = one_tensor(&s, 1 << 20, NULL, chosen);
     assert_true(best <= one_tensor(&s, 1 << 20, between, NULL) + 1e-6);
-    assert_true(strncmp(chosen, "comp", 4) != 0); /* not compressed inside the machine */
-    s.intra.bytes_per_us = 2000;                  /* 250 times slower: 1572.864 against 49.152 */
+    assert_true(strncmp(chosen, "comp", 4) != 0);
+    s.intra.bytes_per_us = 2000;
     near(one_tensor(&s, 1 << 20, between, NULL), 2 * 1572.864 + 2 * 98.304 + 20);
     near(one_tensor(&s, 1 << 20, everywhere, NULL), 2 * 49.152 + 2 * 98.304 + 40);
     best = one_tensor(&s, 1 << 20, NULL, chosen);
@@ -180,20 +177,20 @@ TEST(test_figure5_levels) {
     assert_true(strncmp(chosen, "comp", 4) == 0);
 }
 
-/* Figure 9: T0's transfer ends before T1's can begin (a bubble), so a shorter T0 does not help, and compressing it
- * on the GPU harms. Backward 10, 20, 10; transfers 8, 16, 8. Algorithm 1 rules such tensors out. */
+/* Figure 9: the transfer of T0 ends before that of T1 can begin, so a shorter transfer of T0 does not help, and
+ * compressing it on the GPU harms. Backward takes 10, 20, 10 us, transfers 8, 16, 8. Algorithm 1 rules such tensors
+ * out. */
 static const esp_plan_tensor figure9[] = {
     {"T0", 2000, 10000, .keep = NULL}, {"T1", 4000, 20000, .keep = NULL}, {"T2", 2000, 10000, .keep = NULL}};
 
 TEST(test_figure9) {
     /* T0 sends from 10 to 18, the link is idle until 30, T1 sends from 30 to 46, T2 from 46 to 54. */
     near(step(figure9, FP32, FP32, FP32), 54);
-    near(step(figure9, ON_CPU, FP32, FP32), 54); /* no gain, though the CPU delays no backward */
+    near(step(figure9, ON_CPU, FP32, FP32), 54); /* the CPU delays no backward, but nothing is gained */
     /* The GPU delays backward: backward 1 13 to 33, Decomp0 33 to 36, backward 2 36 to 46, T1 33 to 49, T2 49 to 57. */
     near(step(figure9, ON_GPU, FP32, FP32), 57);
-    /* After the bubble it helps: Comp1 30 to 33, T1 33 to 37, backward 2 33 to 43, T2 43 to 51. */
+    /* Compressing T1 after the idle time helps: Comp1 30 to 33, T1 33 to 37, backward 2 33 to 43, T2 43 to 51. */
     near(step(figure9, FP32, ON_GPU, FP32), 51);
-    /* Compressing T0 helps no combination of T1 and T2. */
     static const char *const choice[] = {FP32, ON_GPU, ON_CPU};
     for (int i = 0; i < 9; i++)
         for (int k = 1; k < 3; k++)

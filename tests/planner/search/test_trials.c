@@ -1,6 +1,6 @@
-/* test_trials.c checks two fast ways to time a changed schedule against a full simulation, on random programs:
- * schedule/resimulate.c (ready order, some paths changed) and schedule/incremental.c (a given sequence, some
- * neighbouring units replaced). */
+/* test_trials.c checks two fast ways to time a changed schedule against a full simulation, on random programs.
+ * resimulate.c changes the ops of some tensors and keeps no order; incremental.c replaces neighbouring tensors or
+ * groups in a given order. */
 #include "tests/lib/test.h"
 #include "planner/simulate/schedule.h"
 #include "tests/planner/reference.h"
@@ -8,7 +8,6 @@
 
 enum { PROGRAMS = 3000, TRIALS = 6, SPARE = 8 };
 
-/* Paths that units may get in place of their own. */
 typedef struct spares {
     esp__path paths[SPARE];
     esp__plan_op ops[SPARE][PROGRAM_OPS];
@@ -31,7 +30,7 @@ static void spares_random(rng *r, const esp__problem *p, spares *s) {
     }
 }
 
-/* One to three units get other paths; ops run by ready times. */
+/* One to three tensors or groups get other ops, which run in the order in which they become ready. */
 TEST(test_rerun) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -57,15 +56,14 @@ TEST(test_rerun) {
             assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want), UINT64_MAX);
             assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want / 2), UINT64_MAX);
         }
-        assert_int_equal(esp__generate(&g.problem, &g.schedule), before); /* the trial left the schedule as it was */
+        assert_int_equal(esp__generate(&g.problem, &g.schedule), before);
         program_close(&g);
     }
 }
 
-/* ---- the incremental evaluation
- * ------------------------------------------------------------------------------------------------------------ */
-/* Returns how long op j of the sequence must wait after op i's start, because of their unit or a lane, or -1 if it
- * need not wait. i and j are the reference's op numbers. */
+/* ---- the incremental evaluation ---- */
+/* Returns how long op j must wait after op i's start, because they belong to one tensor or use one link or core, or -1
+ * if it need not wait. i and j are the reference's op numbers. */
 static int64_t waits(const ref_program *ref, const esp__schedule *d, int i, int j) {
     const ref_op *a = &ref->ops[i], *b = &ref->ops[j];
     int64_t longest = -1;
@@ -77,7 +75,7 @@ static int64_t waits(const ref_program *ref, const esp__schedule *d, int i, int 
     return longest;
 }
 
-/* Checks the ends and tails: a tail is the longest path from an op's start over all later ops. */
+/* Checks the end of each op, and its tail: the least time from its start to the step's end. */
 static void check_laid(const problem_program *g, const esp__incremental *k) {
     enum { ROOM = PROGRAM_TENSORS + 2 * PROGRAM_UNITS * PROGRAM_OPS };
     ref_program *ref = ref_open(&g->problem, k->d);
@@ -99,7 +97,7 @@ static void check_laid(const problem_program *g, const esp__incremental *k) {
             if (wait >= 0 && (uint64_t)wait + tail[j] > tail[i]) tail[i] = (uint64_t)wait + tail[j];
         }
         assert_int_equal(k->tail[i], tail[i]);
-        for (uint32_t lane = 0; lane < ESP__LANES; lane++) { /* the lane's next op after this point */
+        for (uint32_t lane = 0; lane < ESP__LANES; lane++) {
             uint32_t j = i;
             while (j < n && !(ref->ops[number[j]].lanes >> lane & 1u)) j++;
             assert_int_equal(k->next[i].lane[lane], j < n ? tail[j] : 0);
@@ -108,8 +106,8 @@ static void check_laid(const problem_program *g, const esp__incremental *k) {
     ref_close(ref);
 }
 
-/* Chooses replacements for units [gone, gone + n_gone): other paths, two neighbours as one group, or one unit as two
- * chunks. Returns n_gone. */
+/* Chooses replacements for the n_gone tensors, chunks or groups from `gone` on: other ops, one group of two, or two
+ * chunks of one. Returns n_gone. */
 static uint32_t swap_random(rng *r, const problem_program *g, const esp__incremental *k, const spares *s, esp__swap *w,
                             uint32_t *gone) {
     const esp__schedule *d = k->d;
@@ -141,8 +139,7 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__increme
     return n_gone;
 }
 
-/* A trial never predicts more than the new step time, leaves no trace when undone, and after a real swap the
- * sequence has the reference's time. */
+/* A trial never predicts more than the new step time and changes nothing. A real change gives the reference's time. */
 TEST(test_incremental) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;
@@ -170,15 +167,14 @@ TEST(test_incremental) {
             esp__incremental_set(k, &w);
             check_laid(&g, k);
             assert_true(said <= k->d->makespan);
-            assert_true(k->d->makespan <=
-                        (said > before ? said : before)); /* paths outside the window were as long before */
+            assert_true(k->d->makespan <= (said > before ? said : before));
             assert_true(without <= k->d->makespan);
         }
         program_close(&g);
     }
 }
 
-/* A move happens only if it brings the step below the limit. */
+/* A change is made only if it brings the step below the limit. */
 TEST(test_incremental_move) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;

@@ -1,5 +1,6 @@
-/* test_simulate.c compares the planner's simulator with the slow one in reference.h and checks that fixed sequences are
- * monotone, lanes never overlap, and no op is lost. Random programs are short, with many ties. */
+/* test_simulate.c compares the planner's simulator with the slow one in reference.h. It checks that a shorter op never
+ * makes a step longer if the order is fixed, that ops on one link or core never overlap, and that no op is lost. Random
+ * programs are short, and many of their ops end at the same time. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/reference.h"
@@ -7,7 +8,6 @@
 
 enum { PROGRAMS = 10000 };
 
-/* Checks that the simulator and the reference give each op of the sequence the same time. */
 static void check_timeline(const problem_program *g, const ref_program *r, uint64_t seed) {
     const esp__schedule *d = &g->schedule;
     esp_plan_event *events = calloc(d->n_sequence, sizeof *events);
@@ -32,7 +32,7 @@ static void expect_same(uint64_t got, uint64_t want, const char *what, uint64_t 
                  (unsigned long long)got, (unsigned long long)want);
 }
 
-/* A generated and replayed sequence has the reference's order by ready times, op by op. */
+/* The simulator chooses the same order as the reference where ops run in the order in which they become ready. */
 static void one_generate(uint64_t seed, double zeros) {
     problem_program g;
     program_random(seed, zeros, &g);
@@ -53,7 +53,6 @@ TEST(test_generate) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) one_generate(seed, (double)(seed % 4) * 0.25);
 }
 
-/* Makes a random order in which the ops could start. */
 static uint32_t random_sequence(rng *r, const problem_program *g, uint32_t *out) {
     const esp__schedule *d = &g->schedule;
     uint32_t tensor = 0, n = 0, op[PROGRAM_UNITS] = {0}, ready[PROGRAM_UNITS + 1];
@@ -83,7 +82,7 @@ static uint32_t random_links(rng *r, const problem_program *g, uint32_t *links) 
     return n;
 }
 
-/* Returns the next op on a link of unit u. */
+/* Returns the next op on a link of tensor or group u. */
 static const esp__plan_op *next_link(const problem_program *g, uint32_t u, uint32_t *at) {
     while (!(g->ops[u][*at].lanes & REF_LINKS)) ++*at;
     return &g->ops[u][(*at)++];
@@ -92,9 +91,9 @@ static int takes(const problem_program *g, uint32_t u, uint32_t *at, uint32_t la
     return u != ESP__NEXT_BACKWARD && g->ops[u][at[u]++].lanes >> lane & 1u;
 }
 
-/* Links run in a given order. If collectives take no time (`instant`), an earlier unit's op may become ready at the
- * time for which a later unit's op was already chosen. Such a tie has several valid results; the test then checks
- * only that the sequence is valid and keeps the links' order. */
+/* Checks links that run in a given order. If collectives take no time (`instant`), an op may become ready at the very
+ * time for which a later one was already chosen. Several orders are then valid, and the test only checks that the
+ * result keeps the given order. */
 static void one_generate_with(uint64_t seed, int instant) {
     problem_program g;
     rng r = {seed + 99};
@@ -110,7 +109,7 @@ static void one_generate_with(uint64_t seed, int instant) {
     n = random_links(&r, &g, links);
     ref_program *ref = ref_open(&g.problem, &g.schedule);
     uint64_t got = esp__generate_with(&g.problem, &g.schedule, links, n);
-    for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) { /* each link runs its part of the order */
+    for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
         uint32_t in_links[PROGRAM_UNITS] = {0}, in_sequence[PROGRAM_UNITS] = {0}, i = 0, k = 0;
         for (;; i++, k++) {
             while (i < n && !(next_link(&g, links[i], &in_links[links[i]])->lanes >> lane & 1u)) i++;
@@ -134,11 +133,10 @@ TEST(test_generate_with) {
 }
 
 static void set_sequence(problem_program *g, rng *r) {
-    esp__generate(&g->problem, &g->schedule); /* allocates the sequence */
+    esp__generate(&g->problem, &g->schedule);
     g->schedule.n_sequence = random_sequence(r, g, g->schedule.sequence);
 }
 
-/* Replaying any sequence gives the same times as the reference simulator. */
 TEST(test_replay) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -153,10 +151,9 @@ TEST(test_replay) {
         program_close(&g);
     }
 }
-/* ---- what holds for any program
- * ------------------------------------------------------------------------------------- */
-/* With a fixed sequence, shortening or removing an op never makes the step longer, and lengthening one never makes
- * it shorter. */
+/* ---- what holds for any program ---- */
+/* In a fixed order, shortening or removing an op never makes the step longer, and lengthening one never makes it
+ * shorter. */
 TEST(test_monotone) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -170,7 +167,7 @@ TEST(test_monotone) {
         for (int trial = 0; trial < 8; trial++) {
             uint32_t u = rng_below(&r, g.schedule.n_units);
             uint64_t *ns = &g.compute[rng_below(&r, (uint32_t)g.problem.n_tensors)], old;
-            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) { /* change the op, or how long it holds a lane */
+            if (rng_chance(&r, 0.8) && g.schedule.paths[u]->n) {
                 esp__op_time *time = &g.ops[u][rng_below(&r, g.schedule.paths[u]->n)].time;
                 uint64_t *const parts[] = {&time->ns, &time->core, &time->link};
                 ns = parts[rng_below(&r, 3)];
@@ -186,7 +183,7 @@ TEST(test_monotone) {
     }
 }
 
-/* Adds an op at the end of a unit's path, anywhere after the unit's last op in the sequence. */
+/* A longer option, with one op more at its end, never makes the step shorter. */
 TEST(test_an_op_more) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -214,7 +211,7 @@ TEST(test_an_op_more) {
     }
 }
 
-/* No step is shorter than the work of a lane, or than a unit's ops after its backward. */
+/* No step is shorter than the work of one link or core, or than a tensor's ops after its backward. */
 TEST(test_at_least) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -235,7 +232,6 @@ static uint64_t kept(const esp_plan_event *e, uint32_t lane) {
     return !(e->lanes >> lane & 1u) ? 0 : ESP__CORE_LANES >> lane & 1 ? e->core_ns : e->link_ns;
 }
 
-/* Returns 1 if both events use a lane at the same time. */
 static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
     for (uint32_t l = 0; l < ESP__LANES; l++) {
         const uint64_t from = a->start_ns > b->start_ns ? a->start_ns : b->start_ns, x = a->start_ns + kept(a, l),
@@ -245,7 +241,7 @@ static int overlap(const esp_plan_event *a, const esp_plan_event *b) {
     return 0;
 }
 
-/* In the timeline lanes never overlap, a unit's ops are in order, and every op is there with its time. */
+/* In the timeline, ops on one link or core never overlap, a tensor's ops are in order, and no op is missing. */
 TEST(test_timeline) {
     esp_plan_event events[PROGRAM_TENSORS + PROGRAM_UNITS * PROGRAM_OPS];
     for (uint64_t seed = 0; seed < test_repeats(1000); seed++) {
@@ -293,8 +289,7 @@ TEST(test_timeline) {
     }
 }
 
-/* ---- rules, one by one, by hand
- * --------------------------------------------------------------------------------------- */
+/* ---- rules, one by one, computed by hand ---- */
 enum { C = 1u << ESP__LANE_COMPUTE, P = 1u << ESP__LANE_CPU, A = 1u << ESP__LANE_INTRA, E = 1u << ESP__LANE_INTER };
 
 typedef struct hand_op {
@@ -302,7 +297,8 @@ typedef struct hand_op {
     uint64_t ns;
 } hand_op;
 
-/* Makes a program of n tensors with one unit each: backward times and up to three ops (0 lanes end the list). */
+/* Makes a program of n tensors: their backward times, and up to three ops for each. An op on no link or core ends a
+ * list. */
 static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const hand_op (*ops)[3]) {
     memset(g, 0, sizeof *g);
     g->arena.on_failure = &g->on_failure;
@@ -328,8 +324,9 @@ static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const 
     for (uint32_t u = 0; u < n; u++) g->schedule.paths[u] = &g->paths[u];
 }
 
-/* Compression on the device that computes goes before the backward that is ready at the same time: backward 0 ends
- * at 10, Comp 0 runs to 14, backward 1 to 24, Comp 1 to 28. The link sends unit 0 from 14 to 34 and unit 1 to 35. */
+/* Compression on the device that computes gradients goes before a backward op that is ready at the same time. Backward
+ * of tensor 0 ends at 10, its compression at 14, backward of tensor 1 at 24, its compression at 28. The link sends
+ * tensor 0 from 14 to 34 and tensor 1 until 35. */
 TEST(test_comp_before_backward) {
     problem_program g;
     esp_plan_event e[6];
@@ -338,7 +335,7 @@ TEST(test_comp_before_backward) {
     hand(&g, 2, (uint64_t[]){10, 10}, (const hand_op[][3]){{{C, 4}, {E, 20}}, {{C, 4}, {E, 1}}});
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 35);
     esp__timeline(&g.problem, &g.schedule, e);
-    for (uint32_t i = 0, k; i < 6; i++) { /* events with equal times may be in any order */
+    for (uint32_t i = 0, k; i < 6; i++) {
         uint32_t unit = order[i] == ESP__NEXT_BACKWARD ? i / 2 : order[i];
         for (k = 0; k < 6; k++)
             if ((e[k].kind == ESP_PLAN_BACKWARD) == (order[i] == ESP__NEXT_BACKWARD) && e[k].unit == unit &&
@@ -349,9 +346,9 @@ TEST(test_comp_before_backward) {
     program_close(&g);
 }
 
-/* An op on two lanes takes both in its turn, and no later op uses the gap before it. Unit 0 holds inter from 1 to
- * 11. Unit 1 needs both links, is ready at 2 and runs from 11 to 12. Unit 2 needs intra and is ready at 3, but runs
- * after unit 1, from 12 to 17. */
+/* A collective on two links waits for both, and no later op uses the gap before it. Tensor 0 is on the link between
+ * machines from 1 to 11. Tensor 1 needs both links, is ready at 2 and runs from 11 to 12. Tensor 2 needs the link
+ * inside the machine and is ready at 3, but runs from 12 to 17. */
 TEST(test_no_back_fill) {
     problem_program g;
     hand(&g, 3, (uint64_t[]){1, 1, 1}, (const hand_op[][3]){{{E, 10}}, {{A | E, 1}}, {{A, 5}}});
@@ -359,8 +356,8 @@ TEST(test_no_back_fill) {
     program_close(&g);
 }
 
-/* On shared cores, compression on the CPU stops backward: backward 0 runs to 5, Comp 0 to 9, backward 1 to 14, Comp
- * 1 to 18. */
+/* On shared cores, compression on the CPU stops backward. Tensor 0: backward until 5, compression until 9. Tensor 1:
+ * backward until 14, compression until 18. */
 TEST(test_shared_cores) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){5, 5}, (const hand_op[][3]){{{C | P, 4}}, {{C | P, 4}}});
@@ -368,8 +365,8 @@ TEST(test_shared_cores) {
     program_close(&g);
 }
 
-/* Links run in a given order, unit 1 first: unit 1 is ready at 3 and runs 3 to 5, unit 0 is ready at 1 and runs 5 to
- * 15. In ready order, unit 0 would run 1 to 11 and unit 1 11 to 13. */
+/* A link runs ops in a given order, tensor 1 first: it is ready at 3 and runs from 3 to 5, tensor 0 is ready at 1 and
+ * runs from 5 to 15. If the order followed the ready times, tensor 0 would run from 1 to 11 and tensor 1 until 13. */
 TEST(test_links_wait) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 2}, (const hand_op[][3]){{{E, 10}}, {{E, 2}}});
@@ -379,9 +376,9 @@ TEST(test_links_wait) {
     program_close(&g);
 }
 
-/* Under ready order a shorter op can make the step longer, so plans store the order. Unit 1 runs 4 to 6, then unit 0
- * (ready at 5) 6 to 16 and decodes until 26. If unit 1's Comp takes 2 more, unit 0 goes first: 5 to 15, decodes
- * until 25, while unit 1 runs 15 to 17. */
+/* Without a fixed order a shorter op can make the step longer, so plans store the order. Tensor 1 is on the link from 4
+ * to 6, then tensor 0 (ready at 5) until 16, and it is decompressed until 26. If tensor 1 is ready later, at 6, tensor
+ * 0 goes first, from 5 to 15, and is decompressed until 25, while tensor 1 is on the link until 17. */
 TEST(test_ready_order_is_not_monotone) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
@@ -390,11 +387,12 @@ TEST(test_ready_order_is_not_monotone) {
     g.ops[1][0].time = (esp__op_time){4, 4, 4};
     assert_int_equal(esp__generate(&g.problem, &g.schedule), 25);
     g.ops[1][0].time = (esp__op_time){2, 2, 2};
-    assert_int_equal(esp__replay(&g.problem, &g.schedule), 25); /* with the stored order the step is not longer */
+    assert_int_equal(esp__replay(&g.problem, &g.schedule), 25);
     program_close(&g);
 }
 
-/* The example of docs/design/planner.md: a collective leaves its core, then its link, before its result is there. */
+/* A collective first frees its core, then its link, and some time later its result is there. docs/design/planner.md
+ * explains this example. */
 TEST(test_core_link_latency) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});

@@ -1,6 +1,6 @@
-/* on_cpu.cc is a test plugin that registers the CUDA codecs under the names of the CPU's, with tables for the CPU, so
- * that `espresso plugins --check` runs all its rules on them. A call copies its arguments to the emulator's device,
- * runs there, and copies the results back. */
+/* on_cpu.cc is a test plugin that registers the CUDA codecs under the names of the CPU's, so that `espresso plugins
+ * --check` runs all its rules on them. A call copies its arguments to the emulator's device, runs there, and copies the
+ * results back. */
 #include "espresso.h"
 #include <cuda_runtime.h>
 #include <stdlib.h>
@@ -76,7 +76,6 @@ static void close_device_codec(void *self) {
 }
 
 /* ---- one call ---------------------------------------------------------------------------------------------------- */
-/* A buffer of the host and its copy on the device. */
 struct copied {
     void *host, *device;
     uint64_t bytes;
@@ -101,7 +100,7 @@ struct call {
         }
     }
 };
-/* Results are ignored after an error; for a corrupt payload nothing may be written. */
+/* Results are copied back even after an error, since a codec that refuses a payload must not have written any. */
 static esp_status run(void *self, const esp_codec_args *args, int compress) {
     opened *o = (opened *)self;
     const esp_device_table *d = cuda_plugin->devices[0];
@@ -151,7 +150,7 @@ static esp_status run(void *self, const esp_codec_args *args, int compress) {
     const esp_status later = d->event_sync(o->device, event);
     d->event_destroy(o->device, event);
     k.back(1);
-    if (later == ESP_E_CORRUPT) { /* a failed device stays broken, so take another */
+    if (later == ESP_E_CORRUPT) { /* a device that failed stays broken */
         d->stream_destroy(o->device, o->stream);
         d->close(o->device);
         if (d->open(&o->host, 0, &o->device) != ESP_OK || d->stream_create(o->device, &o->stream) != ESP_OK) abort();
@@ -177,7 +176,7 @@ static esp_status values(void *self, const esp_tensor *like, const esp_payload_h
     return o->device_codec->values(o->self, like, h, out);
 }
 
-/* ---- tables: open() must know its device_codec, so each place of the list has one -------------------------------- */
+/* ---- tables: open() must know its codec, so the template makes one open() for each ------------------------------ */
 enum { MOST = 24 };
 template <int I> static esp_status open_nth(const esp_host *h, const char *params, void **self) {
     return open_device_codec(cuda_plugin->codecs[I], h, params, self);
