@@ -55,8 +55,8 @@ typedef struct esp_plan_codec {
      *  same arguments. It must be set if n_rounds > 1 or if caps has ESP_CODEC_NEEDS_MATRIX; else NULL. */
     esp_status (*bound)(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out);
     void *self; /* first argument of bound */
-    /* How often the codec compresses and exchanges payloads of a tensor (0 means once; each time takes an equal part of
-     * the call's time), and the ESP_ROUND_* flags of the last time. */
+    /** How often the codec compresses and exchanges payloads of a tensor (0 means once; each time takes an equal part
+     * of the call's time), and the ESP_ROUND_* flags of the last time. */
     uint32_t n_rounds, round_flags;
     /** The costs of a codec that needs matrices for data that is no matrix, such as groups. Without points, compress
      *  and decompress apply. */
@@ -180,8 +180,8 @@ enum {
 typedef struct esp_plan_event {
     uint32_t unit; /* index in esp_plan_units; for ESP_PLAN_BACKWARD, of the tensor */
     uint8_t step;  /* index of the op's step in the option */
-    /* For a codec that needs several exchanges, such as PowerSGD, the number of the op's exchange. Other ops have the
-     * number of the last one. */
+    /** For a codec that needs several exchanges, such as PowerSGD, the number of the op's exchange. Other ops have the
+     *  number of the last one. */
     uint8_t round;
     uint8_t kind;   /* ESP_PLAN_* */
     uint8_t lanes;  /* 1 compute, 2 cpu, 4 intra, 8 inter, 16 outer, 32 progress */

@@ -129,8 +129,8 @@ typedef struct esp__candidates {
     bool limited;      /* options were also compared by memory, volume and error */
     uint32_t n;
     double (*core)[ESP__LANES + 1]; /* load[] and total of each of the first n_core options */
-    /* The first n_core options are the fast ones: no other option is faster than all of them on every processor and
-     * link. */
+    /* The first n_core options are the fast ones. For each of the others, one of these needs no more time on any
+     * processor or link and in total. */
     uint32_t n_core;
     const esp__path *paths; /* fast ones first, each part sorted by total time */
     struct esp__candidates *next;
