@@ -25,7 +25,7 @@ typedef struct esp__arena {
     esp__block *blocks;
     /* If an allocation fails, it jumps here, so that callers need no checks. */
     jmp_buf *on_failure;
-    esp_ctx *ctx; /* allocates the memory; if NULL, calloc does */
+    esp_ctx *ctx;
 } esp__arena;
 typedef struct esp__checkpoint {
     esp__block *block;
@@ -53,7 +53,7 @@ enum { ESP__FLOWS_ALL = 0, ESP__FLOWS_ONE, ESP__FLOWS_SPREAD };
 typedef struct esp__op_template {
     uint8_t kind;
     uint8_t lanes;
-    uint8_t device; /* device that compresses or decompresses */
+    uint8_t device;
     uint8_t coll, level, role, compressed, summed;
     /* How the tensor is divided before the op: the size of the data that the rank holds, or that each payload
      * encodes. */
@@ -64,18 +64,18 @@ typedef struct esp__op_template {
     uint8_t slots_after[ESP__SCOPES]; /* number of payloads after the op, as in `slots` */
     /* For decompression, the number of payloads that are summed into the same elements, as exponents like `slots`. */
     uint8_t sources[ESP__SCOPES];
-    uint8_t parts;    /* like `cut`, but after the op */
-    uint8_t flows;    /* which ranks run it: ESP__FLOWS_* */
+    uint8_t parts; /* how the tensor is divided after the op, like `cut` */
+    uint8_t flows;
     uint32_t on_cpu;  /* ranks of a machine that run it at once on its CPU */
     uint32_t on_link; /* for a collective, ranks that share one network link */
     bool reverse;     /* true for copies from host to device, and for unpacking */
     /* Exchanges that a codec such as PowerSGD needs, whose bound() tells the size of each payload. 0 for other
      * codecs. */
     uint8_t n_rounds;
-    uint8_t early; /* how many of these exchanges follow the op's own */
+    uint8_t early; /* how many exchanges follow that of this op */
     /* For a collective of an exchange before the last: how many steps of the option it comes after its compression. */
     uint8_t ahead;
-    /* The scopes (as bits) over which payloads are summed without decoding them, in the op's exchange. */
+    /* The scopes (as bits) over which the op's exchange sums payloads without decoding them. */
     uint16_t reduced;
 } esp__op_template;
 
@@ -103,16 +103,16 @@ typedef struct esp__plan_op {
     uint8_t kind;
     uint8_t step; /* index of its step in the option; a copy has that of a neighbour */
     bool reverse;
-    uint8_t round;        /* as in esp_plan_event */
-    uint32_t op_template; /* index in problem.op_templates */
+    uint8_t round;
+    uint32_t op_template;
 } esp__plan_op;
 typedef struct esp__path {
     const esp__plan_op *ops;
     uint32_t n;
     /* index in problem.codecs; ESP__NO_CODEC if nothing is compressed */
     uint32_t codec;
-    uint32_t rounds;           /* how often the codec exchanges payloads, usually once */
-    uint64_t total;            /* sum of all ops' times */
+    uint32_t rounds; /* how often the codec exchanges payloads, usually once */
+    uint64_t total;
     uint64_t load[ESP__LANES]; /* how long the ops occupy each processor and link */
     uint64_t memory;           /* bytes of residuals and payload buffers */
     uint64_t volume;           /* bytes of all payloads, or of uncompressed numbers */
@@ -123,10 +123,10 @@ typedef struct esp__path {
 typedef struct esp__candidates {
     uint64_t elements, cols;
     uint32_t n_pieces; /* tensors in the group; several are copied together first */
-    uint32_t keep;     /* number of the constraint; 0 if there is none */
-    uint32_t width;    /* ESP__WIDTH_*: how options were compared */
-    bool retimed;      /* options are those of a similar size, with new times */
-    bool limited;      /* options were also compared by memory, volume and error */
+    uint32_t keep;
+    uint32_t width;
+    bool retimed; /* options are those of a similar size, with new times */
+    bool limited;
     uint32_t n;
     double (*core)[ESP__LANES + 1]; /* load[] and total of each of the first n_core options */
     /* The first n_core options are the fast ones. For each of the others, one of these needs no more time on any
@@ -146,24 +146,23 @@ enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
  * this many MiB. */
 enum { ESP__WASTE_TIMES = 16, ESP__WASTE_MIB = 256 };
 
-/* Returns the elements of the largest part if e elements are divided by n. */
 static inline uint64_t esp__part_of(uint64_t e, uint64_t n) { return (e + n - 1) / n; }
 
-#define ESP__SHARD_ANY "any"        /* value of esp_plan_tensor.shard that allows every division */
-typedef struct esp__tree esp__tree; /* all allowed options, as a graph */
+#define ESP__SHARD_ANY "any" /* value of esp_plan_tensor.shard that allows every division */
+typedef struct esp__tree esp__tree;
 
 /* ---- schedules --------------------------------------------------------------------------------------------------- */
 #define ESP__NEXT_BACKWARD 0xffffffffu
 #define ESP__NOTHING_RAN 0xfffffffeu
-/* A whole plan. `sequence` is the order in which ops get their processors and links. It has each op once, as the number
- * u of the unit whose next op this is, or ESP__NEXT_BACKWARD for the backward computation of the next tensor. */
+/* A whole plan. `sequence` is the order in which ops get their processors and links. An entry u is the next op of
+ * units[u]; ESP__NEXT_BACKWARD is the backward computation of the next tensor. */
 typedef struct esp__schedule {
     uint32_t n_units, n_sequence;
     esp__extent *units; /* what is synchronized as one, in the order of the backward pass */
     const esp__path **paths;
     uint32_t *sequence;
-    uint64_t makespan;                  /* time from the start of backward to the end of the last op */
-    uint32_t room_units, room_sequence; /* entries that are allocated */
+    uint64_t makespan; /* time from the start of backward to the end of the last op */
+    uint32_t room_units, room_sequence;
 } esp__schedule;
 
 /* ---- problem.c --------------------------------------------------------------------------------------------------- */
@@ -182,7 +181,7 @@ struct esp__problem {
     const uint32_t *keep; /* each tensor's constraint; 0 if it has none */
     /* How many of the first i tensors are too small to compress. NULL if none is. */
     const uint32_t *n_small;
-    uint32_t keep_raw; /* the constraint of tensors that are too small to compress */
+    uint32_t keep_raw;
     uint32_t n_levels, n_lanes;
     uint32_t size[ESP__SCOPES]; /* ranks in each scope; 0 if the system has no such scope */
     uint16_t cuts[ESP__CUTS];   /* ways to divide a tensor among ranks, as bits of scopes */
@@ -195,20 +194,20 @@ struct esp__problem {
     bool free_compression; /* whether compression and copies to the host take no time */
     const esp__op_template *op_templates;
     uint32_t n_op_templates;
-    esp__tree **trees; /* for each constraint, the options that it allows */
+    esp__tree **trees; /* the options that each constraint allows */
     uint32_t n_keeps;
-    esp__candidates **candidate_sets; /* hash table of the candidates made so far */
+    esp__candidates **candidate_sets;
     uint32_t n_candidate_slots, n_candidate_sets;
-    uint32_t width;                       /* ESP__WIDTH_* for candidates that are made from now on */
-    const esp__extent *whole;             /* every tensor on its own; schedule.c fills it */
-    esp__extent *cut_units;               /* scratch of regroup.c */
-    struct esp__incremental *incremental; /* scratch of simulate/incremental.c */
-    esp__schedule spare[4];               /* scratch of initial.c ([0], [1]) and urgency.c ([2]) */
-    struct esp__timing *timing;           /* scratch of candidates.c */
-    struct esp__prefix **heads;           /* scratch of candidates.c */
-    const esp__schedule *fp32;            /* the plan without compression; NULL until it is made */
-    const struct esp__bound *bound;       /* lower bound without groups and chunks, or NULL */
-    double effort;                        /* how much to search; 1 is usual */
+    uint32_t width;
+    const esp__extent *whole; /* each tensor on its own */
+    esp__extent *cut_units;
+    struct esp__incremental *incremental;
+    esp__schedule spare[4]; /* [0] and [1] for initial.c, [2] for urgency.c */
+    struct esp__timing *timing;
+    struct esp__prefix **heads;
+    const esp__schedule *fp32;      /* the plan without compression; NULL until it is made */
+    const struct esp__bound *bound; /* lower bound without groups and chunks, or NULL */
+    double effort;                  /* how much to search; 1 is usual */
     uint64_t seed;
     /* `work` counts the ops evaluated so far. The search stops at work_end (0: never), so that it is the same on every
      * machine. */
@@ -232,20 +231,18 @@ ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__e
 /* Times this option with this codec, even if the user forbids it. Returns NULL if it cannot run on this system. */
 ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__extent *u, const char *option, uint32_t codec);
 ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__extent *u, const esp__option *o, uint32_t codec);
-/* Returns the bytes that op `k` sends or processes on one rank. */
 ESP__FN uint64_t esp__op_bytes(const esp__problem *p, const esp__extent *u, const esp__path *path, uint32_t k);
 
 /* Adds the bytes that op `k` sends: out[0] gets those of one rank, out[1] those through one machine's network card,
  * out[2] those through one rack's uplink. */
 ESP__FN void esp__op_traffic(const esp__problem *p, const esp__extent *u, const esp__path *path, uint32_t k,
                              double out[ESP__LEVELS]);
-/* Whether the option's collectives include all ranks, and each has several ranks. */
 ESP__FN int esp__option_fits_system(const esp__problem *p, const esp__option *o);
 /* Whether the configuration allows the option: forbid, only, max_comp, devices and ESP_PLAN_NO_COMP. */
 ESP__FN int esp__option_permitted(const esp__problem *p, const esp__option *o);
 
 /* ---- cost.c ------------------------------------------------------------------------------------------------------ */
-ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n); /* messages one after the other */
+ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n);
 /* Returns the bytes that one of n ranks sends. For `before` and `piece` see esp__collective_ns. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece);
 ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
@@ -266,11 +263,9 @@ ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
  * --------------------- */
 /* Returns the columns of the tensor or chunk, or 0 if it is no matrix or no codec takes matrices. */
 ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__extent *u);
-/* Whether one of the tensors [first, first + n) is too small to compress. */
 static inline int esp__has_small(const esp__problem *p, uint32_t first, uint32_t n) {
     return p->n_small && p->n_small[first + n] > p->n_small[first];
 }
-/* Returns the constraint on a group of these tensors. */
 static inline uint32_t esp__keep_of(const esp__problem *p, uint32_t first, uint32_t n) {
     return esp__has_small(p, first, n) ? p->keep_raw : p->keep[first];
 }
@@ -280,9 +275,7 @@ ESP__FN uint32_t esp__unit_rounds_run(const esp__problem *p, const esp_plan_code
  * compress `part` elements. Sets *state to the bytes of the codec's state; `state` may be NULL. */
 ESP__FN double esp__round_bytes(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                 const esp_plan_codec *c, uint64_t part, uint64_t *state);
-/* Returns the bytes of all payloads that a rank sends if it compresses the whole tensor. */
 ESP__FN double esp__unit_volume(const esp__problem *p, const esp_plan_codec *c, uint64_t elements, uint64_t cols);
-/* Copies n_rounds and bound() of an opened codec to `out`, if its payloads' size depends on them. */
 ESP__FN void esp__plan_codec_rounds(esp_plan_codec *out, const esp_codec *table, const esp_traits *traits, void *self);
 ESP__FN uint32_t esp__rounds_of(const esp_plan_codec *c);
 /* Whether the codec takes matrices, but the data is none (cols is 0). */
@@ -299,12 +292,10 @@ ESP__FN int esp__payloads_pass(const esp_plan_codec *c, const esp__op_template *
 /* Returns the makespan if every processor and link runs its ops in the order in which they become ready. If `sequence`
  * is not NULL, writes that order to it. */
 ESP__FN uint64_t esp__by_ready(esp__problem *p, const esp__schedule *d, uint32_t *sequence);
-/* Like esp__by_ready, but sets d->sequence and d->makespan. */
 ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d);
-/* Like esp__generate, but ops on links follow `links`, which has a unit's number for each of its ops on a link. Returns
- * UINT64_MAX if ops would wait for each other in a circle. */
+/* Like esp__generate, but ops on links follow the order in `links`. Returns UINT64_MAX if ops would wait for each other
+ * in a circle. */
 ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uint32_t *links, uint32_t n_links);
-/* Returns the makespan of d->sequence. */
 ESP__FN uint64_t esp__replay(const esp__problem *p, const esp__schedule *d);
 ESP__FN uint32_t esp__sequence_length(const esp__problem *p, const esp__schedule *d);
 ESP__FN void esp__sequence_room(esp__problem *p, esp__schedule *d);
@@ -319,40 +310,34 @@ static inline esp__op_time esp__backward_time(uint64_t ns) {
 static inline uint64_t esp__kept(const esp__op_time *time, uint32_t lane) {
     return ESP__CORE_LANES >> lane & 1u ? time->core : time->link;
 }
-/* Writes the start and end of every op to out[n_sequence], in the order of d->sequence. */
 ESP__FN void esp__timeline(const esp__problem *p, const esp__schedule *d, esp_plan_event *out);
 
 /* ---- schedule.c -------------------------------------------------------------------------------------------------- */
-/* Both set d->units, to single tensors or to `units`, and clear d->paths. */
 ESP__FN void esp__schedule_tensors(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__extent *units, uint32_t n);
-ESP__FN void esp__schedule_copy(esp__problem *p, esp__schedule *to,
-                                const esp__schedule *from); /* the copy shares only the paths */
+ESP__FN void esp__schedule_copy(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 /* Copies `from` to `to` if `from` has the shorter makespan or `to` is empty. Returns 1 if so. */
 ESP__FN int esp__schedule_keep_better(esp__problem *p, esp__schedule *to, const esp__schedule *from);
-/* Whether the plan stays within max_memory_bytes, max_volume and max_error of the configuration. */
 ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d);
 ESP__FN int esp__out_of_time(const esp__problem *p);
-/* In schedule_text.c: returns the text of a strategy file, which the caller frees. `comment` has lines that start with
- * '#', or is "". */
+/* Returns the text of a strategy file, which the caller frees. `comment` has lines that start with '#', or is "". */
 ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const char *comment);
 
 /* ---- bound.c ----------------------------------------------------------------------------------------------------- */
 typedef struct esp__bound {
-    uint64_t ns;                   /* no plan for these units has a smaller makespan */
-    double lane_price[ESP__LANES]; /* each link's and processor's share of the bound */
-    double (*price)[ESP__LANES];   /* for each unit, how much 1 ns on each costs */
-    /* For each unit, how much 1 ns of its option's total time costs. */
+    uint64_t ns;
+    double lane_price[ESP__LANES]; /* share of each processor and link in the bound */
+    double (*price)[ESP__LANES];   /* what 1 ns on each processor and link costs in the bound */
+    /* What 1 ns of each option's total time costs in the bound. */
     double *chain_price;
 } esp__bound;
-/* Computes a lower bound on the makespan of all plans for these units. */
 ESP__FN void esp__bound_units(esp__problem *p, const esp__extent *units, uint32_t n_units, esp__bound *out);
 /* Returns a lower bound on the makespan of all plans, whichever tensors they merge or split. */
 ESP__FN uint64_t esp__bound_any(esp__problem *p);
 
 /* ---- schemes: one file each in planner/baselines/ ---------------------------------------------------------------- */
 typedef struct esp__scheme {
-    const char *name, *summary, *source; /* source: a paper's section, or a program */
+    const char *name, *summary, *source;
     void (*make)(esp__problem *p, esp__schedule *d);
     /* The only codec that the strategy uses (built-in costs apply if the caller gives none), or NULL. */
     const char *codec;
@@ -360,13 +345,12 @@ typedef struct esp__scheme {
 /* Whether the strategy uses a codec for which the caller gives no costs. */
 ESP__FN int esp__scheme_brings_codec(const esp__problem *p, const esp__scheme *s);
 ESP__FN const esp__scheme *esp__scheme_find(const char *name);
-ESP__FN const esp__scheme *esp__schemes(void); /* the last one's name is NULL */
+ESP__FN const esp__scheme *esp__schemes(void);
 
 /* ---- search ------------------------------------------------------------------------------------------------------ */
-ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d); /* chooses an option for each unit */
-/* moves compression to the CPU where that saves time */
+ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d);
-ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d); /* strategy "espresso+" */
+ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d);
 /* ---- plan.c: for the autopilot ----------------------------------------------------------------------------------- */
 /* Runs esp_plan_make, or esp_plan_simulate if `strategy` is not NULL, with memory from ctx's allocator. It uses nothing
  * else of ctx, so it may run during training. */

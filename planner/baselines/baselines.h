@@ -39,7 +39,6 @@ typedef struct esp__scheme_memo {
 ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__fp16_make(esp__problem *p, esp__schedule *d);
-/* Like esp__layerwise_make, but with this codec instead of the first. */
 ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec);
 ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d);

@@ -7,7 +7,6 @@ static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t devic
            (p->system.devices >> device & 1u);
 }
 
-/* Writes the option's text for this system, with `device` for every compression and decompression. */
 static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t device, int flat,
                            char text[ESP__TEXT_MAX]) {
     const char *from = p->hierarchical && !flat ? f->tree : f->flat;
@@ -74,7 +73,6 @@ ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, cons
     d->paths[u] = memo->path[k];
 }
 
-/* Gives everything in the schedule the option `f`, and orders the ops. */
 ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec) {
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);
@@ -82,7 +80,6 @@ ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form
     esp__generate(p, d);
 }
 
-/* Like esp__scheme_fill, with each tensor on its own. */
 ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
                                  uint32_t codec) {
     esp__schedule_tensors(p, d);

@@ -38,7 +38,6 @@ ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d) {
     esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * most * sizeof *units);
     const esp__form **forms = esp__arena_get(p->arena, n_tensors * sizeof *forms);
     uint64_t *chunk = esp__arena_get(p->arena, n_tensors * sizeof *chunk);
-    /* A hash table from sizes to the index + 1 of the last tensor of that size. */
     uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like);
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);

@@ -30,7 +30,6 @@ static double esp__curve_rate(const esp_cost_curve *c, double times, double high
     return *least > 0.0 ? esp__max2(0.0, rate) : 0.0;
 }
 
-/* Returns into how many parts `cut` divides a tensor. */
 static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     double parts = 1.0;
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
@@ -169,7 +168,7 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
             less |= w->paths[i].each[l] < path.each[l];
             more |= w->paths[i].each[l] > path.each[l];
         }
-        if (!more) return; /* another option is at least as good */
+        if (!more) return;
         if (less) w->paths[kept++] = w->paths[i];
     }
     w->n = kept;
@@ -178,7 +177,6 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
     w->paths[w->n++] = path;
 }
 
-/* Adds every option through this node of the graph; `fixed` and `each` are the sums up to the node. */
 static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LANES], const double each[ESP__LANES],
                           double least) {
     if (!node) {
@@ -203,7 +201,6 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
     }
 }
 
-/* Adds the options of one constraint, with a codec or (NULL) without. */
 static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_codec *codec) {
     const double zero[ESP__LANES] = {0.0};
     w->tree = tree;
@@ -219,7 +216,7 @@ static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_cod
 ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     esp__problem *p = w->p;
     const esp__tree *tree = p->trees[keep];
-    int raw = 1; /* whether to add options without compression */
+    int raw = 1;
     w->n = 0;
     w->least = 1e300;
     for (uint32_t c = 0; c < p->n_codecs; c++) {
@@ -249,7 +246,6 @@ static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     uint32_t slots = 64, *keep = esp__arena_get(b->p->arena, b->n * sizeof *keep);
     for (uint32_t i = 0; i < b->n; i++) keep[i] = esp__keep_of(b->p, i, 1);
     while (slots < 4 * b->n) slots *= 2;
-    /* A hash table from size and constraint to the first such tensor's index + 1. */
     uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
     for (uint32_t i = 0; i < b->n; i++) {
         uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);

@@ -17,15 +17,14 @@ typedef struct esp__any {
     esp__problem *p;
     const esp__tree *tree;
     const esp_plan_codec *codec;
-    double elements;      /* sum over all tensors, the largest possible group */
-    esp__shape shape;     /* how ranks would divide all of them */
-    esp__rate *rates;     /* for each op; least < 0 if it cannot run */
-    esp__rate *cores;     /* for each op, time of a collective on a core */
-    esp__any_path *paths; /* options that no other one beats */
+    double elements; /* sum over all tensors, the largest possible group */
+    esp__shape shape;
+    esp__rate *rates; /* for each op; least < 0 if it cannot run */
+    esp__rate *cores; /* for each op, time of a collective on a core */
+    esp__any_path *paths;
     uint32_t n, room;
     double least; /* ns that every option takes, even for one element */
 } esp__any;
 
-/* Sets `paths` to the options of one constraint, with every codec. */
 ESP__FN void esp__any_options(esp__any *w, uint32_t keep);
 #endif

@@ -83,7 +83,6 @@ static uint32_t esp__column_place(esp__bounding *b) {
     return place;
 }
 
-/* Sets weights between the best so far and those of the game, and drops very small ones. */
 static void esp__mix(const esp__bounding *b, double keep, double *out) {
     double sum = 0.0;
     for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) {
@@ -141,7 +140,7 @@ static int esp__bound_limit(esp__bounding *b, double t) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         uint32_t low = 0, high = m->n;
-        while (low < high) { /* options are sorted by total time */
+        while (low < high) {
             uint32_t mid = (low + high) / 2;
             if (b->ready[u] + m->total[mid] <= t)
                 low = mid + 1;
@@ -268,7 +267,7 @@ ESP__FN void esp__bounding_run(esp__bounding *b) {
     b->zeros = esp__arena_get(b->p->arena, b->largest * sizeof *b->zeros);
     b->same = esp__arena_get(b->p->arena, b->n_candidate_sets * sizeof *b->same);
     esp__bounding_backward(b);
-    if (b->proven <= 0.0) return; /* nothing takes any time */
+    if (b->proven <= 0.0) return;
     b->scale = 1.0 / b->proven;
     esp__bounding_start(b);
     if (!b->game.n_rows) return;

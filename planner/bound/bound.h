@@ -10,9 +10,9 @@ enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
     double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* bound of row j for column i, about 1 */
-    double value;                                /* bound from the best weights */
-    double row[ESP__GAME_ROWS];                  /* best weights of the rows; they sum to 1 */
-    double column[ESP__GAME_COLUMNS];            /* weights of the columns that allow no higher bound */
+    double value;
+    double row[ESP__GAME_ROWS];       /* best weights of the rows; they sum to 1 */
+    double column[ESP__GAME_COLUMNS]; /* weights of the columns that allow no higher bound */
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;
@@ -25,14 +25,14 @@ typedef struct esp__stay {
 } esp__stay;
 /* The candidates of a unit, with their work on each processor and link. */
 typedef struct esp__lanes_candidates {
-    const esp__candidates *candidates; /* NULL if any.c made the entries */
-    const esp__path **paths;           /* [n], sorted by total time */
+    const esp__candidates *candidates;
+    const esp__path **paths;
     uint32_t n;
-    double *total;                /* total time of each candidate */
-    uint32_t *first[ESP__LANES];  /* each candidate's first entry in `stays` */
-    esp__stay *stays[ESP__LANES]; /* sorted by candidate */
-    double head[ESP__LANES];      /* the largest head + p */
-    uint32_t low, high, rows;     /* the last choice, reused by units with equal prices */
+    double *total;
+    uint32_t *first[ESP__LANES]; /* each candidate's first entry in `stays` */
+    esp__stay *stays[ESP__LANES];
+    double head[ESP__LANES];
+    uint32_t low, high, rows;
     uint32_t best, call;
     double cost;
 } esp__lanes_candidates;
@@ -51,13 +51,12 @@ static inline double esp__max2(double a, double b) { return a > b ? a : b; }
 /* ---- the state of a bound --------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__extent *units;                         /* NULL if each tensor is on its own */
-    bool pieces;                                      /* whether tensors may be split, as in any.c */
-    uint32_t n, n_tensors, n_candidate_sets, largest; /* largest: most candidates of a unit */
+    const esp__extent *units; /* NULL if each tensor is on its own */
+    bool pieces;              /* whether tensors may be split, as in any.c */
+    uint32_t n, n_tensors, n_candidate_sets, largest;
     /* The time of each backward op, its earliest start, and the least time after its end. */
     double *compute, *start, *tail;
-    uint32_t *candidates; /* for each unit, an index in candidate_sets */
-    /* Scratch of esp__row_fill. */
+    uint32_t *candidates;
     const double **same, *zeros;
     double *ready;
     /* For each unit, rows as bits. `early` has the rows that count none of its work, because all of it may run before
@@ -67,14 +66,14 @@ typedef struct esp__bounding {
     esp__lanes_candidates *candidate_sets;
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
-    uint16_t *choice[ESP__GAME_COLUMNS]; /* for each column, the candidate of each unit */
+    uint16_t *choice[ESP__GAME_COLUMNS];
     uint32_t call;
-    double *cost;  /* scratch */
+    double *cost;
     double scale;  /* converts ns to the game's values */
     double proven; /* ns; it is proven that no plan is faster */
     /* The best weights of the rows for the allowed candidates, and the bound that they give, in ns. */
     double best, lambda[ESP__GAME_ROWS];
-    uint64_t work, work_max; /* number of computed prices, and its limit */
+    uint64_t work, work_max;
 } esp__bounding;
 
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b);

@@ -15,7 +15,6 @@ static double esp__must(double a, double p, double tail, double s, double q, int
     return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
 }
 
-/* Allocates n candidates and, for each processor and link, n entries. */
 ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n) {
     m->n = n;
     m->total = esp__arena_get(p->arena, n * sizeof *m->total);
@@ -33,7 +32,6 @@ ESP__FN void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, 
     m->head[lane] = esp__max2(m->head[lane], head + p);
 }
 
-/* Adds the work of candidate x on one processor or link. */
 static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path *path, uint32_t lane, uint32_t x) {
     double done = 0.0, head = 0.0, end = 0.0, load = (double)path->load[lane];
     m->first[lane][x + 1] = m->first[lane][x];
@@ -55,7 +53,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
 static int esp__shorter(const void *a, const void *b) {
     const esp__path *x = *(const esp__path *const *)a, *y = *(const esp__path *const *)b;
     if (x->total != y->total) return x->total < y->total ? -1 : 1;
-    return x < y ? -1 : x > y; /* equal times: keep the order of the array */
+    return x < y ? -1 : x > y;
 }
 
 ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates,
@@ -155,7 +153,7 @@ static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from
             c0[to] += w, c1[to] += w * end;
         }
     }
-    for (uint32_t k = ESP__BINS + 1; k-- > 0;) { /* an entry counts at all points below its bin */
+    for (uint32_t k = ESP__BINS + 1; k-- > 0;) {
         double x = x0 + step * k, value;
         n0 += c0[k], n1 += c1[k];
         value = x + n1 - n0 * x;
@@ -257,7 +255,6 @@ static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uin
     }
 }
 
-/* Returns the most entries that esp__weigh writes to at[lane]. */
 static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     uint32_t room = b->n_tensors;
     for (uint32_t i = 0; i < b->game.n_columns; i++) {
@@ -284,7 +281,7 @@ ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
-    esp__arena_rewind(b->p->arena, mark); /* rows live longer than the scratch memory */
+    esp__arena_rewind(b->p->arena, mark);
     for (uint32_t l = 0; l < b->p->n_lanes; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;

@@ -8,8 +8,8 @@
 typedef struct esp__known_system {
     esp_plan_system system;
     const char *accelerator; /* such as "V100"; NULL if training runs on CPUs */
-    uint32_t cpu_workers;    /* threads that compress on each machine */
-    const char *source;      /* origin of the numbers */
+    uint32_t cpu_workers;
+    const char *source;
 } esp__known_system;
 /* Returns the i-th system, in the order of display, or NULL after the last. */
 ESP__FN const esp__known_system *esp__known_system_at(uint32_t i);
@@ -21,7 +21,7 @@ ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
 /* What a codec costs. It must not be moved or copied, because `codec` points into it and into the codec that the
  * context has opened. */
 typedef struct esp__costs {
-    esp_plan_codec codec; /* input of esp_plan_make */
+    esp_plan_codec codec;
     char spec[ESP__SPEC_MAX];
     esp_cost_point points[2][2][17]; /* [device][0: compress, 1: decompress] */
     esp_cost_point vector_points[2][17];

@@ -9,9 +9,9 @@
 /* ---- machines --------------------------------------------------------------------------------------------------- */
 typedef struct esp__known_accelerator {
     const char *name;
-    double memory_bytes_per_us; /* as in the data sheet */
-    bool published;             /* whether the times of v100.c were measured on it */
-    double cpu_bytes_per_us;    /* of its host, all threads together; 0 if not known */
+    double memory_bytes_per_us;
+    bool published;          /* whether the times of v100.c were measured on it */
+    double cpu_bytes_per_us; /* of its host, all threads together; 0 if not known */
 } esp__known_accelerator;
 /* The V100's host has the rate at which the published sign compression moves its 20.1 bytes per element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
@@ -112,12 +112,11 @@ static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const c
     return ESP_OK;
 }
 
-/* Computes the costs of an opened codec from its own model. */
 static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_faster, double gpu_faster,
                                    esp__costs *out) {
     const esp_payload_size *size = &c->model.sent;
     esp_codec_model gpu;
-    esp__codec *on_gpu = NULL; /* the codec's own GPU implementation, if it has one */
+    esp__codec *on_gpu = NULL;
     if (!esp__codec_has_model(c) || !c->model.n_times)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "codec '%s' has no model() of its costs: measure it with espresso profile, "

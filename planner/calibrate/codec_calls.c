@@ -37,7 +37,6 @@ static uint64_t esp__calibration_share(const esp__calibration *s, const esp_boun
     return at + esp__calibration_round(sizeof *w->device_used * ESP_ROUNDS_MAX);
 }
 
-/* Makes s->work large enough for the codec's largest calls. */
 ESP__FN esp_status esp__calibration_reserve(esp_ctx *ctx, esp__calibration *s, const esp__codec *c) {
     esp__calibration_bench w;
     esp_bound b;
@@ -58,7 +57,6 @@ ESP__FN esp_status esp__calibration_reserve(esp_ctx *ctx, esp__calibration *s, c
                                s->device ? " of the device" : "", (unsigned long long)need);
 }
 
-/* Prepares calls with `elements` numbers, in the memory s->work. */
 ESP__FN esp_status esp__calibration_prepare(esp_ctx *ctx, const esp__calibration *s, const esp__codec *c,
                                             uint64_t elements, esp__calibration_bench *w) {
     esp_bound b;
@@ -108,7 +106,6 @@ static esp_status esp__calibration_two(const esp__calibration_bench *w, esp__cod
     return esp__call_decompress(c);
 }
 
-/* Like esp__alone_compress and esp__alone_decompress, but they enqueue the call on the device. */
 static esp_status esp__calibration_compress_on_device(const esp__calibration_bench *w, esp__codec_call *c) {
     esp_status s = ESP_OK;
     for (uint32_t r = w->first_round; r < w->codec->traits.n_rounds && !s; r++) {
@@ -157,7 +154,6 @@ ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what) {
     return st;
 }
 
-/* Waits until all calls so far are done. */
 ESP__FN esp_status esp__calibration_settle(const esp__calibration_bench *w) {
     return w->device ? esp__device_drain(w->ctx, w->device, ESP__ON_COMPUTE) : ESP_OK;
 }

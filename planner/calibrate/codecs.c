@@ -60,7 +60,7 @@ static void esp__calibration_try(esp__calibration_bench *w, const float *data, e
     for (int again = 0; again < 2 && !f->status; again++) { /* the first time warms up the caches */
         for (int d = 0; d < 2 && !f->status; d++) {
             uint64_t start = esp__now_ns();
-            w->calls = 0; /* both calls use the same memory */
+            w->calls = 0;
             f->status = esp__calibration_call(w, d);
             if (!f->status) f->status = esp__calibration_settle(w);
             f->ns[d] = (double)(esp__now_ns() - start);
@@ -84,7 +84,6 @@ static esp_status esp__calibration_run(esp__calibration_bench *w, int what, uint
     return ESP_OK;
 }
 
-/* Takes the slowest rank's time of each repetition, and sets *ns to the median over the repetitions. */
 static void esp__calibration_runs(const esp_ctx *ctx, const double *all, uint32_t repeats, int which, double *ns,
                                   double *spread) {
     double slowest[ESP__PROBE_REPEATS];
@@ -110,7 +109,6 @@ static void esp__calibration_payload(esp__calibration_codec *k, double elements,
     if (k->header_bytes < 0.0) k->header_bytes = 0.0;
 }
 
-/* Combines the first calls of all ranks: the largest error, the largest payload, and the longest times. */
 static esp_status esp__calibration_combine(esp_ctx *ctx, esp__calibration_codec *k, esp__calibration_first *mine,
                                            uint64_t elements) {
     esp__calibration_first *all = ctx->job.room;
@@ -176,7 +174,7 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     if (!st) st = esp__calibration_measure(&w, &first, repeats, runs, &failed);
     if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
     esp__calibration_curve *const curves[] = {&k->compress, &k->decompress, &k->decompress_more};
-    double one = 0.0; /* time of decompressing one payload */
+    double one = 0.0;
     for (int d = 0; d < (k->codec->traits.n_rounds > 1 ? ESP__CALIBRATION_SUM : ESP__CALIBRATION_CALLS) && !st; d++) {
         double ns, spread;
         esp__calibration_runs(ctx, runs + room, repeats, d, &ns, &spread);

@@ -19,7 +19,7 @@
 typedef struct esp__probe {
     uint64_t median_ns;
     uint64_t spread_ns; /* from the first to the third quartile */
-    uint64_t core_ns;   /* median time on a processor core */
+    uint64_t core_ns;
 } esp__probe;
 enum { ESP__PROBE_REPEATS = 64 };
 /* Returns the outermost level that is measured: ESP__OUTER if the job has three levels with several members each (ranks
@@ -34,11 +34,10 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
                                          void *room, uint64_t room_bytes, esp__probe *out);
 
 /* ---- the calibration --------------------------------------------------------------------------------------------- */
-enum { ESP__CALIBRATION_ROUND_NS = 500000 }; /* short calls are repeated for about this time */
+enum { ESP__CALIBRATION_ROUND_NS = 500000 };
 enum { ESP__CALIBRATION_LEVELS = ESP__OUTER + 1 };
 enum { ESP__CALIBRATION_POINTS = 32, ESP__CALIBRATION_CODECS = 8, ESP__CALIBRATION_SEEN = 9 };
 
-/* The last observations of one point. */
 typedef struct esp__calibration_seen {
     float ns[ESP__CALIBRATION_SEEN], core_ns[ESP__CALIBRATION_SEEN];
     uint32_t n; /* number of all observations, even older ones */
@@ -51,7 +50,7 @@ typedef struct esp__calibration_curve {
     double spread[ESP__CALIBRATION_POINTS];
     esp__calibration_seen seen[ESP__CALIBRATION_POINTS];
     uint32_t n;
-    uint32_t n_probed; /* number of observations from probes */
+    uint32_t n_probed;
 } esp__calibration_curve;
 
 typedef struct esp__calibration_codec {
@@ -59,10 +58,8 @@ typedef struct esp__calibration_codec {
     esp__codec *codec;
     /* Time by number of elements. On the CPU, all ranks of a machine call at once and share its cores. A point is then
      * the slowest rank's time divided by the number of ranks. On a device it is not divided. */
-    /* decompress_more: each further payload of a call */
     esp__calibration_curve compress, decompress, decompress_more;
-    double header_bytes, unit_bytes, units, error; /* as in esp_plan_codec, from real payloads */
-    /* Elements and payload bytes of the smallest and of the largest call. */
+    double header_bytes, unit_bytes, units, error;
     double sizes[2], used[2];
 } esp__calibration_codec;
 
@@ -77,21 +74,19 @@ typedef struct esp__calibration {
     uint32_t cores, sharing;
     /* Cores that training keeps busy on each rank: 1 unless the caller changes it, 0 if ranks compute on devices. */
     double load;
-    double noise; /* median spread of all points so far */
-    void *room;   /* room_bytes for the buffers of collectives */
+    double noise;
+    void *room;
     uint64_t room_bytes, max_bytes, max_elements;
-    uint32_t device;    /* where codecs are measured; 0 is the CPU */
-    float *device_data; /* a copy of `data` in the device's memory */
-    float *data;        /* max_elements numbers like a gradient's */
-    /* Payloads, residuals and scratch memory of the codecs, on the device where they are measured. */
+    uint32_t device; /* 0 if codecs are measured on the CPU */
+    float *device_data;
+    float *data; /* max_elements numbers like a gradient's */
     uint8_t *work;
     uint64_t work_bytes;
     double pack_bytes_per_us;
     esp__calibration_seen dispatch[ESP__LANES];
     /* Points of collectives that were not measured, estimated from those of another collective. */
     esp_cost_point estimated[ESP__CALIBRATION_LEVELS][ESP_PLAN_COLLS][ESP__CALIBRATION_POINTS];
-    esp_cost_point estimated_core[ESP__CALIBRATION_LEVELS][ESP_PLAN_COLLS]
-                                 [ESP__CALIBRATION_POINTS]; /* their time on a processor core */
+    esp_cost_point estimated_core[ESP__CALIBRATION_LEVELS][ESP_PLAN_COLLS][ESP__CALIBRATION_POINTS];
     /* esp__calibration_finish sets these; they point into this struct. */
     esp_plan_system system;
     esp_plan_codec plan_codecs[ESP__CALIBRATION_CODECS];
@@ -128,7 +123,8 @@ ESP__FN double esp__calibration_estimate(const esp_ctx *ctx, const esp__calibrat
 /* Returns how often to repeat a collective that takes about `guess` ns (0 if unknown): for about 30 ms, at least
  * twice. */
 ESP__FN uint32_t esp__calibration_repeats(double guess);
-/* Whether the level should be measured. It should not if its collectives use the same links as those over all ranks. */
+/* Returns 0 for a level whose collectives use the same links as those over all ranks, so that it need not be
+ * measured. */
 ESP__FN int esp__calibration_has(const esp_ctx *ctx, uint8_t level);
 /* Sets s->system and s->plan_codecs: tables of measured times where there are enough points, else a latency and a rate
  * fitted for each level. Estimates collectives that were not measured from others of the level. A rank may call it

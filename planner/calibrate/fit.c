@@ -15,7 +15,6 @@ typedef struct esp__calibration_line {
     uint32_t n; /* number of points; if 0, the line is unknown */
 } esp__calibration_line;
 
-/* Returns how many ranks share an uplink of a level: those of a machine, or of a rack. */
 static double esp__calibration_sharing(const esp_ctx *ctx, uint8_t level) {
     double n = (double)esp__calibration_locals(ctx);
     return level == ESP__OUTER ? n * (double)esp__calibration_ranks(ctx, ESP__INTER) : n;
@@ -30,7 +29,7 @@ static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8
     *link = level != ESP__FLAT ? level : esp__calibration_outermost(ctx);
     if (ctx->job.topo.n_machines < 2) *link = ESP__INTRA;
     const double sharing = esp__calibration_sharing(ctx, *link);
-    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a machine or rack send at once */
+    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing;
     if (*link != ESP__INTRA && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * sharing * (n - sharing);
     return (esp__calibration_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
 }
@@ -83,7 +82,6 @@ static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const es
     return esp__calibration_solve(own.n ? &own : &flat);
 }
 
-/* The fitted lines by level. */
 typedef struct esp__calibration_lines {
     esp__calibration_line of[ESP__CALIBRATION_LEVELS];
 } esp__calibration_lines;
@@ -170,8 +168,8 @@ ESP__FN double esp__calibration_estimate(const esp_ctx *ctx, const esp__calibrat
     return t.hops * lines.of[link].alpha_ns + t.bytes * lines.of[link].ns_per_byte;
 }
 
-/* Sets a link from its line, or from `other` if it was not measured. If neither was measured, assumes the speed of
- * copying memory twice. */
+/* If a link was not measured, takes the values of `other`. If neither was, assumes the speed of copying memory
+ * twice. */
 static void esp__calibration_link_set(const esp__calibration *s, esp_plan_link *out, const esp__calibration_line *l,
                                       const esp__calibration_line *other) {
     out->alpha_is = ESP_ALPHA_HOP;

@@ -48,7 +48,6 @@ ESP__FN void esp__calibration_close(esp_ctx *ctx, esp__calibration *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* Returns the number of ranks on the machine that has the most. */
 ESP__FN uint32_t esp__calibration_locals(const esp_ctx *ctx) {
     uint32_t most = 0;
     if (ctx->job.topo.n_local) return (uint32_t)ctx->job.topo.n_local;

@@ -41,7 +41,6 @@ static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uin
     }
 }
 
-/* Returns the measured level for a scope, or 255 if it has none. */
 static uint8_t esp__calibration_level_of(const esp_ctx *ctx, uint8_t scope) {
     for (uint8_t level = ESP__FLAT; level <= esp__calibration_outermost(ctx); level++)
         if (esp__calibration_scope(ctx, level) == scope) return level;
@@ -90,11 +89,10 @@ ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__o
     longer->n[op->lane]++;
 }
 
-/* Observes the step's collectives. All ranks list their times in the strategy's order, which is the same on all. */
 static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s, esp__calibration_longer *longer) {
     const uint64_t observed_from = esp__calibration_observed_from(ctx, s);
     const uint32_t n = ctx->active.strategy.n_order;
-    const uint64_t each = 2ull * n * sizeof(float); /* wall times, then times on a processor core */
+    const uint64_t each = 2ull * n * sizeof(float);
     float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
     uint8_t *level = esp__alloc(ctx, (uint64_t)n + 1);
     uint32_t *op_at = esp__alloc(ctx, (uint64_t)n * 4u + 4u);
@@ -129,7 +127,6 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
 }
 
 /* ---- dispatch time ----------------------------------------------------------------------------------------------- */
-/* Returns when the op's input was ready: when the op before it ended, or when its tensor was pushed. */
 static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->active.program.ops[i];
     const esp__unit *u = &ctx->active.strategy.units[op->unit];

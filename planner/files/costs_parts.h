@@ -15,5 +15,5 @@ ESP__FN uint32_t files_get_interpolate(files_input *in, const files_place *objec
 /* files_get_measured reads all but the spread, and warns if the machine was busy. */
 ESP__FN void files_get_measured(files_input *in, const files_place *root, esp__measured *m);
 ESP__FN void files_get_spread(files_input *in, const files_place *root, esp__measured *m);
-ESP__FN void files_put_measured(esp__text *t, const esp__measured *m); /* writes only what is known */
+ESP__FN void files_put_measured(esp__text *t, const esp__measured *m);
 #endif

@@ -18,7 +18,6 @@ typedef struct esp__files_log {
     void *user;
 } esp__files_log;
 
-/* How the numbers of a file were measured. */
 typedef struct esp__measured {
     uint32_t ranks, cores; /* ranks that ran at once, on this many cores */
     /* Median, over all points, of quartile distance / median of the point's times. */
@@ -32,7 +31,7 @@ typedef struct esp__measured {
 typedef struct esp__model_file {
     esp_plan_model model;
     const char *source;
-    uint32_t steps; /* number of measured steps */
+    uint32_t steps;
     esp__measured measured;
     esp__arena arena;
 } esp__model_file;
@@ -42,7 +41,7 @@ ESP__FN void esp__model_free(esp__model_file *f);
 /* ---- gc.c: what one codec costs ---------------------------------------------------------------------------------- */
 typedef struct esp__gc_file {
     esp_plan_codec codec; /* codec.spec includes the feedback */
-    const char *spec;     /* the file's key "codec" */
+    const char *spec;
     const char *feedback; /* error feedback: "none", "own", ... */
     const char *source;
     esp__measured measured;
@@ -55,7 +54,7 @@ ESP__FN void esp__gc_free(esp__gc_file *f);
 typedef struct esp__system_file {
     esp_plan_system system;
     const char *accelerator, *source;
-    uint32_t cpu_workers; /* threads that compress on each machine */
+    uint32_t cpu_workers;
     esp__measured measured;
     esp__arena arena;
 } esp__system_file;
@@ -89,7 +88,7 @@ ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *te
 ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t len);
 /* Reads a whole file. The caller frees the text. */
 ESP__FN esp_status files_input_load(const char *path, char **text, size_t *len);
-ESP__FN void files_silent(void *user, const char *text); /* an esp__files_log.warn that does nothing */
+ESP__FN void files_silent(void *user, const char *text);
 
 /* ---- reading from memory (error messages call the file `name`) and writing -------------------------------------- */
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,

@@ -25,7 +25,6 @@ static const char *const files_system_keys[] = {"espresso",       "system",
                                                 "cores",          "spread",
                                                 "noisy",          "racks",
                                                 "outer",          NULL};
-/* index: ESP__LANE_* */
 static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", "outer", NULL};
 static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
 static const char *const files_flat_keys[] = {"tables", NULL};

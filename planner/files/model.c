@@ -100,7 +100,7 @@ static void files_check_parameters(files_input *in, const files_place *root, con
 ESP__FN void files_read_model(files_input *in, const files_place *root, void *out) {
     static const char *const dtypes[] = {"f32", NULL};
     esp__model_file *f = (esp__model_file *)out;
-    uint64_t unused; /* "batch" only informs readers */
+    uint64_t unused;
     files_get_version(in, root, "model");
     files_object(in, *root, files_model_keys, "an object");
     const files_place dtype = files_at(root, "dtype"), tensors = files_at(root, "tensors");

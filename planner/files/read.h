@@ -5,10 +5,9 @@
 #include "planner/files/files.h"
 #include <jansson.h>
 
-/* A file while it is read. */
 typedef struct files_input {
     const char *name;
-    esp__arena *arena; /* owns what is allocated for the result */
+    esp__arena *arena;
     const esp__files_log *log;
     jmp_buf fail;
     esp_status status;
@@ -18,7 +17,7 @@ typedef struct files_input {
 /* A value and where it is in the file. `in` must outlive it. */
 typedef struct files_place {
     const struct files_place *in; /* the value that contains this one, or NULL */
-    const char *key;              /* its key in an object; NULL in a list */
+    const char *key;
     size_t index;
     json_t *value; /* NULL if the file lacks it */
 } files_place;
@@ -32,7 +31,6 @@ ESP__FN esp_status files_parse(const char *name, const char *text, size_t len, c
                                const char *kind, files_reader reader, void *out, esp__arena *arena);
 
 _Noreturn ESP__FN void files_fail(files_input *in, files_place p, const char *fmt, ...) ESP__PRINTF(3, 4);
-/* Fails with the text "expected ..., found ...". */
 _Noreturn ESP__FN void files_expected(files_input *in, files_place p, const char *expected);
 ESP__FN void files_warn(const files_input *in, files_place p, const char *text);
 
@@ -64,7 +62,7 @@ ESP__FN const char *files_get_word(files_input *in, files_place p, const char *e
 ESP__FN const char *files_get_line(files_input *in, files_place p, const char *expected);
 /* Returns the index of the value in `words`, a list that ends with NULL. */
 ESP__FN uint32_t files_get_choice(files_input *in, files_place p, const char *const *words, const char *expected);
-ESP__FN size_t files_get_list(files_input *in, files_place p, const char *expected); /* returns its length */
+ESP__FN size_t files_get_list(files_input *in, files_place p, const char *expected);
 /* Checks that the file has a known version and is of this kind: "model", "codec", "system" or "costs". */
 ESP__FN void files_get_version(files_input *in, const files_place *root, const char *kind);
 

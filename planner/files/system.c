@@ -3,7 +3,7 @@
 #include "planner/files/keys.h"
 #include "planner/files/write.h"
 
-static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* index: ESP_ALPHA_* */
+static const char *const files_alpha_kinds[] = {"collective", "hop", NULL};
 static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */

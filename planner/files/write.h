@@ -11,6 +11,6 @@ ESP__FN void files_put_text_line(esp__text *t, const char *indent, const char *k
 ESP__FN void files_put_us_line(esp__text *t, const char *indent, const char *key, double ns);
 /* Removes the comma at the end of the last line, as JSON allows none before a closing bracket. */
 ESP__FN void files_put_no_comma(esp__text *t);
-/* Writes the text to `path` and frees it. */
+/* Frees the text, too. */
 ESP__FN esp_status files_write(const char *path, esp__text *t);
 #endif

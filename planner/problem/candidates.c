@@ -9,23 +9,22 @@ typedef struct esp__prefix { /* the beginning of an option, up to a node of the 
     const struct esp__prefix *before; /* without its last op; NULL if it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
     uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link */
-    double error, volume;                          /* set for complete options only */
+    double error, volume;
     uint32_t n, comps, codec, unpacks;
-    uint16_t op; /* last op, an index in problem.op_templates */
+    uint16_t op;
 } esp__prefix;
 
-/* The state while the candidates of one tensor, group or chunk are made. */
 typedef struct esp__timing {
     esp__problem *p;
     const esp__extent *unit;
-    const esp_plan_codec *codec; /* NULL for options without compression */
+    const esp_plan_codec *codec;
     uint32_t codec_index, width;
-    uint64_t cols; /* columns of the matrix; 0 if it is none */
+    uint64_t cols;
     esp__shape shape;
-    esp__op_time cost[ESP__TEMPLATE_ROOM]; /* esp__unknown for ops that are not timed yet */
+    esp__op_time cost[ESP__TEMPLATE_ROOM];
     esp__prefix **heads;
-    esp__prefix *used, *spare; /* prefixes in use, and free ones */
-    uint64_t most;             /* most payload bytes of an op; 0 if any number */
+    esp__prefix *used, *spare;
+    uint64_t most; /* most payload bytes of an op; 0 if any number */
     /* Whether memory, volume and error are compared too. If so, an option that compresses never replaces one that does
      * not. */
     bool limited;
@@ -70,7 +69,6 @@ static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     return sum;
 }
 
-/* Adds `l` to the list unless one in it is better, and removes those that are worse. */
 static void esp__prefix_add(esp__timing *t, esp__prefix **head, esp__prefix *l) {
     esp__prefix **at = head;
     l->sum = esp__prefix_sum(t, l);
@@ -421,7 +419,6 @@ static uint64_t esp__size_rounded(uint64_t elements) {
     return elements - size > size / 2 ? 2 * size : size;
 }
 
-/* Finds the candidates in the problem's hash table, or adds an empty entry. */
 static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, bool retimed,
                                              uint32_t width) {
     uint32_t keep = esp__keep_of(p, u->first, u->n), packed = u->n > 1;

@@ -93,7 +93,6 @@ ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32
     return first == last ? esp__system_link(s, first) : NULL;
 }
 
-/* Returns the number of ranks in one group that spans the levels `first` to `last`, such as a machine or a rack. */
 ESP__FN uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint32_t last) {
     uint32_t n = 1;
     for (uint32_t level = first; level <= last; level++) n *= esp__system_size(s, level);

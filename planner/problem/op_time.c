@@ -43,7 +43,6 @@ ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_templat
     return esp__slots(p, op->slots) * esp__template_payload(p, op, shape, codec, op->cut);
 }
 
-/* Returns the bytes of one of the n parts into which a collective divides uncompressed numbers. */
 static double esp__piece_bytes(const esp__op_template *op, const esp__shape *shape, const esp_plan_codec *codec,
                                uint32_t n) {
     const uint64_t width = shape->cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? shape->cols : 1;
@@ -79,7 +78,6 @@ static double esp__decomp_ns(const esp__problem *p, const esp__op_template *op, 
     return ns;
 }
 
-/* Returns the time to start an op, before its own time. */
 static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     double most = 0.0;
     for (uint32_t k = 0; k < ESP__LANES; k++)

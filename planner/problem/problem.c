@@ -189,14 +189,13 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (!strcmp(p->codecs[c].spec, spec)) return c;
-    for (uint32_t c = 0; c < p->n_codecs; c++) { /* else by the name without parameters */
+    for (uint32_t c = 0; c < p->n_codecs; c++) {
         size_t n = strcspn(p->codecs[c].spec, ":");
         if (strlen(spec) == n && !strncmp(p->codecs[c].spec, spec, n)) return c;
     }
     return ESP__NO_CODEC;
 }
 
-/* Returns a graph that contains only the option `o`. */
 static esp__tree *esp__keep_option(esp__problem *p, const esp__option *o, const char *shard) {
     char option[ESP__TEXT_MAX];
     esp__option_print(o, option, sizeof option);
@@ -260,7 +259,7 @@ static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *
 
 /* All constraints so far; tensors refer to them by index. */
 typedef struct esp__keeping {
-    const char **texts, **shards; /* arrays of `room` entries */
+    const char **texts, **shards;
     uint32_t room;
 } esp__keeping;
 

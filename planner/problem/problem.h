@@ -14,16 +14,16 @@ typedef struct esp__tree_filter {
 } esp__tree_filter;
 
 typedef struct esp__tree_counts {
-    uint64_t flat, hierarchical, raw; /* raw: options without compression */
+    uint64_t flat, hierarchical, raw;
 } esp__tree_counts;
 
 /* ---- templates.c ----------------------------------------------------------------------------------------------- */
 typedef struct esp__edge {
     uint32_t to;
-    uint16_t op; /* index in problem.op_templates */
+    uint16_t op;
 } esp__edge;
 typedef struct esp__node {
-    uint32_t first, n; /* its edges are [first, first + n) */
+    uint32_t first, n;
 } esp__node;
 /* All allowed options, as a graph whose edges are ops. Each path from the root to node 0 is an option. Edges lead to
  * smaller node numbers. */
@@ -31,8 +31,8 @@ struct esp__tree {
     esp__node *nodes;
     esp__edge *edges;
     uint32_t n_nodes, root, n_options;
-    uint32_t codec; /* the only allowed codec, or ESP__NO_CODEC */
-    /* rounds[n - 1] has the options with codecs that exchange payloads n times. */
+    uint32_t codec;
+    /* rounds[n - 1]: options with codecs that exchange payloads n times, such as PowerSGD */
     struct esp__tree *rounds[ESP_ROUNDS_MAX];
 };
 

@@ -146,7 +146,7 @@ ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, 
     esp__coordinates at;
     esp__region r;
     uint32_t rooted = 0, n = 0, swap;
-    uint16_t reduced = 0; /* scopes over which payloads of the latest compression are summed */
+    uint16_t reduced = 0;
     int copies = p->system.host_bytes_per_us > 0.0 && !p->free_compression;
     memset(&at, 0, sizeof at);
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++) at.size[scope] = (int32_t)p->size[scope];
@@ -189,7 +189,6 @@ ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, 
     return n;
 }
 
-/* Returns the op's index in problem.op_templates, and adds the op if it is new. */
 ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op) {
     esp__op_template *all = (esp__op_template *)(uintptr_t)p->op_templates;
     uint32_t i = 0;
@@ -206,7 +205,7 @@ ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *o
 /* ---- a trie of all options, then the graph ----------------------------------------------------------------------- */
 typedef struct esp__trie_node {
     uint32_t child, sibling, same; /* same: the node of the graph that replaces it */
-    uint16_t op;                   /* op on the edge from the parent */
+    uint16_t op;
     uint16_t n_children;
 } esp__trie_node;
 
@@ -214,13 +213,11 @@ typedef struct esp__planting {
     esp__problem *p;
     esp__trie_node *nodes;
     uint32_t n, room, n_options;
-    const char *only_option; /* text of the only allowed option; NULL if any is allowed */
-    const char *shard;       /* as in esp_plan_tensor */
+    const char *only_option;
+    const char *shard;
     bool no_comp;
-    /* If not 0, adds only options for codecs with bound() and this number of exchanges. */
     uint32_t n_rounds;
-    uint32_t codec; /* the only allowed codec; ESP__NO_CODEC if any is allowed */
-    /* Hash table from ops to index + 1 in problem.op_templates; 0 marks an empty entry. */
+    uint32_t codec;
     uint32_t memo[1u << 14], n_memo;
 } esp__planting;
 
@@ -275,7 +272,6 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     return !(w->no_comp && esp__option_comps(o)) && esp__option_permitted(w->p, o);
 }
 
-/* Whether some codec with bound() can run the option. */
 static int esp__option_of_rounds(const esp__planting *w, const esp__option *o) {
     if (!esp__option_compresses(o)) return 0;
     for (uint32_t c = 0; c < w->p->n_codecs; c++) {

@@ -102,7 +102,7 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = k->d->makespan, best = before, without, ready;
     esp__incremental_remove(k, w, u, 1);
-    ready = k->end[w->from - 1]; /* end of the backward that finishes its gradients */
+    ready = k->end[w->from - 1];
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
         if (ready + c->paths[i]->total >= best) continue;
@@ -117,7 +117,6 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     return best < before && esp__incremental_take(k, best_swap);
 }
 
-/* Orders all ops by the times at which they become ready if that makes the step shorter. Returns 1 if it did. */
 static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     esp__schedule_copy(k->p, ready, k->d);
     if (esp__generate(k->p, ready) >= k->d->makespan) return 0;
@@ -126,7 +125,6 @@ static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     return 1;
 }
 
-/* Improves one tensor or group after the other, in passes over all of them, until a whole pass changes none. */
 static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const esp__ranked *order) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__schedule ready;

@@ -36,7 +36,7 @@ ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices
     for (uint32_t u = 0; u < d->n_units; u++) {
         uint32_t g = 0;
         if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_ON_GPU)) continue;
-        while (g < o->n && o->groups[g].from != d->paths[u]) g++; /* equal pointers mean equal sizes and options */
+        while (g < o->n && o->groups[g].from != d->paths[u]) g++;
         esp__offload *group = &o->groups[g];
         if (g == o->n) {
             o->n++;
@@ -52,7 +52,6 @@ ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices
     o->n = kept;
 }
 
-/* Lists the changes that the groups' current counts make. */
 static uint32_t esp__offload_changes(esp__offloading *o) {
     uint32_t n = 0;
     for (uint32_t g = 0; g < o->n; g++) {

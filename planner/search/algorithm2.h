@@ -8,7 +8,7 @@ enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS
 typedef struct esp__offload {
     const esp__path *from;
     const esp__path *to[ESP__VARIANTS_MOST];
-    uint32_t *members; /* the group's tensors, the earliest first */
+    uint32_t *members;
     uint32_t n, n_to;
     /* how many members move now, and to which option in `to` */
     uint32_t count, variant;
@@ -20,13 +20,12 @@ typedef struct esp__offloading {
     esp__schedule *d;
     esp__offload *groups;
     esp__change *changes;
-    const esp__path **wanted; /* scratch of esp__offload_changes */
+    const esp__path **wanted;
     uint32_t n;
     uint64_t best;
 } esp__offloading;
 
 ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices);
-/* Tries every combination of counts. */
 ESP__FN void esp__offload_all(esp__offloading *o);
 ESP__FN void esp__offload_by_group(esp__offloading *o);
 #endif

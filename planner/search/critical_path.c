@@ -8,7 +8,6 @@
 /* Limits: how far an op moves, and past how many ops that use the same processors or links. */
 enum { ESP__SHIFT_SPAN = 96, ESP__SHIFT_JUMPS = 6 };
 
-/* A new order for `n` ops from index `from` on. */
 typedef struct esp__shift {
     uint32_t from, n, order[ESP__SHIFT_SPAN + 1];
     uint8_t marked[ESP__SHIFT_SPAN + 1];
@@ -105,7 +104,6 @@ static int esp__shift_critical(const esp__incremental *k, uint32_t i) {
     return k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan;
 }
 
-/* Whether op i releases one of these processors and links exactly at `start`. */
 static int esp__shift_adjacent(const esp__incremental *k, uint32_t i, uint32_t lanes, uint64_t start) {
     const esp__timed *timed = &k->timed_ops[i];
     for (uint32_t lane = 0; lanes >> lane; lane++)
@@ -140,7 +138,6 @@ static int esp__shift_op(esp__incremental *k, uint32_t j) {
     return taken.n && esp__shift_take(k, &taken, k->d->makespan);
 }
 
-/* Moves ops until no move helps. Returns 1 if any did. */
 ESP__FN int esp__shift_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1; better && !esp__out_of_time(k->p);) {

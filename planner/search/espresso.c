@@ -32,7 +32,6 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
     uint64_t all = 0;
     esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
-    /* A hash table from sizes to the index + 1 of the last tensor of that size. */
     uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like);
     uint32_t *chunks = esp__arena_get(p->arena, n_tensors * sizeof *chunks);
     for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;

@@ -5,7 +5,7 @@
 #include "planner/bound/bound.h"
 #include "planner/search/search.h"
 
-enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 }; /* most tensors: in thorough mode; usually */
+enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 };
 enum { ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
 enum { ESP__SMALL_OPS = ESP__SMALL_UNITS * (ESP__MAX_OPS + 1) };
 
@@ -19,28 +19,27 @@ typedef struct esp__small_leaf {
  * tensor or group. */
 typedef struct esp__small_job {
     const esp__plan_op *ops;
-    uint32_t n, next;                       /* number of ops, index of the next one */
+    uint32_t n, next;
     uint32_t after;                         /* number of backward ops that must end before it starts */
     uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest[k]: time from op k to the job's end */
 } esp__small_job;
 
 typedef struct esp__small {
     esp__problem *p;
-    esp__schedule *d; /* the best known schedule */
+    esp__schedule *d;
     esp__bounding *b;
-    uint64_t nodes, nodes_end, nodes_max; /* so far; limits for this leaf and for the search */
+    uint64_t nodes, nodes_end, nodes_max;
     uint32_t n, n_leaves, n_jobs, tries;
     const double *order_cost[ESP__SMALL_UNITS]; /* the lower bound's cost of each option */
-    uint16_t *order[ESP__SMALL_UNITS];          /* options, the cheapest first */
-    double least[ESP__SMALL_UNITS + 1];         /* sum of the lowest costs from this unit on */
+    uint16_t *order[ESP__SMALL_UNITS];
+    double least[ESP__SMALL_UNITS + 1];
     double row_least[ESP__SMALL_UNITS + 1][ESP__GAME_ROWS];
     double use_least[ESP__SMALL_UNITS + 1][ESP__LIMITS], may[ESP__LIMITS];
-    uint16_t path[ESP__SMALL_UNITS]; /* the current leaf's options */
+    uint16_t path[ESP__SMALL_UNITS];
     uint16_t base[ESP__SMALL_UNITS]; /* the best known schedule's options */
-    uint32_t reach;                  /* in how many units a leaf may differ from `base` */
+    uint32_t reach;
     uint64_t looks;
     esp__small_leaf leaves[ESP__SMALL_BATCH];
-    /* While the search orders the ops of one leaf: */
     esp__small_job jobs[ESP__SMALL_JOBS];
     esp__plan_op backward[ESP__SMALL_UNITS];
     uint64_t free_at[ESP__LANES];
@@ -77,11 +76,10 @@ static uint64_t esp__small_lane(esp__small_op *ops, uint32_t n) {
     return most;
 }
 
-/* Returns a lower bound on all orders that continue the current one. May stop when it reaches `limit`. */
 static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
     esp__small_op ops[ESP__LANES][ESP__SMALL_OPS];
     uint32_t n[ESP__LANES] = {0};
-    uint64_t most = 0, backward[ESP__SMALL_UNITS + 1]; /* earliest end of each backward op */
+    uint64_t most = 0, backward[ESP__SMALL_UNITS + 1];
     uint64_t tails[ESP__SMALL_UNITS + 1] = {0}, after = 0;
     for (uint32_t j = 1; j < s->n_jobs; j++) {
         const esp__small_job *job = &s->jobs[j];
@@ -126,12 +124,10 @@ static void esp__small_keep(esp__small *s, const uint64_t end) {
     d->makespan = end;
 }
 
-/* What esp__small_place changes, for undoing it. */
 typedef struct esp__small_undo {
     uint64_t free_at[ESP__LANES], ready;
 } esp__small_undo;
 
-/* Makes the next op of job j the next in the order of all ops. */
 static void esp__small_place(esp__small *s, uint32_t j, uint64_t start, esp__small_undo *was) {
     esp__small_job *job = &s->jobs[j];
     const esp__plan_op *op = &job->ops[job->next];
@@ -252,7 +248,7 @@ static void esp__small_flush(esp__small *s) {
             s->nodes_end = s->nodes + look < s->nodes_max ? s->nodes + look : s->nodes_max;
             esp__small_jobs(s);
             esp__small_orders(s);
-            if (s->nodes >= s->nodes_end) s->leaves[left++] = s->leaves[i]; /* not finished */
+            if (s->nodes >= s->nodes_end) s->leaves[left++] = s->leaves[i];
         }
         s->n_leaves = left;
     }
@@ -274,7 +270,6 @@ static void esp__small_leaf_add(esp__small *s) {
     }
 }
 
-/* Branches over the options of units u and later. rows, cost, used and changes are sums over the earlier units. */
 static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, double cost, const double used[ESP__LIMITS],
                              uint32_t changes) {
     uint32_t n_rows = s->b->game.n_rows;
@@ -305,7 +300,6 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
     }
 }
 
-/* Computes what each option costs in the lower bound, sorts the options by cost, and sums the lowest costs. */
 static void esp__small_open(esp__small *s) {
     esp__bounding *b = s->b;
     esp__may_use(s->p, s->may);
@@ -335,7 +329,7 @@ static void esp__small_open(esp__small *s) {
 
 static void esp__small_base(esp__small *s) {
     for (uint32_t u = 0; u < s->n; u++) {
-        s->base[u] = UINT16_MAX; /* stays if the option is not a candidate */
+        s->base[u] = UINT16_MAX;
         for (uint32_t x = 0; x < s->b->candidate_sets[s->b->candidates[u]].n; x++)
             if (esp__small_path(s, u, x) == s->d->paths[u]) s->base[u] = (uint16_t)x;
     }

@@ -21,7 +21,6 @@ ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].cpu < 2.0 || esp__pricings[pricing].compute > 2.0 || esp__devices(p) == 3u;
 }
 
-/* Whether it is worth trying and sets the same prices for all tensors. */
 ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].uniform && esp__pricing_applies(p, pricing);
 }
@@ -32,7 +31,6 @@ static int esp__has_prices(const esp__bound *b) {
     return sum > 0.01;
 }
 
-/* Gives every tensor or group the option that is cheapest at the pricing's prices times `factor`. */
 static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double factor[ESP__FACTORS],
                                  uint32_t pricing) {
     const esp__bound *bound = p->bound;
@@ -41,7 +39,7 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         double best = 0.0, price[ESP__FACTORS];
-        uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound has prices per tensor */
+        uint32_t t = d->units[u].first + d->units[u].n - 1;
         for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (uniform ? 0.25 : bound->price[t][k]) * factor[k];
         price[ESP__LANE_COMPUTE] *= esp__pricings[pricing].compute;
         price[ESP__LANE_CPU] *= esp__pricings[pricing].cpu;
@@ -76,7 +74,7 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
         double load[ESP__LANES] = {(double)p->ready[p->n_tensors - 1]}, most = 1.0, pull = round < 6 ? 2.0 : 0.7;
         uint64_t last = other->makespan;
         esp__choose_by_price(p, other, f, pricing);
-        if (round && other->makespan == last) break; /* the new prices changed nothing */
+        if (round && other->makespan == last) break;
         if (other->makespan < d->makespan) {
             esp__schedule_copy(p, d, other);
             memcpy(factor, f, sizeof f);

@@ -7,7 +7,6 @@
 
 enum { ESP__PRICE_ROUNDS = 24 };
 
-/* Returns the cheapest option; among equals, the fastest. */
 static const esp__path *esp__cheapest(const esp__choices *c, const double price[ESP__LANES]) {
     const esp__path *best = NULL;
     double least = 0.0;
@@ -19,7 +18,6 @@ static const esp__path *esp__cheapest(const esp__choices *c, const double price[
     return best;
 }
 
-/* Gives every unit its cheapest option and sums the loads. Returns how many options changed. */
 static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__choices *choices,
                                  const double price[ESP__LANES], const esp__path **cheapest,
                                  uint64_t load[ESP__LANES]) {
@@ -27,7 +25,6 @@ static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__c
     memset(load, 0, ESP__LANES * sizeof *load);
     load[ESP__LANE_COMPUTE] = p->ready[p->n_tensors - 1];
     for (uint32_t u = 0; u < d->n_units; u++) {
-        /* Units with equal choices share the result, which the first of them computes. */
         if (choices[u].like == u) cheapest[u] = esp__cheapest(&choices[u], price);
         const esp__path *path = cheapest[choices[u].like];
         changed += d->paths[u] != path;

@@ -13,7 +13,6 @@ ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__ERROR] = path->error;
 }
 
-/* Sets may[] to the limits on a whole schedule; INFINITY means no limit. */
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
     double elements = 0.0;
@@ -26,8 +25,8 @@ ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
-    /* Options of each unit: the current ones; the cheapest within the limits, if `fits`; and those that exceed the
-     * limits least. */
+    /* Options of each tensor or group: the current ones; the cheapest within the limits, if `fits`; and those that
+     * exceed the limits least. */
     const esp__path **paths, **best, **closest;
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
     double cost, best_cost, closest_excess;
@@ -55,7 +54,7 @@ static double esp__fit_limits_price(const esp__fitting *f, const esp__path *path
     return sum;
 }
 
-/* Gives every unit the option that costs least; among equals, the fastest. */
+/* Gives every tensor or group the option that costs least; among equals, the fastest. */
 static void esp__fit_choose(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     f->cost = 0.0;
@@ -97,8 +96,7 @@ static void esp__fit_keep(esp__fitting *f) {
     memcpy((void *)f->best, (const void *)f->paths, f->from->n_units * sizeof *f->best);
 }
 
-/* Searches prices at which no limit is exceeded. In steps that get smaller, it raises the prices of exceeded limits and
- * lowers all others. */
+/* In steps that get smaller, raises the prices of exceeded limits and lowers all others, until no limit is exceeded. */
 static void esp__fit_prices(esp__fitting *f) {
     double unit[ESP__LIMITS], step = 16.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
@@ -124,8 +122,8 @@ static void esp__fit_prices(esp__fitting *f) {
     }
 }
 
-/* Gives every unit the option that uses least of one limit; among equals, the fastest. This helps if the limit is hard
- * to keep. */
+/* Gives every tensor or group the option that uses least of one limit; among equals, the fastest. This helps if the
+ * limit is hard to keep. */
 static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     double worth = 0.0;
     if (!(f->may[limit] < INFINITY)) return;
@@ -139,7 +137,6 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     esp__fit_keep(f);
 }
 
-/* Sums what the current options use of each limit. */
 static void esp__fit_sum(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     for (uint32_t u = 0; u < f->from->n_units; u++) {
@@ -180,7 +177,7 @@ static void esp__fit_repair(esp__fitting *f) {
     esp__fit_keep(f);
 }
 
-/* Gives one unit after the other the fastest option with which the limits are still kept. */
+/* Gives one tensor or group after the other the fastest option with which the limits are still kept. */
 static void esp__fit_fill(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->best, f->from->n_units * sizeof *f->best);
     esp__fit_sum(f);
@@ -230,7 +227,6 @@ static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool unifor
     }
 }
 
-/* Changes options until the schedule keeps the limits. Returns 0 if it finds no such options. */
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0};
     if (esp__schedule_allowed(p, d)) return 1;
@@ -241,7 +237,7 @@ ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     return 1;
 }
 
-/* Fails because the search found no strategy within the limits. Names the lowest possible limits. */
+/* Reports that no strategy was found within the limits, and the lowest possible limits. */
 ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     const esp_plan_config *c = &p->config;
     double least[ESP__LIMITS] = {0.0}, elements = 0.0;

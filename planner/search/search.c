@@ -23,7 +23,6 @@ static void esp__keep_best(esp__problem *p, esp__schedule *best, const esp__sche
         esp__schedule_keep_better(p, best, d);
 }
 
-/* Repeats all kinds of local search until none shortens the step. */
 static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     esp__incremental *k = esp__incremental_open(p, d);
     const esp__ranked *ranking;
@@ -38,7 +37,6 @@ static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     }
 }
 
-/* Sets the options of `d` by the best among the first `pricings` ways to set prices. */
 static void esp__best_priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
     esp__schedule x = {0};
     for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
@@ -80,8 +78,6 @@ static void esp__search_units(esp__problem *p, esp__schedule *best, double share
     esp__keep_best(p, best, &d);
 }
 
-/* Searches with groups and chunks. It finds good prices for the best sizes, then runs a local search from each result,
- * the shortest first. */
 enum { ESP__PRICED = 6, ESP__LOCALLY_BEST = 6 };
 static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     esp__partition_start *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
@@ -111,8 +107,8 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     }
 }
 
-/* Whether constraints allow every option and codec. Comparison strategies ignore constraints, so the search may use
- * their results only then. */
+/* Comparison strategies ignore constraints, so the search may use their results only if constraints allow
+ * everything. */
 static int esp__all_options(const esp__problem *p) {
     const esp_plan_config *c = &p->config;
     return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
@@ -122,7 +118,6 @@ static int esp__unconstrained(const esp__problem *p) {
     return esp__all_options(p) && !(c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
 }
 
-/* Searches from the result of Algorithms 1 and 2. */
 enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
 static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup) {
     esp__schedule d = {0};
@@ -166,9 +161,8 @@ static void esp__search_once(esp__problem *p, esp__schedule *d) {
     esp__local_search(p, d, 1);
 }
 
-enum { ESP__NODES = 200000 }; /* limit for branch and bound (exact.c) */
+enum { ESP__NODES = 200000 };
 
-/* Searches again, and keeps the better of the result and `d`. */
 static void esp__search_again(esp__problem *p, esp__schedule *d) {
     esp__schedule other = {0};
     esp__search_once(p, &other);
@@ -201,7 +195,6 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__keep_best(p, d, &fp32);
 }
 
-/* If strategy layerwise with its best codec is better than `d`, searches from it, so that the result is never worse. */
 static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0}, one = {0};
     for (uint32_t codec = 0; codec < p->n_codecs; codec++) {

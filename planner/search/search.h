@@ -3,11 +3,10 @@
 #define ESP__SEARCH_H
 #include "planner/simulate/schedule.h"
 
-/* The options among which the search chooses for one unit. */
 typedef struct esp__choices {
     const esp__path **paths;
     uint32_t n;
-    uint32_t like; /* the first unit with the same options */
+    uint32_t like; /* the first tensor or group with the same options */
 } esp__choices;
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
@@ -17,8 +16,8 @@ ESP__FN void esp__start_priced(esp__problem *p, esp__schedule *best, const esp__
 ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 
 /* ---- algorithm1.c ---- */
-/* Returns the candidates of each unit that pass the test `wanted`. Returns all of them if `wanted` is NULL or none
- * passes. Units with equal candidates share them. */
+/* Returns the candidates of each tensor or group that pass the test `wanted`. Returns all of them if `wanted` is NULL
+ * or none passes. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path,
@@ -33,18 +32,16 @@ typedef struct esp__change {
  * reaches `limit`. */
 ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const esp__change *changes, uint32_t n,
                                  uint64_t limit);
-/* Moves compression from the GPU to the CPU where that saves time. */
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 
 /* ---- espresso.c ---- */
-/* Runs Algorithms 1 and 2 on whole tensors, on chunks and on groups. */
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
 
 /* ---- initial.c ---- */
 enum { ESP__PRICINGS = 7 }; /* number of ways to set prices in initial.c */
 
 /* ---- regroup.c ---- */
-/* Sizes of groups and chunks to start from, and the makespan with them. */
+/* Largest groups and chunks, in elements, from which the search starts, and the makespan with them. */
 typedef struct esp__partition_start {
     uint64_t merge, split, makespan;
     uint32_t pricing;
@@ -75,7 +72,7 @@ ESP__FN int esp__regroup_passes(esp__incremental *k);
 ESP__FN int esp__shift_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
 ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing);
-/* Gives each unit its option with the least memory if memory is limited, else with the least volume. Algorithm 1 starts
- * from it if the schedule without compression exceeds the limits. */
+/* Gives each tensor or group its option with the least memory if memory is limited, else with the least volume.
+ * Algorithm 1 starts from it if the schedule without compression exceeds the limits. */
 ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 #endif

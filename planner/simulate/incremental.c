@@ -89,7 +89,8 @@ static void esp__incremental_forward(esp__incremental *k) {
     k->d->makespan = makespan;
 }
 
-/* Computes the tails of ops [from, to) as if units [gone, gone + n_gone) did not exist. */
+/* Computes the tails of ops [from, to) as if n_gone tensors or groups, from the one numbered `gone` on, did not
+ * exist. */
 static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
     const esp__op_time none = {0, 0, 0};
     for (uint32_t i = to; i-- > from;) {
@@ -138,15 +139,14 @@ static void esp__incremental_units(esp__incremental *k) {
     }
 }
 
-/* Prepares trials on the schedule, whose ops must have an order. The caller repeats this after it changes the
- * schedule. */
+/* Prepares trials. The caller repeats this after it changes the schedule. */
 ESP__FN void esp__incremental_prepare(esp__incremental *k) {
     esp__incremental_units(k);
     esp__incremental_retime(k);
 }
 
 ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
-    esp__incremental *k = p->incremental; /* reused, because only one is open at a time */
+    esp__incremental *k = p->incremental;
     if (k) {
         k->d = d;
         esp__incremental_prepare(k);
@@ -163,7 +163,8 @@ ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
-/* Whether an op of these units is in a longest chain. If none is, no change to them makes the step shorter. */
+/* Whether an op of these tensors or groups is in a longest chain. If none is, no change to them makes the step
+ * shorter. */
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
@@ -171,7 +172,7 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
     return 0;
 }
 
-/* Recomputes the tails of ops as if units [gone, gone + n_gone) did not exist. esp__incremental_restore undoes this. */
+/* Recomputes the tails of ops as if n_gone tensors or groups did not exist. esp__incremental_restore undoes this. */
 ESP__FN void esp__incremental_remove(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__extent *first = &k->d->units[gone];
     s->gone = gone;
@@ -193,8 +194,8 @@ ESP__FN void esp__incremental_restore(esp__incremental *k, const esp__swap *s) {
     memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
 }
 
-/* Returns the step time without the removed units, which is a lower bound for any units that replace them. It ignores
- * chains without an op in [from, to), which can only lower the bound. */
+/* Returns the step time without what was removed, a lower bound for anything that replaces it. It ignores chains
+ * without an op in [from, to), which can only lower the bound. */
 ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
@@ -211,8 +212,8 @@ ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *
     return longest;
 }
 
-/* Returns the new unit whose next op can start first, and sets *could to that start. Among several it takes the one
- * that was ready first. Returns NULL if none is ready. */
+/* Returns the new tensor or group whose next op can start first, and sets *could to that start. Among several it takes
+ * the one that was ready first. Returns NULL if none is ready. */
 static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
     esp__chain *best = NULL;
     for (uint32_t c = 0; c < w->n; c++) {
@@ -226,13 +227,12 @@ static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_
     return best;
 }
 
-/* Returns when an op begins to wait for its processor: it is ready then, and its links are free. */
 static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
     return lanes & ESP__CORE_LANES ? esp__lanes_free(free_at, lanes & ESP__LINK_LANES, ready) : ready;
 }
 
-/* Whether the next op of new unit `number` goes before op `s`. The new one could start at `could`; `s` has its input at
- * `other` and could start at `start`. */
+/* Whether the next new op goes before op `s`. The new one could start at `could`; `s` is ready at `other` and could
+ * start at `start`. */
 static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
                            uint64_t start, uint32_t way, const uint64_t *free_at) {
     const uint32_t lanes = c->path->ops[c->op].lanes;
@@ -247,7 +247,7 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
     return number < s->unit;
 }
 
-/* Returns a lower bound on the step time with the new units, or UINT64_MAX if it reaches `limit`. Sets w->places. */
+/* Returns a lower bound on the step time with the new tensors or groups, or UINT64_MAX if it reaches `limit`. */
 ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
@@ -255,7 +255,6 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     w->n_places = 0;
     for (uint32_t c = 0; c < w->n; c++) {
         w->chains[c].op = 0;
-        /* This time is final if that backward is before `from`; else the loop below sets it again. */
         w->chains[c].ready = k->end[w->chains[c].after];
         left += w->chains[c].path->n;
     }
@@ -265,7 +264,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
         esp__chain *c = esp__swap_next(w, free_at, i, &could);
         if (i < k->n) {
             const esp__timed *s = &k->timed_ops[i];
-            uint64_t other = k->now[s->before]; /* a backward is before `from`, so s->before exists */
+            uint64_t other = k->now[s->before];
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
             if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way, free_at)) {
                 k->now[i] = start + s->time.ns;

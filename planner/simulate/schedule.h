@@ -9,13 +9,13 @@
 /* The state of a simulation that runs the ops of a schedule one after the other. */
 typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
-    uint64_t *ready; /* when each unit's next op has its input */
-    uint8_t *op;     /* each unit's next op */
-    /* Whether each unit's next op waits only for its processor, because it is next on all of its links. Used if
-     * p->core_ops. */
+    uint64_t *ready;
+    uint8_t *op;
+    /* Whether the next op of each tensor or group waits only for its processor, because it is next on all of its links.
+     * Used if p->core_ops. */
     uint8_t *turn;
-    uint32_t tensor; /* tensor whose backward runs next */
-    uint32_t unit;   /* first unit whose gradients are not ready yet */
+    uint32_t tensor;
+    uint32_t unit;
     uint64_t backward_ready, makespan;
 } esp__clock;
 
@@ -32,10 +32,10 @@ enum {
 };
 
 /* ---- incremental.c --------------------------------------------------------------------------------------------- */
-typedef struct esp__timed { /* an op; its place is its index in the order of ops */
+typedef struct esp__timed { /* an entry of the order of all ops */
     esp__op_time time;
-    uint32_t unit; /* ESP__NEXT_BACKWARD for a backward */
-    /* Places of the ops before and after it in its unit. For a backward, places of the backwards before and after
+    uint32_t unit;
+    /* Indexes of the ops before and after it in its option. For a backward, indexes of the backwards before and after
      * it. */
     uint32_t before, after;
     uint32_t tensor;
@@ -56,19 +56,19 @@ enum { ESP__NEW_MAX = 16 };
 typedef struct esp__chain {
     esp__extent unit;
     const esp__path *path;
-    uint32_t after; /* place of the backward that makes it ready */
+    uint32_t after;
     uint32_t op;
     uint64_t ready;
 } esp__chain;
-/* Replaces the units [gone, gone + n_gone) of a schedule by n others, which have the same tensors. */
+/* Replaces n_gone neighbouring tensors or groups of a schedule by n others with the same tensors. */
 typedef struct esp__swap {
     uint32_t gone, n_gone, n, way;
-    /* A trial may move the ops at places [from, to): from where the first new op can be, to the last old one. */
+    /* A trial may move the ops with indexes [from, to): from where the first new op can be, to the last old one. */
     uint32_t from, to;
     esp__chain chains[ESP__NEW_MAX];
     uint32_t n_places;
     struct {
-        uint32_t before, chain; /* puts this chain's next op in front of `before` */
+        uint32_t before, chain;
     } places[ESP__NEW_MAX * ESP__MAX_OPS];
 } esp__swap;
 
@@ -80,20 +80,19 @@ typedef struct esp__incremental {
     esp__timed *timed_ops;
     uint64_t *end, *now; /* when each op ends, in the schedule and in the trial */
     uint64_t *tail;      /* longest chain from each op's start to the step's end */
-    esp__times *free_at; /* for each place, when each processor and link is free */
-    /* For each place, the tail of the next op on each processor and link. */
+    esp__times *free_at; /* before each op, when each processor and link is free */
+    /* At each op, the tail of the next op on each processor and link. */
     esp__times *next;
     uint64_t *saved_tail;
     esp__times *saved_next;
-    uint32_t *first, *last; /* places of each unit's first and last op */
-    uint32_t *backward;     /* place of each tensor's backward */
-    /* For each tensor, the first unit that contains it or begins after it. */
+    uint32_t *first, *last;
+    uint32_t *backward;
     uint32_t *attached;
     uint32_t *fill, *sequence;
     uint32_t room_sequence, reached;
     esp__swap swaps[3];
-    esp__schedule before, other; /* scratch of esp__incremental_move */
-    uint64_t memory, volume;     /* sums over all units, compared with the limits */
+    esp__schedule before, other;
+    uint64_t memory, volume;
     double error, elements;
     uint64_t trials;
 } esp__incremental;

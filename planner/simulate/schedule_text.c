@@ -202,7 +202,6 @@ static esp_status esp__order_links(esp__schedule_reading *r, const char *name, u
     return ESP_OK;
 }
 
-/* Reads a strategy's text into a schedule and simulates it. Error messages begin with `name`. */
 ESP__FN esp_status esp__schedule_read(esp__problem *p, esp__schedule *d, const char *name, const char *text) {
     esp__schedule_reading *r = esp__arena_get(p->arena, sizeof *r);
     const esp__text_tensors tensors = {p, (uint32_t)p->n_tensors, esp__problem_tensor};

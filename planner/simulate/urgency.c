@@ -15,7 +15,7 @@ typedef struct esp__ordering {
     esp__lane_queue lanes[ESP__LANES];
     esp__problem *p;
     esp__schedule *d;
-    uint64_t *rest; /* time that the remaining ops of each unit take */
+    uint64_t *rest;
     uint32_t rule;
 } esp__ordering;
 
@@ -44,7 +44,6 @@ static void esp__ordering_unit(esp__ordering *o, uint32_t u) {
     if (op < path->n) esp__ordering_add(o, path->ops[op].lanes, o->clock.ready[u], (uint64_t)u << 8 | (op + 1u));
 }
 
-/* Returns when the processor or link can start its next op, or UINT64_MAX if none waits for it. */
 static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     const esp__lane_queue *q = &o->lanes[lane];
     uint64_t free_at = o->clock.free_at[lane];
@@ -53,8 +52,7 @@ static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     return q->coming.at[0].ready > free_at ? q->coming.at[0].ready : free_at;
 }
 
-/* Runs the most urgent of the ops that wait for this processor or link and are ready by `now`. Returns its unit, or
- * ESP__NEXT_BACKWARD. */
+/* Runs the most urgent of the ops that wait for this processor or link and are ready by `now`. */
 static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now) {
     esp__lane_queue *q = &o->lanes[lane];
     while (q->coming.n && q->coming.at[0].ready <= now) {
@@ -76,7 +74,6 @@ static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now)
     return ESP__NEXT_BACKWARD;
 }
 
-/* Orders the schedule's ops by `rule` and returns the makespan. */
 static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rule) {
     esp__sequence_room(p, d);
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
