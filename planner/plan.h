@@ -43,8 +43,8 @@ ESP__FN char *esp__arena_text(esp__arena *arena, const char *text);
 /* ---- problem/templates.c: the options that one system allows, as ops without sizes ------------------------------- */
 /* The most ops of an option. A codec such as PowerSGD, which exchanges data several times, repeats ops. */
 enum { ESP__MAX_OPS = ESP__CHAIN_MAX + ESP__MAX_STEPS };
-/* A cut is one way to divide a tensor among ranks: first among those of a machine, for example, then among machines. It
- * is a set of scopes that have no level in common. Cut 0 leaves the tensor whole. */
+/* A cut is one way to divide a tensor among ranks: by the ranks of a machine, for example, and then by machines. Cut 0
+ * leaves the tensor whole. */
 enum { ESP__CUTS = 16 };
 /* Which ranks of a machine run an op. ALL: every rank. ONE: only one, the root of the machine's ranks. SPREAD: the
  * ranks that are roots of groups that span machines; different groups have their roots on different machines. */
@@ -58,8 +58,8 @@ typedef struct esp__op_template {
     /* How the tensor is divided before the op: the size of the data that the rank holds, or that each payload
      * encodes. */
     uint8_t cut;
-    /* Number of payloads that a rank holds before the op: the product, over all scopes s, of (ranks in s) to the power
-     * slots[s]. */
+    /* Number of payloads that a rank holds before the op, as exponents: the product of (ranks that a collective over
+     * levels s has) to the power slots[s]. */
     uint8_t slots[ESP__SCOPES];
     uint8_t slots_after[ESP__SCOPES]; /* number of payloads after the op, as in `slots` */
     /* For decompression, the number of payloads that are summed into the same elements, as exponents like `slots`. */
@@ -75,7 +75,7 @@ typedef struct esp__op_template {
     uint8_t early; /* how many exchanges follow that of this op */
     /* For a collective of an exchange before the last: how many steps of the option it comes after its compression. */
     uint8_t ahead;
-    /* The scopes (as bits) over which the op's exchange sums payloads without decoding them. */
+    /* The levels (as bits of ESP__INTRA, ...) over which the op's exchange sums payloads without decoding them. */
     uint16_t reduced;
 } esp__op_template;
 
@@ -183,8 +183,8 @@ struct esp__problem {
     const uint32_t *n_small;
     uint32_t keep_raw;
     uint32_t n_levels, n_lanes;
-    uint32_t size[ESP__SCOPES]; /* ranks in each scope; 0 if the system has no such scope */
-    uint16_t cuts[ESP__CUTS];   /* ways to divide a tensor among ranks, as bits of scopes */
+    uint32_t size[ESP__SCOPES]; /* ranks of a collective over these levels, or 0 */
+    uint16_t cuts[ESP__CUTS];   /* ways to divide a tensor among ranks */
     uint32_t n_cuts;
     /* Whether there are several machines with several ranks each; if not, options treat all ranks alike. */
     bool hierarchical;
@@ -214,7 +214,7 @@ struct esp__problem {
     uint64_t work, work_end;
     bool core_ops;        /* whether collectives need a processor too, not only links */
     uint64_t deadline_ns; /* when planning must end, by esp__now_ns(); 0: no limit */
-    uint32_t most_rounds; /* most exchanges of any codec that has bound(), or 0 */
+    uint32_t most_rounds; /* most exchanges that any codec needs */
 };
 /* Finds two tensors with the same name. Sets *first to the index of the first and returns that of the second, or n if
  * all names differ. */
@@ -249,7 +249,7 @@ ESP__FN double esp__curve_at(const esp_cost_curve *c, double size);
 ESP__FN uint32_t esp__system_levels(const esp_plan_system *s);
 ESP__FN uint32_t esp__system_size(const esp_plan_system *s, uint32_t level);
 ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t level);
-/* Returns the link that has measured times of collectives over this scope, or NULL if none has. */
+/* Returns the link that has measured times of collectives over these levels, or NULL if none has. */
 ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32_t scope);
 /* Returns the time of one collective. A rank holds `before` bytes before it. `piece` is the bytes of one of the n parts
  * of the buffer, or of one rank's contribution. `flows` such collectives run at once over the same links. */
@@ -261,7 +261,7 @@ ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
 /* ---- problem/round_sizes.c: codecs that exchange payloads several times, or compress matrices
  * --------------------- */
-/* Returns the columns of the tensor or chunk, or 0 if it is no matrix or no codec takes matrices. */
+/* Returns the number of matrix columns of the tensor or chunk, or 0 if it is no matrix or no codec takes matrices. */
 ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__extent *u);
 static inline int esp__has_small(const esp__problem *p, uint32_t first, uint32_t n) {
     return p->n_small && p->n_small[first + n] > p->n_small[first];

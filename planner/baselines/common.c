@@ -86,8 +86,8 @@ ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__f
     esp__scheme_fill(p, d, f, device, codec);
 }
 
-/* Adds tensors [first, end) as one group, or as several if their constraints differ. Returns the new length of
- * `units`. */
+/* Adds tensors [first, end) to `units` as one group, or as several if their constraints differ. Returns the new
+ * length. */
 ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
         if (i == first || p->keep[i] != p->keep[i - 1]) {
@@ -100,7 +100,7 @@ ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__extent *units, uin
     return n;
 }
 
-/* Adds one tensor in chunks of at most `most` elements. Returns the new length of `units`. */
+/* Adds one tensor to `units` in chunks of at most `most` elements. Returns the new length. */
 ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t tensor,
                                    uint64_t most) {
     uint64_t elements = p->model->tensors[tensor].elements;

@@ -8,7 +8,8 @@
 
 typedef double esp__two __attribute__((vector_size(16), aligned(8), may_alias));
 
-/* Returns the cheapest of a unit's allowed options. The weights of the inequalities listed in rows[] set the prices. */
+/* Returns the cheapest of the options that a tensor or group may have. Each option costs the weighted sum of its work
+ * in the inequalities listed in rows[]. */
 static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *rows, uint32_t n_rows,
                                  const double *lambda, double *least) {
     uint32_t low = b->low[u], n = b->high[u] - low, best = 0, x;
@@ -27,8 +28,8 @@ static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *r
     return low + best;
 }
 
-/* Chooses each unit's cheapest option at the weights `lambda` of the inequalities. Returns the value of this choice, a
- * lower bound for all plans that use allowed options. */
+/* Gives each tensor or group its cheapest option at the weights `lambda` of the inequalities. The sum of their costs is
+ * returned, a lower bound for all plans that use allowed options. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
     double sum = 0.0, least;
     uint32_t rows[ESP__GAME_ROWS], n_rows = 0, bits = 0;
@@ -63,8 +64,8 @@ static void esp__column_value(esp__bounding *b, uint32_t i) {
         b->game.g[i][j] = esp__row_value(b, &b->rows[j], b->choice[i]) * b->scale + 1e-12;
 }
 
-/* Returns the index for a new column (a choice of an option for each unit): a free one, else that of the column with
- * the highest bound, which matters least. */
+/* Returns the index at which to store a new choice of an option for each tensor: a free one, else that of the choice
+ * with the highest bound, which matters least. */
 static uint32_t esp__column_place(esp__bounding *b) {
     esp__game *m = &b->game;
     uint32_t place = 0;
@@ -75,7 +76,7 @@ static uint32_t esp__column_place(esp__bounding *b) {
     }
     double most = -1.0;
     for (uint32_t i = 0; i < m->n_columns; i++) {
-        double slack = 0.0; /* the column's value at the best weights so far */
+        double slack = 0.0; /* the choice's bound at the best weights so far */
         if (m->column[i] > 0.0) continue;
         for (uint32_t j = 0; j < m->n_rows; j++) slack += b->lambda[j] * m->g[i][j];
         if (slack > most) most = slack, place = i;
@@ -109,7 +110,7 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
         double f = esp__bound_at(b, lambda, b->choice[place]), predicted = 0.0;
         esp__column_value(b, place);
         for (uint32_t j = 0; j < b->game.n_rows; j++) predicted += b->game.row[j] * b->game.g[place][j];
-        /* If the new column changes nothing, the next weights are closer to the game's. */
+        /* If the new choice changes nothing, the next weights are closer to the solution of the linear program. */
         keep = predicted / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5;
         if (f > b->best) {
             b->best = f;
@@ -135,7 +136,7 @@ static void esp__columns_fit(esp__bounding *b) {
         }
 }
 
-/* Allows only options that can end by `t`. Returns 0 if a unit has none left. */
+/* Allows only options that can end by `t`. Returns 0 if a tensor or group has none left. */
 static int esp__bound_limit(esp__bounding *b, double t) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
@@ -196,8 +197,8 @@ ESP__FN void esp__bounding_candidates(esp__bounding *b) {
     }
 }
 
-/* Sets the least time after the end of each backward op: every unit that becomes ready then or later needs the backward
- * ops up to that time and then its fastest option; the longest of these counts. */
+/* Sets the least time after the end of each backward op. Every gradient that becomes ready then or later needs the
+ * backward ops up to that time and then its fastest option; the longest of these counts. */
 static void esp__bounding_backward(esp__bounding *b) {
     double sum = 0.0, after = 0.0;
     for (uint32_t i = 0; i < b->n_tensors; i++) {
@@ -235,8 +236,8 @@ ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     return b;
 }
 
-/* Makes the first columns (choices of options): those with the least load on each processor and link, and the fastest.
- * Then makes the first rows (inequalities): those with the highest value for these columns. */
+/* Starts with these choices: the options with the least load on each processor and link, and the fastest options. For
+ * each choice, adds the inequalities that bound it best. */
 static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t l = 0; l <= b->p->n_lanes; l++) {
         uint32_t place = esp__column_place(b);
@@ -299,7 +300,7 @@ static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *o
 static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     uint16_t *choice = b->choice[esp__column_place(b)];
     double f = esp__bound_at(b, b->lambda, choice);
-    int chain = f < 0.9 * b->proven; /* the ops of a single unit determine the bound */
+    int chain = f < 0.9 * b->proven; /* the ops of a single tensor determine the bound */
     esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
@@ -309,7 +310,7 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
             double load = (double)path->load[r->lane], w = r->w[u][choice[u]];
             out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
         }
-        /* At this price, options that end too late are no cheaper than the chosen one. */
+        /* At this cost per ns of total time, options that end too late are no cheaper than the chosen one. */
         for (uint32_t x = b->high[u]; x < m->n; x++) {
             double longer = m->total[x] - (double)path->total, cheaper = 0.0;
             for (uint32_t j = 0; j < b->game.n_rows; j++)

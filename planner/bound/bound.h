@@ -9,10 +9,10 @@
 enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* bound of row j for column i, about 1 */
+    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* bound of inequality j for choice i, about 1 */
     double value;
-    double row[ESP__GAME_ROWS];       /* best weights of the rows; they sum to 1 */
-    double column[ESP__GAME_COLUMNS]; /* weights of the columns that allow no higher bound */
+    double row[ESP__GAME_ROWS];       /* best weights of the inequalities; they sum to 1 */
+    double column[ESP__GAME_COLUMNS]; /* weights of the choices that allow no higher bound */
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;
@@ -23,13 +23,13 @@ typedef struct esp__stay {
     double p, head, tail;
     uint32_t path;
 } esp__stay;
-/* The candidates of a unit, with their work on each processor and link. */
+/* The options of a tensor or group, with their work on each processor and link. */
 typedef struct esp__lanes_candidates {
     const esp__candidates *candidates;
     const esp__path **paths;
     uint32_t n;
     double *total;
-    uint32_t *first[ESP__LANES]; /* each candidate's first entry in `stays` */
+    uint32_t *first[ESP__LANES]; /* each option's first entry in `stays` */
     esp__stay *stays[ESP__LANES];
     double head[ESP__LANES];
     uint32_t low, high, rows;
@@ -40,8 +40,8 @@ typedef struct esp__row {
     uint32_t lane;
     double s, q;
     double base; /* fixed part: s + q + the work of backward ops */
-    /* For each unit and candidate, the work that must run in the row's interval. Units with equal values share an
-     * array. */
+    /* For each tensor or group and each of its options, the work that must run in the interval. Equal arrays are
+     * shared. */
     const double **w;
 } esp__row;
 
@@ -59,8 +59,8 @@ typedef struct esp__bounding {
     uint32_t *candidates;
     const double **same, *zeros;
     double *ready;
-    /* For each unit, rows as bits. `early` has the rows that count none of its work, because all of it may run before
-     * s. `late` has those whose s is before the unit is ready. */
+    /* For each tensor or group, inequalities as bits. `early`: those that count none of its work, because all of it may
+     * run before s. `late`: those whose s is before its gradient is ready. */
     uint32_t *early, *late;
     uint32_t *low, *high; /* the candidates that are still allowed */
     esp__lanes_candidates *candidate_sets;
@@ -71,7 +71,7 @@ typedef struct esp__bounding {
     double *cost;
     double scale;  /* converts ns to the game's values */
     double proven; /* ns; it is proven that no plan is faster */
-    /* The best weights of the rows for the allowed candidates, and the bound that they give, in ns. */
+    /* The best weights of the inequalities so far, and the bound that they give, in ns. */
     double best, lambda[ESP__GAME_ROWS];
     uint64_t work, work_max;
 } esp__bounding;

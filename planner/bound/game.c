@@ -14,7 +14,8 @@ static void esp__game_pivot(esp__game *m, uint32_t r, uint32_t c) {
     m->basis[r] = c;
 }
 
-/* Returns the row whose variable leaves the basis when column c enters (least ratio), or n_rows if there is none. */
+/* Returns the row of the simplex tableau whose variable leaves the basis when column c enters (least ratio), or n_rows
+ * if there is none. */
 static uint32_t esp__game_leaves(const esp__game *m, uint32_t c) {
     uint32_t best = m->n_rows, rhs = m->n_columns + m->n_rows;
     double least = 0.0;

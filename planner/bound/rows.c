@@ -76,8 +76,8 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     return sum;
 }
 
-/* Computes r->w[u]: the work of each candidate of unit u that row r counts. Units with equal candidates that become
- * ready at r->s or later share one array. */
+/* Computes r->w[u]: for each candidate of tensor or group u, its work that the inequality r counts. Those with equal
+ * candidates that become ready at r->s or later share one array. */
 static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     memset((void *)b->same, 0, b->n_candidate_sets * sizeof *b->same);
     for (uint32_t u = 0; u < b->n; u++) {
@@ -98,14 +98,15 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     }
 }
 
-/* Returns the bound of row r if unit u has candidate choice[u]. */
+/* Returns the bound that the inequality r gives if each tensor or group u has option choice[u]. */
 ESP__FN double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
     double sum = r->base;
     for (uint32_t u = 0; u < b->n; u++) sum += r->w[u][choice[u]];
     return sum;
 }
 
-/* Returns the index for a new row: a free one, else that of a row with weight 0; ESP__GAME_ROWS if there is none. */
+/* Returns the index at which to store a new inequality: a free one, else that of one with weight 0; ESP__GAME_ROWS if
+ * there is none. */
 static uint32_t esp__row_place(const esp__bounding *b) {
     uint32_t j = 0;
     if (b->game.n_rows < ESP__GAME_ROWS) return b->game.n_rows;
@@ -131,14 +132,14 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
 }
 
 /* ---- looking for rows -------------------------------------------------------------------------------------------- */
-/* Work on one processor or link. `w` is the weight of its option in the current mixture of choices. */
+/* Work on one processor or link; `w` is the weight of the option that it belongs to. */
 typedef struct esp__weighed {
     double end, p, tail_end, w; /* end is a + p, tail_end is tail + p */
 } esp__weighed;
 enum { ESP__BINS = 128 };
 
-/* Without the fixed part `other` (s or q), a row's value is x + the sum of w * min(max(0, end - x), size), where x is
- * s, or q if `from_right`. Returns the largest value among points from x0 on that are `step` apart. */
+/* Without its fixed part `other` (s or q), an inequality has the value x + the sum of w * min(max(0, end - x), size),
+ * where x is s, or q if `from_right`. Returns the largest value among points from x0 on that are `step` apart. */
 static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0,
                                     double step, double *best_x) {
     double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
@@ -187,7 +188,7 @@ static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, d
     return best;
 }
 
-/* Sets the best s and q for one processor or link and returns the value of that row. */
+/* Finds the inequality with the largest value for one processor or link. Sets its s and q, and returns the value. */
 static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
     double latest = 0.0, longest = 0.0, sum;
     *s = *q = 0.0;
@@ -216,7 +217,7 @@ static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t 
     return lane == ESP__LANE_COMPUTE ? sum : best; /* backward begins at 0, so s = 0 is best */
 }
 
-/* Lists the distinct options of unit u in the columns, with the sums of their weights. */
+/* Lists the different options of u in all choices so far, with the sums of the choices' weights. */
 static uint32_t esp__mixture(const uint16_t *const *columns, const double *weights, uint32_t n_columns, uint32_t u,
                              uint16_t *path, double *weight) {
     uint32_t n = 0;
@@ -229,7 +230,8 @@ static uint32_t esp__mixture(const uint16_t *const *columns, const double *weigh
     return n;
 }
 
-/* Lists the work of all columns, with their weights in the game: at[l] gets n[l] entries for processor or link l. */
+/* Lists the work of all choices of options so far, with the choices' weights: at[l] gets n[l] entries for processor or
+ * link l. */
 static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uint32_t n[ESP__LANES]) {
     const uint16_t *columns[ESP__GAME_COLUMNS];
     double weights[ESP__GAME_COLUMNS], weight[ESP__GAME_COLUMNS];
@@ -267,7 +269,7 @@ static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     return room;
 }
 
-/* For each processor and link, adds the row with the largest value at the weights of the columns, if it is above
+/* For each processor and link, adds the inequality with the largest value at the choices' weights, if it is above
  * `above`. Returns how many it added. */
 ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
     uint32_t added = 0, n[ESP__LANES];

@@ -25,8 +25,8 @@ enum { ESP__PROBE_REPEATS = 64 };
 /* Returns the outermost level that is measured: ESP__OUTER if the job has three levels with several members each (ranks
  * of a machine, machines, racks). Else ESP__INTER, which then includes everything beyond the innermost level. */
 ESP__FN uint8_t esp__calibration_outermost(const esp_ctx *ctx);
-/* Return the scope of a measured level, or ESP__SCOPES if the job does not have it; and the number of ranks in one of
- * its groups, or 0. */
+/* esp__calibration_scope returns the levels over which the collectives of a measured level run, as ESP__INTRA and so
+ * on, or ESP__SCOPES if the job does not have it. esp__calibration_ranks returns their number of ranks, or 0. */
 ESP__FN uint8_t esp__calibration_scope(const esp_ctx *ctx, uint8_t level);
 ESP__FN int32_t esp__calibration_ranks(const esp_ctx *ctx, uint8_t level);
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes);

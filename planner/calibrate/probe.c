@@ -39,7 +39,8 @@ static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll)
     return root < 0 ? 0 : root;
 }
 
-/* Sets src and dst in `room` as the table of esp_coll in espresso.h requires, in place where the table allows it. */
+/* Sets src and dst in `room` as the table of esp_coll in espresso.h requires, and to the same memory where the table
+ * allows it. */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
     uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes),
              part = (count + n - 1) / n;

@@ -61,7 +61,7 @@ static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp_
     return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
 }
 
-/* Lists are sorted by this sum. A prefix can only beat those with the same or a larger sum. */
+/* Lists are sorted by this sum, so that an option can only be beaten by those before it. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total;
     for (uint32_t k = 0; k < t->p->n_lanes; k++) sum += l->load[k];
@@ -116,7 +116,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
             l->tail[k] = time->ns - time->link;
         } else {
             if (!l->load[ESP__LANE_INTRA + k])
-                l->head[k] = l->total + time->ns; /* a lower bound, the same for all prefixes at this node */
+                l->head[k] = l->total + time->ns; /* a lower bound, the same for all at this node */
             l->tail[k] += time->ns;
         }
     }
@@ -166,7 +166,8 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
                              : esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMPRESS)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
-    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* the limit for all tensors together */
+    /* limit for all tensors together, so for each one too */
+    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0;
     esp__prefix *next = esp__prefix_op(t, start, e->op);
     if (limit && next->memory > limit) return;
     esp__prefix_add(t, &t->heads[e->to], next);
@@ -297,7 +298,7 @@ static int esp__path_core(const esp__candidates *candidates, uint32_t i) {
     return 1;
 }
 
-/* Moves the fast options to the front. If every processor's and link's time has a price, one of them is the
+/* Moves the fast options to the front. If 1 ns on each processor and link costs some amount, one of them is the
  * cheapest. */
 static void esp__candidates_core_first(esp__problem *p, esp__candidates *candidates, esp__path *paths) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);

@@ -78,7 +78,7 @@ ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t
     return level == 1 ? &s->intra : level == 2 ? &s->inter : &s->outer[level - 3].link;
 }
 
-/* Returns the outermost level of the scope that has several members; its links have the longest latency. */
+/* Returns the outermost of the collective's levels that has several members; its links have the longest latency. */
 static uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);

@@ -2,7 +2,7 @@
  * sizes. A graph stores them, in which options that end with the same ops share these. */
 #include "planner/problem/problem.h"
 
-/* Lists all ways to divide a tensor among ranks: sets of scopes that have no level in common. */
+/* Lists all ways to divide a tensor among ranks: by machines, by the ranks of a machine, by both, and so on. */
 static void esp__cuts_open(esp__problem *p) {
     p->n_cuts = 0;
     for (uint32_t set = 0; set < 1u << ESP__SCOPES; set++) {
@@ -37,7 +37,7 @@ static void esp__sources_of(const esp__region *r, uint8_t sources[ESP__SCOPES]) 
         if (r->dims[d].what == ESP__DIM_SOURCE) sources[r->dims[d].level]++;
 }
 
-/* Returns the processor core that a collective occupies, as a bit of a lane, or 0 if it needs none. */
+/* Returns the bit of the processor core that a collective occupies, or 0 if it needs none. */
 static uint32_t esp__core_lane(const esp__problem *p, const esp__step *s) {
     static const uint8_t lane[] = {ESP__LANE_COMPUTE, ESP__LANE_CPU, ESP__LANE_PROGRESS};
     const uint32_t cores = p->system.cores_per_rank;
@@ -59,7 +59,7 @@ static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
 }
 
 /* Sets which ranks run the op. After a reduce or gather to a root and until the broadcast from it, only the root of
- * each group does; the bits of `rooted` are the scopes of such groups. Roots of the groups that a machine's ranks
+ * each group does; the bits of `rooted` tell the levels of such groups. Roots of the groups that a machine's ranks
  * belong to are on different machines. */
 static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_template *op) {
     uint32_t first, last, from, to, roots = 1, k = p->system.ranks_per_machine;
@@ -97,7 +97,7 @@ static void esp__template_copy(const esp__problem *p, const esp__region *r, uint
     op->reverse = reverse;
 }
 
-/* Returns the scopes over which the payloads of the compression at step `i` are summed undecoded: in the last exchange,
+/* Returns the levels over which the payloads of the compression at step `i` are summed undecoded: in the last exchange,
  * or in earlier ones if `early`. */
 static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early) {
     uint32_t scopes = 0;
@@ -204,7 +204,7 @@ ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *o
 
 /* ---- a trie of all options, then the graph ----------------------------------------------------------------------- */
 typedef struct esp__trie_node {
-    uint32_t child, sibling, same; /* same: the node of the graph that replaces it */
+    uint32_t child, sibling, same; /* same: the graph's node that replaces it */
     uint16_t op;
     uint16_t n_children;
 } esp__trie_node;
@@ -340,7 +340,7 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
     tree->nodes = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->nodes);
     tree->edges = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->edges);
     uint32_t *table = esp__arena_get(w->p->arena, slots * sizeof *table);
-    tree->n_nodes = 1; /* node 0 is the end of all options */
+    tree->n_nodes = 1;
     for (uint32_t t = w->n; t-- > 0;) {
         uint64_t hash = ESP__HASH0;
         uint32_t at;

@@ -237,8 +237,8 @@ static int esp__small_leaf_before(const void *a, const void *b) {
     return memcmp(x->path, y->path, sizeof x->path);
 }
 
-/* Searches the orders of all leaves that could be better, the lowest bound first. Each leaf gets a few nodes at first;
- * those that are not finished then get four times as many, and so on. */
+/* Searches the orders of ops for all kept choices of options that could be better, the lowest bound first. Each gets a
+ * few nodes at first; those that are not finished then get four times as many, and so on. */
 static void esp__small_flush(esp__small *s) {
     qsort(s->leaves, s->n_leaves, sizeof *s->leaves, esp__small_leaf_before);
     for (uint64_t look = ESP__SMALL_LOOK; s->n_leaves && s->nodes < s->nodes_max && look <= s->looks; look *= 4) {

@@ -4,11 +4,13 @@
 #include "planner/search/search.h"
 #include <math.h>
 
-/* A factor for the price of each processor and link, and one (CHAIN) for the price of an option's total time. */
+/* The price per ns of each processor and link is multiplied by a factor. CHAIN is the factor for the total time of an
+ * option. */
 enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
 
-/* How to set prices: equal ones for all tensors, or those of the lower bound for each tensor; with random differences
- * up to `jitter`; with factors for the processors compute and cpu. A large factor makes options avoid the processor. */
+/* How to set the price per ns of each processor and link: equal for all tensors, or that of the lower bound for each
+ * tensor; with random differences up to `jitter`; with factors for the processors compute and cpu. A large factor makes
+ * the search avoid the processor. */
 static const struct {
     bool uniform;
     double jitter, compute, cpu;
@@ -16,7 +18,7 @@ static const struct {
                      {false, 0.3, 1.0, 1.0}, {true, 0.6, 1.0, 1.0}, {true, 0.6, 1.0, 1e3}};
 _Static_assert(sizeof esp__pricings / sizeof *esp__pricings == ESP__PRICINGS, "search.h counts the pricings");
 
-/* Whether this pricing is worth trying on this system. With one device, options cannot avoid it. */
+/* Whether these prices are worth trying on this system. With one device, options cannot avoid it. */
 ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].cpu < 2.0 || esp__pricings[pricing].compute > 2.0 || esp__devices(p) == 3u;
 }
@@ -62,8 +64,8 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Repeatedly raises the prices of busy processors and links and lowers those of idle ones. Keeps the shortest schedule
- * and its factors. */
+/* Repeatedly raises the price per ns of busy processors and links and lowers that of idle ones. Keeps the shortest
+ * schedule and its factors. */
 static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
     double f[ESP__FACTORS];
     esp__schedule *other = &p->spare[0];
@@ -91,8 +93,9 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
     }
 }
 
-/* Finds good prices and sets the options of `d` by them. It first balances processors and links; unless `coarse`, it
- * then changes one price after the other as long as that makes the step shorter. */
+/* Finds good prices per ns of each processor and link and gives `d` the options that are cheapest at them. It first
+ * balances the load; unless `coarse`, it then changes one price after the other as long as that makes the step
+ * shorter. */
 ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, bool coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS];

@@ -33,7 +33,8 @@ typedef struct esp__fitting {
     bool uniform, fits;
 } esp__fitting;
 
-/* Returns what an option's time costs, at the lower bound's prices or at equal ones. */
+/* Returns what an option's time costs if 1 ns on each processor and link costs the same, or as much as in the lower
+ * bound. */
 static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
     const esp__bound *bound = f->p->bound;
     const esp__extent *unit = &f->from->units[u];
@@ -96,7 +97,8 @@ static void esp__fit_keep(esp__fitting *f) {
     memcpy((void *)f->best, (const void *)f->paths, f->from->n_units * sizeof *f->best);
 }
 
-/* In steps that get smaller, raises the prices of exceeded limits and lowers all others, until no limit is exceeded. */
+/* Raises the prices of whatever exceeds its limit and lowers all others, in steps that get smaller, until no limit is
+ * exceeded. */
 static void esp__fit_prices(esp__fitting *f) {
     double unit[ESP__LIMITS], step = 16.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
@@ -146,8 +148,8 @@ static void esp__fit_sum(esp__fitting *f) {
     }
 }
 
-/* With several limits, there may be no prices at which all are kept. This function takes the options that exceed them
- * least, and changes the one that reduces the excess most, until all limits are kept or no change helps. */
+/* With several limits, setting prices on them may find no options that keep all. This function takes the options that
+ * exceed them least, and changes the one that reduces the excess most, until all limits are kept or no change helps. */
 static void esp__fit_repair(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->closest, f->from->n_units * sizeof *f->closest);
     esp__fit_sum(f);
@@ -203,8 +205,7 @@ static void esp__fit_fill(esp__fitting *f) {
         }
 }
 
-/* Finds options within the limits, at equal prices or at the lower bound's. If the result is better than `out`,
- * replaces that. */
+/* Finds options within the limits. If the result is better than `out`, replaces that. */
 static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool uniform, esp__schedule *out) {
     esp__schedule d = {0};
     esp__fitting f = {0};

@@ -38,7 +38,7 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
 
 /* ---- initial.c ---- */
-enum { ESP__PRICINGS = 7 }; /* number of ways to set prices in initial.c */
+enum { ESP__PRICINGS = 7 };
 
 /* ---- regroup.c ---- */
 /* Largest groups and chunks, in elements, from which the search starts, and the makespan with them. */

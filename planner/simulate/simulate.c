@@ -189,7 +189,7 @@ static int esp__links_first(const esp__clock *c, const esp__schedule *d, const e
     uint32_t u = q->unit[lane][q->next[lane]], lanes;
     if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1;
     lanes = (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
-    if (!(lanes >> lane & 1u)) return -1; /* an earlier op of the unit must run first */
+    if (!(lanes >> lane & 1u)) return -1; /* an earlier op must run first */
     return esp__links_lead(q, lanes, u) ? (int)u : -1;
 }
 
