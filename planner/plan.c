@@ -1,5 +1,4 @@
-/* plan.c: esp_plan_make and esp_plan_simulate. From the caller's structs they make the text of a strategy, a timeline
- * and a report. */
+/* plan.c: esp_plan_make and esp_plan_simulate. They make a plan's text, its predicted timeline and its report. */
 #include "planner/search/search.h"
 #include "planner/simulate/schedule.h"
 #include "planner/plan.h"
@@ -22,10 +21,11 @@ static int esp__event_before(const void *a, const void *b) {
     return x->unit != y->unit ? (x->unit < y->unit ? -1 : 1) : (int)x->step - (int)y->step;
 }
 
-/* ---- exposed time: walks over all starts and ends in order of time ---------------------------------------------- */
+/* ---- exposed time: visits the starts and ends of all ops in order of time
+ * ------------------------------------------ */
 typedef struct esp__edge_of_op {
     uint64_t at;
-    int32_t delta; /* +1 at a start, -1 at an end */
+    int32_t delta;
     uint32_t what; /* 0: backward, 1: an op on a link, 2: a codec */
 } esp__edge_of_op;
 
@@ -34,8 +34,7 @@ static int esp__edge_before(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Sums the time outside of backward in which a link is busy (exposed communication), and in which only codecs are busy
- * (exposed compression). */
+/* Sums the time outside of backward in which a link is busy, and in which only codecs are busy. */
 static void esp__exposed(esp_plan *plan, uint32_t n_events) {
     esp__checkpoint mark = esp__arena_checkpoint(&plan->arena);
     esp__edge_of_op *edges = esp__arena_get(&plan->arena, 2u * n_events * sizeof *edges);
@@ -120,7 +119,7 @@ static void esp__report_schedule(esp_plan *plan) {
     esp__exposed(plan, d->n_sequence);
 }
 
-/* Returns the makespan without compression, groups and chunks. */
+/* Returns the time of all ops without compression, groups and chunks. */
 static uint64_t esp__fp32_makespan(esp__problem *p) {
     esp__schedule *d = esp__arena_get(p->arena, sizeof *d);
     esp__scheme_find("fp32")->make(p, d);
@@ -128,7 +127,7 @@ static uint64_t esp__fp32_makespan(esp__problem *p) {
     return d->makespan;
 }
 
-/* Returns a hash of the inputs: tensors with their times, codecs and system. */
+/* Returns a hash of the inputs, so that users see for which inputs a strategy was made. */
 static uint64_t esp__plan_hash(const esp__problem *p) {
     const esp_plan_system *s = &p->system;
     const double numbers[] = {
@@ -165,7 +164,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     esp__schedule d = {0};
     double around = p->model->forward_ns + p->model->update_ns;
     plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
-    if (p->approximate) return; /* too many sizes to bound whole tensors */
+    if (p->approximate) return; /* bounding many different sizes would take too long */
     esp__schedule_tensors(p, &d);
     esp__bound_units(p, d.units, d.n_units, bound);
     p->bound = bound;
@@ -173,7 +172,7 @@ static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
     for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
 }
 
-/* Computes the paper's Upper Bound: the best plan that the search finds if compression takes no time. */
+/* Computes the paper's "Upper Bound": the best plan found if compression took no time. */
 static esp_status esp__plan_free_compression(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     esp__problem *other = esp__arena_get(&plan->arena, sizeof *other);
@@ -221,13 +220,13 @@ ESP__FN esp_status esp__plan_make_for(esp_ctx *ctx, const esp_plan_model *model,
     esp_status s;
     if (!out) return esp__fail(NULL, ESP_E_ARG, "plan: out is NULL");
     *out = NULL;
-    /* Without an allocator of the caller, calloc is faster: esp__alloc would clear memory that is already zero. */
+    /* If the caller set no allocator, uses calloc, which is faster: esp__alloc would clear zeroed memory again. */
     if (ctx && !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc)) ctx = NULL;
     plan = ctx ? esp__alloc(ctx, sizeof *plan) : calloc(1, sizeof *plan);
     if (!plan) return esp__fail(NULL, ESP_E_NOMEM, "plan: out of memory");
     plan->arena.ctx = ctx;
     plan->arena.on_failure = &plan->no_memory;
-    *out = plan; /* set now, because a longjmp may lose locals */
+    *out = plan; /* set before setjmp, because local variables may be lost after a longjmp */
     if (setjmp(plan->no_memory)) {
         esp_plan_free(*out);
         *out = NULL;

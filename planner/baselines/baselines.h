@@ -1,11 +1,11 @@
-/* baselines.h: what the comparison strategies share. Each is a function that fills a schedule. */
+/* baselines.h: what the comparison strategies share. Each strategy is a function that fills a schedule. */
 #ifndef ESP__SCHEMES_H
 #define ESP__SCHEMES_H
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 
-/* A form has the text of an option for several machines with several ranks each, and of the closest option for all
- * other systems. Neither text names a device. */
+/* The text of an option without devices: `tree` for several machines with several ranks each, `flat` for all other
+ * systems. */
 typedef struct esp__form {
     const char *tree, *flat;
 } esp__form;
@@ -18,16 +18,16 @@ static const esp__form esp__form_alltoall = {
     "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
     "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
 
-/* Some codecs' payloads can only be summed by an allreduce, which no published strategy uses. They get this form. */
+/* For codecs whose payloads can only be summed by an allreduce. No published strategy uses it. */
 static const esp__form esp__form_sum = {"intra.reduce_scatter > comp > inter.allreduce > decomp > intra.allgather",
                                         "comp > flat.allreduce > decomp"};
 
-/* Sharded tensors get this form in all strategies, because none of the published systems has them. */
+/* Sharded tensors get these in all strategies, because none of the published systems has them. */
 static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
                                           "comp > flat.alltoall > decomp"};
 
-/* A small hash table of the paths made so far, so that equal units with equal forms share a path. */
+/* A small hash table of options that were already timed, because many tensors have the same size. */
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
     esp__extent unit[64];
@@ -39,7 +39,6 @@ typedef struct esp__scheme_memo {
 ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__fp16_make(esp__problem *p, esp__schedule *d);
-/* Strategy layerwise with this codec instead of the caller's first one. */
 ESP__FN void esp__layerwise_with(esp__problem *p, esp__schedule *d, uint32_t codec);
 ESP__FN void esp__layerwise_make(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d);

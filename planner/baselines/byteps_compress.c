@@ -1,7 +1,7 @@
-/* byteps_compress.c: BytePS with gradient compression and its defaults. It divides tensors into partitions of
- * 4,096,000 bytes (rounded up to whole pages of each rank), so that several run on different lanes at once. It
- * compresses tensors of at least 64 KiB on the CPU, between machines only, and in both directions: servers sum the
- * gradients and compress the sum again. */
+/* byteps_compress.c: BytePS with gradient compression and its defaults. It divides tensors into partitions of 4,096,000
+ * bytes (rounded up to whole pages of each rank), so that some are compressed while others are sent. It compresses
+ * tensors of at least 64 KiB on the CPU, between machines only, and in both directions: servers sum the gradients and
+ * compress the sum again. */
 #include "planner/baselines/baselines.h"
 
 enum { ESP__BYTEPS_PARTITION_BYTES = 4096000, ESP__BYTEPS_LEAST_BYTES = 65536, ESP__BYTEPS_PAGE = 4096 };

@@ -1,6 +1,5 @@
-/* common.c: what the comparison strategies share: they choose a form of option, make units and fill a schedule. The
- * strategies decide as the published systems do. They ignore the constraints `forbid` and `only`, but obey a
- * tensor's `keep`. */
+/* common.c: helpers of the comparison strategies, which decide as the published systems do. They ignore the user's
+ * settings `forbid` and `only`, but obey a tensor's `keep`. */
 #include "planner/baselines/baselines.h"
 
 static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t device) {
@@ -8,7 +7,6 @@ static int esp__codec_runs(const esp__problem *p, uint32_t codec, uint32_t devic
            (p->system.devices >> device & 1u);
 }
 
-/* Writes the option's text for this system, with a device for every Comp and Decomp. */
 static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t device, int flat,
                            char text[ESP__TEXT_MAX]) {
     const char *from = p->hierarchical && !flat ? f->tree : f->flat;
@@ -25,7 +23,8 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
     text[n] = 0;
 }
 
-/* Returns the form's path on `device`. If the codec cannot run there, tries the other device, then no compression. */
+/* Times the option `f`, with the codec on `device`. If the codec cannot run there, tries the other device, then an
+ * option without compression. */
 ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, const esp__form *f, uint32_t device,
                                         uint32_t codec) {
     char text[ESP__TEXT_MAX];
@@ -39,15 +38,15 @@ ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, c
     esp__form_text(p, f, device, shard && !strcmp(shard, "flat"), text);
     const esp__path *path = esp__path_make(p, u, text, codec);
     if (path || codec == ESP__NO_CODEC) return path;
-    /* If the form's collectives cannot transfer the payloads, sums them instead, if the codec takes such a unit. */
+    /* If the option's collectives cannot transfer the codec's payloads, tries to sum payloads instead, then no
+     * compression. */
     if (!shard) esp__form_text(p, &esp__form_sum, device, 0, text);
     if (!shard && (path = esp__path_make(p, u, text, codec)) != NULL) return path;
     esp__form_text(p, shard ? &esp__form_shard_raw : &esp__form_raw, device, shard && !strcmp(shard, "flat"), text);
     return esp__path_make(p, u, text, ESP__NO_CODEC);
 }
 
-/* Returns the codec of all comparison strategies: the caller's first one, because published systems use one codec
- * per training run. */
+/* Returns the caller's first codec, because published systems use one codec per training run. */
 ESP__FN uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
 
 ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
@@ -74,7 +73,6 @@ ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, cons
     d->paths[u] = memo->path[k];
 }
 
-/* Gives every unit of the schedule this form, and makes its sequence. */
 ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device, uint32_t codec) {
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);
@@ -82,14 +80,14 @@ ESP__FN void esp__scheme_fill(esp__problem *p, esp__schedule *d, const esp__form
     esp__generate(p, d);
 }
 
-/* Like esp__scheme_fill, with each tensor as one unit. */
 ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__form *f, uint32_t device,
                                  uint32_t codec) {
     esp__schedule_tensors(p, d);
     esp__scheme_fill(p, d, f, device, codec);
 }
 
-/* Adds tensors [first, end) as one unit, or as several if their constraints differ. Returns the new number of units. */
+/* Adds tensors [first, end) to `units` as one group, or as several if their constraints differ. Returns the new
+ * length. */
 ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
         if (i == first || p->keep[i] != p->keep[i - 1]) {
@@ -102,7 +100,7 @@ ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__extent *units, uin
     return n;
 }
 
-/* Adds one tensor as chunks of at most `most` elements. Returns the new number of units. */
+/* Adds one tensor to `units` in chunks of at most `most` elements. Returns the new length. */
 ESP__FN uint32_t esp__units_chunks(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t tensor,
                                    uint64_t most) {
     uint64_t elements = p->model->tensors[tensor].elements;

@@ -26,14 +26,15 @@ ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_fill(p, d, &esp__form_ring, ESP_ON_GPU, ESP__NO_CODEC);
 }
 
-/* ---- fp16_compress_hook: the same buckets, each cast to half precision, summed in half precision, and cast back -- */
-/* The costs of codec fp16, unless the caller gives them, are those of a cast at memory speed. */
+/* ---- fp16_compress_hook: DDP's buckets, cast to half precision, summed in half precision, and cast back
+ * ------------ */
+/* If the caller gives no costs of codec fp16, it takes as long as a cast at the speed of GPU memory. */
 static const char esp__fp16_name[] = "fp16";
 
 /* A launch takes 10 us. Each element reads 4 bytes and writes 2, at 800 GB/s (8/9 of the V100's memory bandwidth). */
 static const esp_cost_point esp__fp16_points[] = {{1.0, 10e3}, {1048576.0, 17864.0}, {1073741824.0, 8063064.0}};
 
-/* Returns the codec's index. If the caller gave no costs for it, adds it after all codecs that the search may use. */
+/* Returns the index of codec fp16. If the caller gave no costs for it, adds it after the caller's codecs. */
 static uint32_t esp__fp16_codec(esp__problem *p) {
     uint32_t given = esp__codec_named(p, esp__fp16_name);
     if (given != ESP__NO_CODEC && p->codecs[given].caps & ESP_CODEC_REDUCIBLE) return given;

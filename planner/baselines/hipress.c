@@ -4,8 +4,8 @@
  * both directions: alltoall, sum, compress again, allgather. */
 #include "planner/baselines/baselines.h"
 
-/* Returns the time of a tensor in k chunks. The first chunk takes the time of all its ops. Chunks overlap, so each
- * further one adds only its time on the busiest lane. */
+/* Returns an estimate of a tensor's time in k chunks. The first chunk takes the time of all its ops. The chunks
+ * overlap, so each further one adds only its time on the busiest processor or link. */
 static double esp__hipress_estimate(const esp__path *path, uint64_t k) {
     uint64_t pace = 0;
     for (uint32_t lane = 0; lane < ESP__LANES; lane++)
@@ -13,7 +13,7 @@ static double esp__hipress_estimate(const esp__path *path, uint64_t k) {
     return (double)path->total + (double)(k - 1) * (double)pace;
 }
 
-/* Returns the form with the shortest estimate, and sets *chunk to the most elements of a chunk. */
+/* Returns the option with the shortest estimate, and sets *chunk to the most elements of a chunk. */
 static const esp__form *esp__hipress_choose(esp__problem *p, uint32_t tensor, uint64_t *chunk) {
     static const esp__form *const forms[] = {&esp__form_raw, &esp__form_alltoall};
     uint32_t codec = esp__scheme_codec(p), n_forms = codec == ESP__NO_CODEC || p->size[ESP__INTER] < 2 ? 1 : 2;
@@ -38,7 +38,6 @@ ESP__FN void esp__hipress_make(esp__problem *p, esp__schedule *d) {
     esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * most * sizeof *units);
     const esp__form **forms = esp__arena_get(p->arena, n_tensors * sizeof *forms);
     uint64_t *chunk = esp__arena_get(p->arena, n_tensors * sizeof *chunk);
-    /* A hash table from sizes to the index + 1 of the last tensor of that size. */
     uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like);
     esp__scheme_memo memo;
     memset(&memo, 0, sizeof memo);

@@ -1,9 +1,9 @@
-/* per_tensor.c: strategies that give every tensor the same option, each tensor on its own.
+/* per_tensor.c: strategies that synchronize every tensor on its own, all with the same option.
  *   fp32        no compression: the baseline of the paper's measurements
- *   layerwise   every tensor is compressed as soon as it is ready, as most codec libraries do, except for
- *               those that must stay raw because they are small
- *   hitopkcomm  HiTopKComm: gradients are summed inside the machine; each rank compresses its shard on its GPU; the
- *               payloads are gathered between machines and decompressed; the result is gathered inside the machine */
+ *   layerwise   compresses every tensor as soon as it is ready, as most codec libraries do, except for tensors that
+ *               are too small to compress
+ *   hitopkcomm  HiTopKComm: gradients are summed inside the machine; each rank compresses its part of the sum on its
+ *               GPU; payloads are gathered between machines and decompressed; the result is gathered inside machines */
 #include "planner/baselines/baselines.h"
 
 ESP__FN void esp__fp32_make(esp__problem *p, esp__schedule *d) {

@@ -1,10 +1,11 @@
-/* any.c: computes a lower bound that holds for every way to merge and split tensors.
- * Merging and splitting make no tensor ready earlier, so they can only save fixed costs. Let t(e) be an op's time
- * for a unit of e elements, and let its rate be the minimum of t(e) / e over all e. Then the op takes at least e times
- * its rate, so the lanes carry at least the sum of the rates, however the elements are divided. So the bound treats
- * tensors as units and a path as a set of rates. A row (rows.c) counts a tensor's work in full if the tensor is
- * ready after the row's s, else not at all, because chunks may have different options and only linear terms can be
- * added over them. */
+/* any.c: computes a lower bound on the step time that holds for every way to merge and split tensors.
+ *
+ * Merging and splitting make no gradient ready earlier, so they can only save fixed costs. If t(e) is an op's time
+ * for e elements, let its rate be the minimum of t(e) / e over all e. The op then takes at least e times its rate,
+ * so the sum of the rates bounds the load of each processor and link, however elements are divided. The bound treats
+ * tensors as whole and options as sets of rates. An inequality of rows.c counts a tensor's work in full if its
+ * gradient is ready after the inequality's time s, else not at all, because chunks may have different options and
+ * only linear terms can be added over them. */
 #include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
@@ -12,9 +13,9 @@
 
 static const double esp__rounding = 0.51; /* ns; op times are rounded to whole nanoseconds */
 
-/* Returns the minimum of t(x) / x for x up to `high`, where t is the curve with rounded times, and sets *least to
- * the minimum of t. Between two points t is a straight line over x or log x, so the ratio is smallest at a point or
- * at `high`. Below the first point t is constant; above the last point the ratio is constant. */
+/* Returns the minimum of t(x) / x for x up to `high`, where t is the curve with rounded times, and sets *least to the
+ * minimum of t. Between two points t is a straight line over x or log x, so the ratio is smallest at a point or at
+ * `high`. Below the first point t is constant; above the last point the ratio is constant. */
 static double esp__curve_rate(const esp_cost_curve *c, double times, double high, double *least) {
     double rate = times * esp__curve_at(c, high) / high;
     *least = times * c->points[0].ns;
@@ -29,7 +30,6 @@ static double esp__curve_rate(const esp_cost_curve *c, double times, double high
     return *least > 0.0 ? esp__max2(0.0, rate) : 0.0;
 }
 
-/* Returns the number of parts that a cut makes. */
 static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     double parts = 1.0;
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++)
@@ -37,8 +37,8 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     return parts;
 }
 
-/* Returns a collective's time as if sizes were not rounded up. The real time is no shorter. The ratio of the result
- * to e falls as e grows. */
+/* Returns a collective's time as if sizes were not rounded up, which is no longer than its real time. Divided by the
+ * elements, it falls as they grow. */
 static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
@@ -58,7 +58,7 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__o
     return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-/* Returns the rate of a collective, or, if `kept` is one of its curves, of the time that it occupies a lane. */
+/* Returns the rate of a collective's time, or if `kept` is given, of that curve: the time on a link or processor. */
 static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, const esp_cost_curve *kept) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
@@ -78,14 +78,16 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
         if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
         if (high > 0.0 && kept && kept->n)
             r.each = esp__min2(r.each, esp__curve_rate(kept, 1.0, gathers * high, &none));
-        /* With fewer ranks at a link, the table is read at a smaller size, so this is a lower bound. */
+        /* If fewer ranks than in the measurement share a link, the table is read at a smaller size. So this is a lower
+         * bound. */
         r.each *=
             gathers * low * esp__table_share(&p->system, op->level, op->coll, op->on_link) / esp__cut_parts(p, op->cut);
         return r;
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
     all = esp__link_smooth(w, op, w->elements);
-    /* 3 ns of the fixed cost are left out: rounding makes `fixed` slightly negative for ops without fixed cost. */
+    /* 3 ns of the fixed cost count separately, because rounding makes `fixed` slightly negative for ops without fixed
+     * cost. */
     if (r.least >= 4.0) {
         r.fixed = 3.0;
         r.each = (all - esp__rounding - r.fixed) / w->elements;
@@ -96,8 +98,8 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
     return r;
 }
 
-/* Returns the rate of a Comp or Decomp from its codec's curve, with the further payloads of a Decomp. On the CPU,
- * the ranks of a machine take turns. If a matrix is divided between rows, one part may have all elements. */
+/* Returns the rate of a compression or decompression. On the CPU, the ranks of a machine take turns. If a matrix is
+ * divided between rows, one part may have all elements. */
 static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
     const esp_cost_curve *more =
         op->kind == ESP_PLAN_COMPRESS ? NULL : esp__decompress_more(w->codec, curve, op->device);
@@ -122,7 +124,8 @@ static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) 
     return r;
 }
 
-/* Returns a collective's measured curve of core time if `core`, else of gap; NULL if it was not measured. */
+/* Returns the measured curve of how long a collective occupies a processor core (`core`) or its link; NULL if there is
+ * none. */
 static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__op_template *op, int core) {
     const esp_plan_link *link = esp__system_tables(&p->system, op->level);
     return !link ? NULL : core ? &link->core[op->coll] : &link->gap[op->coll];
@@ -155,7 +158,8 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
 static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
     esp__any_path path;
     uint32_t kept = 0;
-    /* The fixed cost per element is lowest in a unit of all elements or, if it is negative, in units of one element. */
+    /* The fixed cost per element is lowest if all elements are one group or, if it is negative, if each is on its
+     * own. */
     for (uint32_t l = 0; l < ESP__LANES; l++)
         path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
     for (uint32_t i = 0; i < w->n; i++) {
@@ -164,7 +168,7 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
             less |= w->paths[i].each[l] < path.each[l];
             more |= w->paths[i].each[l] > path.each[l];
         }
-        if (!more) return; /* another path dominates it, so nothing changes */
+        if (!more) return;
         if (less) w->paths[kept++] = w->paths[i];
     }
     w->n = kept;
@@ -173,7 +177,6 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
     w->paths[w->n++] = path;
 }
 
-/* Adds every option that passes this node of the graph; `fixed` and `each` are the sums up to the node. */
 static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LANES], const double each[ESP__LANES],
                           double least) {
     if (!node) {
@@ -198,7 +201,6 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
     }
 }
 
-/* Adds the options of one constraint with a codec, or without one if `codec` is NULL. */
 static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_codec *codec) {
     const double zero[ESP__LANES] = {0.0};
     w->tree = tree;
@@ -214,7 +216,7 @@ static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_cod
 ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     esp__problem *p = w->p;
     const esp__tree *tree = p->trees[keep];
-    int raw = 1; /* whether to add paths that do not compress */
+    int raw = 1;
     w->n = 0;
     w->least = 1e300;
     for (uint32_t c = 0; c < p->n_codecs; c++) {
@@ -227,7 +229,6 @@ ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     if (raw) esp__any_tree(w, tree, NULL);
 }
 
-/* Sets the candidate options of a tensor of e elements: for each path, its load on each lane. */
 static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidates *m) {
     esp__lanes_candidates_open(w->p, m, w->n);
     for (uint32_t x = 0; x < w->n; x++)
@@ -239,13 +240,12 @@ static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidat
         }
 }
 
-/* Lets tensors of one size and constraint share a set of candidate options. */
+/* Lets tensors of the same size and constraint share their candidates. */
 static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     const esp_plan_tensor *t = b->p->model->tensors;
     uint32_t slots = 64, *keep = esp__arena_get(b->p->arena, b->n * sizeof *keep);
     for (uint32_t i = 0; i < b->n; i++) keep[i] = esp__keep_of(b->p, i, 1);
     while (slots < 4 * b->n) slots *= 2;
-    /* A hash table from size and constraint to the first such tensor's index + 1. */
     uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
     for (uint32_t i = 0; i < b->n; i++) {
         uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);

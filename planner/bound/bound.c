@@ -1,14 +1,15 @@
-/* bound.c: computes a lower bound on the step time of every plan for given units. rows.c has inequalities ("rows"),
- * which bound.c adds with weights that sum to 1 (a mixture). At any weights, the cheapest path of each unit gives a
- * bound; game.c finds good weights. The bound rises further by refuting times: a plan within T has no path that
- * would end after T if it started when its unit is ready. Fewer paths remain, which gives a higher bound; if it is
- * above T, no plan is within T. docs/design/planner.md has the proofs. */
+/* bound.c: computes a lower bound on the step time of every plan for given tensors and groups. rows.c makes
+ * inequalities ("rows"), which bound.c adds with weights that sum to 1. At any weights, the cheapest option of each
+ * tensor gives a bound; game.c finds good weights. The bound rises further by refuting times: a plan within time T has
+ * no option that would end after T even if it started when its gradient is ready. Fewer options remain, which gives a
+ * higher bound; if it is above T, no plan is within T. docs/design/planner.md has the proofs. */
 #include "planner/bound/bound.h"
 #include <math.h>
 
 typedef double esp__two __attribute__((vector_size(16), aligned(8), may_alias));
 
-/* Returns the cheapest of a unit's allowed paths. The rows with positive weight, listed in rows[], set the prices. */
+/* Returns the cheapest of the options that a tensor or group may have. Each option costs the weighted sum of its work
+ * in the inequalities listed in rows[]. */
 static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *rows, uint32_t n_rows,
                                  const double *lambda, double *least) {
     uint32_t low = b->low[u], n = b->high[u] - low, best = 0, x;
@@ -27,8 +28,8 @@ static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *r
     return low + best;
 }
 
-/* Chooses each unit's cheapest path at the rows' weights `lambda`. Returns the value of this choice, which is a lower
- * bound for all plans that use allowed paths. */
+/* Gives each tensor or group its cheapest option at the weights `lambda` of the inequalities. The sum of their costs is
+ * returned, a lower bound for all plans that use allowed options. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
     double sum = 0.0, least;
     uint32_t rows[ESP__GAME_ROWS], n_rows = 0, bits = 0;
@@ -63,7 +64,8 @@ static void esp__column_value(esp__bounding *b, uint32_t i) {
         b->game.g[i][j] = esp__row_value(b, &b->rows[j], b->choice[i]) * b->scale + 1e-12;
 }
 
-/* Returns the place for a new column (a choice of paths): a free one, else that of the column with the most slack. */
+/* Returns the index at which to store a new choice of an option for each tensor: a free one, else that of the choice
+ * with the highest bound, which matters least. */
 static uint32_t esp__column_place(esp__bounding *b) {
     esp__game *m = &b->game;
     uint32_t place = 0;
@@ -74,7 +76,7 @@ static uint32_t esp__column_place(esp__bounding *b) {
     }
     double most = -1.0;
     for (uint32_t i = 0; i < m->n_columns; i++) {
-        double slack = 0.0; /* the column's value at the best weights so far */
+        double slack = 0.0; /* the choice's bound at the best weights so far */
         if (m->column[i] > 0.0) continue;
         for (uint32_t j = 0; j < m->n_rows; j++) slack += b->lambda[j] * m->g[i][j];
         if (slack > most) most = slack, place = i;
@@ -82,7 +84,6 @@ static uint32_t esp__column_place(esp__bounding *b) {
     return place;
 }
 
-/* Sets weights between the best so far and those of the game, and drops very small ones. */
 static void esp__mix(const esp__bounding *b, double keep, double *out) {
     double sum = 0.0;
     for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) {
@@ -93,7 +94,7 @@ static void esp__mix(const esp__bounding *b, double keep, double *out) {
     for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) out[j] /= sum;
 }
 
-/* Raises `best` by trying weights, for the allowed paths, until it is above `target` or will clearly stay below.
+/* Raises the bound `best` by trying weights of the inequalities, until it is above `target` or will clearly stay below.
  * Returns 1 if it is above. */
 static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
     double lambda[ESP__GAME_ROWS], keep = 0.6, enough = isinf(target) ? 0.0 : target;
@@ -109,7 +110,7 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
         double f = esp__bound_at(b, lambda, b->choice[place]), predicted = 0.0;
         esp__column_value(b, place);
         for (uint32_t j = 0; j < b->game.n_rows; j++) predicted += b->game.row[j] * b->game.g[place][j];
-        /* If the new column changes nothing, the next weights keep less of the best so far and more of the game's. */
+        /* If the new choice changes nothing, the next weights are closer to the solution of the linear program. */
         keep = predicted / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5;
         if (f > b->best) {
             b->best = f;
@@ -119,7 +120,7 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
     return b->best > target;
 }
 
-/* Replaces paths in columns that are no longer allowed with those that are cheapest at the best weights. */
+/* Replaces options that are no longer allowed with those that are cheapest at the best weights. */
 static void esp__columns_fit(esp__bounding *b) {
     uint32_t place = esp__column_place(b);
     uint16_t *best = b->choice[place];
@@ -135,12 +136,12 @@ static void esp__columns_fit(esp__bounding *b) {
         }
 }
 
-/* Allows only paths that can end by `t`. Returns 0 if a unit has none left. */
+/* Allows only options that can end by `t`. Returns 0 if a tensor or group has none left. */
 static int esp__bound_limit(esp__bounding *b, double t) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
         uint32_t low = 0, high = m->n;
-        while (low < high) { /* paths are sorted by total time */
+        while (low < high) {
             uint32_t mid = (low + high) / 2;
             if (b->ready[u] + m->total[mid] <= t)
                 low = mid + 1;
@@ -163,7 +164,7 @@ static int esp__bound_refutes(esp__bounding *b, double t) {
     return 0;
 }
 
-/* Raises `proven`, the proven lower bound in ns, until it cannot refute the next higher time. */
+/* Raises the proven lower bound until the next higher time cannot be refuted. */
 static void esp__bound_push(esp__bounding *b) {
     double hopeless = 0.0, step = 3e-4;
     for (int round = 0; round < 24 && b->work < b->work_max; round++) {
@@ -196,8 +197,8 @@ ESP__FN void esp__bounding_candidates(esp__bounding *b) {
     }
 }
 
-/* Sets each backward's tail, the least time after its end. Every unit that is ready then or later needs the backwards
- * up to that time and then its fastest path; the longest of these counts. */
+/* Sets the least time after the end of each backward op. Every gradient that becomes ready then or later needs the
+ * backward ops up to that time and then its fastest option; the longest of these counts. */
 static void esp__bounding_backward(esp__bounding *b) {
     double sum = 0.0, after = 0.0;
     for (uint32_t i = 0; i < b->n_tensors; i++) {
@@ -217,7 +218,6 @@ static void esp__bounding_backward(esp__bounding *b) {
     }
 }
 
-/* Allocates the state for n units; their candidate options are still missing. */
 ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     esp__bounding *b = esp__arena_get(p->arena, sizeof *b);
     b->p = p, b->n = n;
@@ -236,8 +236,8 @@ ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     return b;
 }
 
-/* Makes the first columns: the paths with the least load on each lane, and the fastest paths. Then makes the first
- * rows: those with the highest value for these columns. */
+/* Starts with these choices: the options with the least load on each processor and link, and the fastest options. For
+ * each choice, adds the inequalities that bound it best. */
 static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t l = 0; l <= b->p->n_lanes; l++) {
         uint32_t place = esp__column_place(b);
@@ -258,7 +258,6 @@ static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) b->lambda[j] = 1.0 / b->game.n_rows;
 }
 
-/* Computes the bound. All units must have candidate options. */
 ESP__FN void esp__bounding_run(esp__bounding *b) {
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
@@ -269,7 +268,7 @@ ESP__FN void esp__bounding_run(esp__bounding *b) {
     b->zeros = esp__arena_get(b->p->arena, b->largest * sizeof *b->zeros);
     b->same = esp__arena_get(b->p->arena, b->n_candidate_sets * sizeof *b->same);
     esp__bounding_backward(b);
-    if (b->proven <= 0.0) return; /* nothing takes any time */
+    if (b->proven <= 0.0) return;
     b->scale = 1.0 / b->proven;
     esp__bounding_start(b);
     if (!b->game.n_rows) return;
@@ -285,8 +284,8 @@ ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b) {
 }
 
 /* ---- prices ------------------------------------------------------------------------------------------------------ */
-/* Divides the bound among lanes. The interval [s, T - q] of a row belongs to its lane, the time before it to
- * compute, where backward runs. */
+/* Divides the bound among processors and links. The interval [s, T - q] of an inequality belongs to its processor or
+ * link, the time before it to compute, where backward runs. */
 static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *out) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) {
         const esp__row *r = &b->rows[j];
@@ -301,7 +300,7 @@ static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *o
 static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
     uint16_t *choice = b->choice[esp__column_place(b)];
     double f = esp__bound_at(b, b->lambda, choice);
-    int chain = f < 0.9 * b->proven; /* a single unit's path determines the bound */
+    int chain = f < 0.9 * b->proven; /* the ops of a single tensor determine the bound */
     esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
     for (uint32_t u = 0; u < b->n; u++) {
         const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
@@ -311,7 +310,7 @@ static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
             double load = (double)path->load[r->lane], w = r->w[u][choice[u]];
             out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
         }
-        /* At this price, paths that end too late are no cheaper than the chosen path. */
+        /* At this cost per ns of total time, options that end too late are no cheaper than the chosen one. */
         for (uint32_t x = b->high[u]; x < m->n; x++) {
             double longer = m->total[x] - (double)path->total, cheaper = 0.0;
             for (uint32_t j = 0; j < b->game.n_rows; j++)
@@ -327,7 +326,7 @@ ESP__FN void esp__bound_units(esp__problem *p, const esp__extent *units, uint32_
     out->price = esp__arena_get(p->arena, n_units * sizeof *out->price);
     out->chain_price = esp__arena_get(p->arena, n_units * sizeof *out->chain_price);
     for (uint32_t u = 0; u < n_units; u++)
-        esp__candidates_get(p, &units[u]); /* before the checkpoint, so that candidate options stay */
+        esp__candidates_get(p, &units[u]); /* before the checkpoint, because candidates stay */
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__bounding *b = esp__bounding_open(p, n_units);
     b->units = units;

@@ -1,5 +1,6 @@
 /* bound.h: what the files of the lower bound share. A row is an inequality that bounds the step time. A column is a
- * choice of one path for each unit. The game weighs rows against columns, and a high value is a good bound. */
+ * choice of an option for each tensor or group. Weighing rows against columns is a matrix game; a high value is a good
+ * bound. */
 #ifndef ESP__BOUND_H
 #define ESP__BOUND_H
 #include "planner/plan.h"
@@ -8,30 +9,30 @@
 enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* value (bound) of row j for column i, about 1 */
-    double value;                                /* bound that the best weighted sum of rows gives */
-    double row[ESP__GAME_ROWS];                  /* weights of the rows in this sum; they total 1 */
-    double column[ESP__GAME_COLUMNS];            /* weights of the columns that allow no better sum */
+    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* bound of inequality j for choice i, about 1 */
+    double value;
+    double row[ESP__GAME_ROWS];       /* best weights of the inequalities; they sum to 1 */
+    double column[ESP__GAME_COLUMNS]; /* weights of the choices that allow no higher bound */
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;
 
 /* ---- rows.c ---------------------------------------------------------------------------------------------------- */
-/* The work of one path on one lane, called p, and the path's time before (head) and after it (tail). */
+/* How long one option occupies one processor or link (p), and its time before (head) and after that (tail), in ns. */
 typedef struct esp__stay {
-    double p, head, tail; /* all in ns */
+    double p, head, tail;
     uint32_t path;
 } esp__stay;
-/* The candidate options of a unit, with their work on each lane. */
+/* The options of a tensor or group, with their work on each processor and link. */
 typedef struct esp__lanes_candidates {
-    const esp__candidates *candidates; /* NULL if any.c made the entries */
-    const esp__path **paths;           /* [n], sorted by total time */
+    const esp__candidates *candidates;
+    const esp__path **paths;
     uint32_t n;
-    double *total;                /* total time of each path */
-    uint32_t *first[ESP__LANES];  /* index in `stays` of each path's first entry */
-    esp__stay *stays[ESP__LANES]; /* sorted by path */
-    double head[ESP__LANES];      /* for each lane, the largest head + p of any path */
-    uint32_t low, high, rows;     /* the last choice, for other units with equal prices */
+    double *total;
+    uint32_t *first[ESP__LANES]; /* each option's first entry in `stays` */
+    esp__stay *stays[ESP__LANES];
+    double head[ESP__LANES];
+    uint32_t low, high, rows;
     uint32_t best, call;
     double cost;
 } esp__lanes_candidates;
@@ -39,7 +40,8 @@ typedef struct esp__row {
     uint32_t lane;
     double s, q;
     double base; /* fixed part: s + q + the work of backward ops */
-    /* For each unit and path, the work that must run in the row's interval. Units with equal values share an array. */
+    /* For each tensor or group and each of its options, the work that must run in the interval. Equal arrays are
+     * shared. */
     const double **w;
 } esp__row;
 
@@ -49,30 +51,29 @@ static inline double esp__max2(double a, double b) { return a > b ? a : b; }
 /* ---- the state of a bound --------------------------------------------------------------------------------------- */
 typedef struct esp__bounding {
     esp__problem *p;
-    const esp__extent *units;                         /* if NULL, each tensor is a unit */
-    bool pieces;                                      /* whether units may be split, as in any.c */
-    uint32_t n, n_tensors, n_candidate_sets, largest; /* `largest` is the most paths of a unit */
-    /* The time of each backward, its earliest start, and the least time after its end. */
+    const esp__extent *units; /* NULL if each tensor is on its own */
+    bool pieces;              /* whether tensors may be split, as in any.c */
+    uint32_t n, n_tensors, n_candidate_sets, largest;
+    /* The time of each backward op, its earliest start, and the least time after its end. */
     double *compute, *start, *tail;
-    uint32_t *candidates; /* for each unit, an index in candidate_sets */
-    /* Scratch of esp__row_fill: values of units that are ready after s, for each set; zeros for earlier units. */
+    uint32_t *candidates;
     const double **same, *zeros;
     double *ready;
-    /* For each unit, rows as bits: `early` has those before whose s all of its work may run, `late` those whose s is
-     * no later than the time at which the unit is ready. */
+    /* For each tensor or group, inequalities as bits. `early`: those that count none of its work, because all of it may
+     * run before s. `late`: those whose s is before its gradient is ready. */
     uint32_t *early, *late;
-    uint32_t *low, *high; /* each unit may have its paths [low, high) */
+    uint32_t *low, *high; /* the candidates that are still allowed */
     esp__lanes_candidates *candidate_sets;
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
-    uint16_t *choice[ESP__GAME_COLUMNS]; /* for each column, the path of each unit */
+    uint16_t *choice[ESP__GAME_COLUMNS];
     uint32_t call;
-    double *cost;  /* [largest] scratch */
+    double *cost;
     double scale;  /* converts ns to the game's values */
     double proven; /* ns; it is proven that no plan is faster */
-    /* The best weights of the rows for the allowed paths, and their value in ns. */
+    /* The best weights of the inequalities so far, and the bound that they give, in ns. */
     double best, lambda[ESP__GAME_ROWS];
-    uint64_t work, work_max; /* number of computed path prices, and its limit */
+    uint64_t work, work_max;
 } esp__bounding;
 
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b);

@@ -1,5 +1,5 @@
-/* game.c: solves the linear program inside the lower bound. As a matrix game, it finds the best weights of the rows
- * (inequalities) against the columns (choices of paths). A wrong solution lowers the bound but keeps it valid. */
+/* game.c: solves the linear program of the lower bound, a matrix game: it finds the best weights of the rows
+ * (inequalities) against the columns (choices of options). A wrong solution lowers the bound but keeps it valid. */
 #include "planner/bound/bound.h"
 
 static void esp__game_pivot(esp__game *m, uint32_t r, uint32_t c) {
@@ -14,7 +14,8 @@ static void esp__game_pivot(esp__game *m, uint32_t r, uint32_t c) {
     m->basis[r] = c;
 }
 
-/* Returns the row whose variable leaves the basis when column c enters (least ratio), or n_rows if there is none. */
+/* Returns the row of the simplex tableau whose variable leaves the basis when column c enters (least ratio), or n_rows
+ * if there is none. */
 static uint32_t esp__game_leaves(const esp__game *m, uint32_t c) {
     uint32_t best = m->n_rows, rhs = m->n_columns + m->n_rows;
     double least = 0.0;
@@ -26,8 +27,8 @@ static uint32_t esp__game_leaves(const esp__game *m, uint32_t c) {
     return best;
 }
 
-/* The simplex method: maximise sum_i w_i while sum_i w_i g_ij <= 1 for each j and w >= 0. The game's value is 1
- * divided by the maximum; the dual prices, scaled, are the weights of the rows. */
+/* The simplex method: maximize sum_i w_i while sum_i w_i g_ij <= 1 for each j and w >= 0. The game's value is 1 divided
+ * by the maximum; the dual prices, scaled, are the weights of the rows. */
 ESP__FN void esp__game_solve(esp__game *m) {
     uint32_t n = m->n_columns, width = n + m->n_rows + 1, rhs = n + m->n_rows;
     double sum = 0.0, all = 0.0;

@@ -1,10 +1,11 @@
-/* rows.c: the inequalities ("rows") of the lower bound. Row (lane, s, q) states that the work that must run on the lane
- * between s and T - q takes at most T - q - s, where T is the makespan.
- * A unit's work p on the lane starts no earlier than a, when the unit is ready and the ops before its first op on
- * the lane have ended; so at most s - a of it runs before s. Ops of length `tail` follow its last op on the lane, so
- * at most q - tail of it runs after T - q. All other work runs between. So T >= s + q + the sum of this work over
- * all units, and any weighted mean of rows is a bound too. Backward ops are work of lane compute. Only loads, totals
- * and the times before and after on links count, so sets of ESP__WIDTH_ENDS suffice. */
+/* rows.c: the inequalities ("rows") of the lower bound. Row (lane, s, q) says for one processor or link (lane): the
+ * work that must run on it between times s and T - q takes at most T - q - s, where T is the makespan.
+ *
+ * A tensor's work p on the lane starts no earlier than a, when its gradient is ready and the ops before its first op
+ * on the lane have ended; so at most s - a of it runs before s. Ops of length `tail` follow its last op on the lane,
+ * so at most q - tail of it runs after T - q. All other work runs between. So T >= s + q + the sum of this work over
+ * all tensors and groups, and any weighted mean of rows is a bound too. Backward ops are work of lane compute. Only
+ * loads, totals and the times before and after on links count, so candidates of ESP__WIDTH_ENDS suffice. */
 #include "planner/bound/bound.h"
 
 /* Returns how much of work p, which begins at `a` or later, must run between s and T - q. With `pieces`, chunks may
@@ -14,7 +15,6 @@ static double esp__must(double a, double p, double tail, double s, double q, int
     return esp__max2(0.0, p - esp__max2(0.0, s - a) - esp__max2(0.0, q - tail));
 }
 
-/* Allocates n paths and, for each lane, n entries. */
 ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *m, uint32_t n) {
     m->n = n;
     m->total = esp__arena_get(p->arena, n * sizeof *m->total);
@@ -24,7 +24,7 @@ ESP__FN void esp__lanes_candidates_open(esp__problem *p, esp__lanes_candidates *
     }
 }
 
-/* Adds an entry of path x. No later path may have entries yet. */
+/* Adds an entry of candidate x. No later candidate may have entries yet. */
 ESP__FN void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, uint32_t x, double p, double head,
                                        double tail) {
     esp__stay stay = {p, head, tail, x};
@@ -32,7 +32,6 @@ ESP__FN void esp__lanes_candidates_add(esp__lanes_candidates *m, uint32_t lane, 
     m->head[lane] = esp__max2(m->head[lane], head + p);
 }
 
-/* Adds the work of one path on one lane. */
 static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path *path, uint32_t lane, uint32_t x) {
     double done = 0.0, head = 0.0, end = 0.0, load = (double)path->load[lane];
     m->first[lane][x + 1] = m->first[lane][x];
@@ -44,7 +43,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
         if (on) end = done + (double)esp__kept(time, lane);
         done += (double)time->ns;
     }
-    /* ESP__WIDTH_ENDS compares times before and after ops on links only, so on cores they count as 0. */
+    /* ESP__WIDTH_ENDS compares times before and after ops on links only, so for processors they count as 0. */
     if (lane == ESP__LANE_COMPUTE || lane == ESP__LANE_CPU)
         esp__lanes_candidates_add(m, lane, x, load, 0.0, 0.0);
     else
@@ -54,7 +53,7 @@ static void esp__lanes_candidates_path(esp__lanes_candidates *m, const esp__path
 static int esp__shorter(const void *a, const void *b) {
     const esp__path *x = *(const esp__path *const *)a, *y = *(const esp__path *const *)b;
     if (x->total != y->total) return x->total < y->total ? -1 : 1;
-    return x < y ? -1 : x > y; /* equal times: keep the order of the array */
+    return x < y ? -1 : x > y;
 }
 
 ESP__FN void esp__lanes_candidates_make(esp__problem *p, const esp__candidates *candidates,
@@ -77,8 +76,8 @@ static double esp__row_backward(const esp__bounding *b, const esp__row *r) {
     return sum;
 }
 
-/* Computes r->w[u]: for each candidate option of unit u, its work that row r counts. Units with equal candidate options
- * that become ready at r->s or later share one array. */
+/* Computes r->w[u]: for each candidate of tensor or group u, its work that the inequality r counts. Those with equal
+ * candidates that become ready at r->s or later share one array. */
 static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     memset((void *)b->same, 0, b->n_candidate_sets * sizeof *b->same);
     for (uint32_t u = 0; u < b->n; u++) {
@@ -99,14 +98,15 @@ static void esp__row_fill(esp__bounding *b, const esp__row *r, uint32_t bit) {
     }
 }
 
-/* Returns the row's value for one choice of paths. */
+/* Returns the bound that the inequality r gives if each tensor or group u has option choice[u]. */
 ESP__FN double esp__row_value(const esp__bounding *b, const esp__row *r, const uint16_t *choice) {
     double sum = r->base;
     for (uint32_t u = 0; u < b->n; u++) sum += r->w[u][choice[u]];
     return sum;
 }
 
-/* Returns the place for a new row: a free one, else that of a row with weight 0; ESP__GAME_ROWS if there is none. */
+/* Returns the index at which to store a new inequality: a free one, else that of one with weight 0; ESP__GAME_ROWS if
+ * there is none. */
 static uint32_t esp__row_place(const esp__bounding *b) {
     uint32_t j = 0;
     if (b->game.n_rows < ESP__GAME_ROWS) return b->game.n_rows;
@@ -132,14 +132,14 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s, double q) {
 }
 
 /* ---- looking for rows -------------------------------------------------------------------------------------------- */
-/* Work on one lane, with the weight that its path has in the columns. */
+/* Work on one processor or link; `w` is the weight of the option that it belongs to. */
 typedef struct esp__weighed {
     double end, p, tail_end, w; /* end is a + p, tail_end is tail + p */
 } esp__weighed;
 enum { ESP__BINS = 128 };
 
-/* A row's value, less the fixed one of s and q (`other`), is x + the sum of w * min(max(0, end - x), size), where x
- * is s, or q if `from_right`. Returns the largest value among points from x0 on that are `step` apart. */
+/* Without its fixed part `other` (s or q), an inequality has the value x + the sum of w * min(max(0, end - x), size),
+ * where x is s, or q if `from_right`. Returns the largest value among points from x0 on that are `step` apart. */
 static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from_right, double other, double x0,
                                     double step, double *best_x) {
     double c0[ESP__BINS + 1] = {0}, c1[ESP__BINS + 1] = {0}, n0 = 0.0, n1 = 0.0, best = -1.0, bins = 1.0 / step;
@@ -154,7 +154,7 @@ static double esp__breakpoints_best(const esp__weighed *at, uint32_t n, int from
             c0[to] += w, c1[to] += w * end;
         }
     }
-    for (uint32_t k = ESP__BINS + 1; k-- > 0;) { /* an entry counts at all points below its bin */
+    for (uint32_t k = ESP__BINS + 1; k-- > 0;) {
         double x = x0 + step * k, value;
         n0 += c0[k], n1 += c1[k];
         value = x + n1 - n0 * x;
@@ -177,8 +177,8 @@ static double esp__breakpoints_zoom(const esp__weighed *at, uint32_t n, int from
     return best;
 }
 
-/* Returns the earliest start of work, or with `from_right` the time after work, that is closest to x. The best x is
- * one of these. */
+/* Returns the earliest start of work, or with `from_right` the time after work, that is closest to x. The best x is one
+ * of these. */
 static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, double x) {
     double best = x, off = 1e300;
     for (uint32_t i = 0; i < n; i++) {
@@ -188,7 +188,7 @@ static double esp__nearest(const esp__weighed *at, uint32_t n, int from_right, d
     return best;
 }
 
-/* Sets the best s and q for one lane and returns the value of that row. */
+/* Finds the inequality with the largest value for one processor or link. Sets its s and q, and returns the value. */
 static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, double *q) {
     double latest = 0.0, longest = 0.0, sum;
     *s = *q = 0.0;
@@ -205,7 +205,7 @@ static double esp__row_look(const esp__weighed *at, uint32_t n, double *s, doubl
     return sum;
 }
 
-/* Like esp__row_look, with `pieces`. The work is sorted by ready time, and s is one of these times. */
+/* Like esp__row_look, if tensors may be split. The work is sorted by ready time, and s is one of these times. */
 static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t lane, double *s, double *q) {
     double sum = 0.0, best = 0.0;
     *s = *q = 0.0;
@@ -217,7 +217,7 @@ static double esp__row_look_pieces(const esp__weighed *at, uint32_t n, uint32_t 
     return lane == ESP__LANE_COMPUTE ? sum : best; /* backward begins at 0, so s = 0 is best */
 }
 
-/* Lists the distinct paths of unit u in the columns, with the sums of their weights. */
+/* Lists the different options of u in all choices so far, with the sums of the choices' weights. */
 static uint32_t esp__mixture(const uint16_t *const *columns, const double *weights, uint32_t n_columns, uint32_t u,
                              uint16_t *path, double *weight) {
     uint32_t n = 0;
@@ -230,7 +230,8 @@ static uint32_t esp__mixture(const uint16_t *const *columns, const double *weigh
     return n;
 }
 
-/* Lists the work in the columns, by lane and with the game's weights; at[l] gets n[l] entries. */
+/* Lists the work of all choices of options so far, with the choices' weights: at[l] gets n[l] entries for processor or
+ * link l. */
 static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uint32_t n[ESP__LANES]) {
     const uint16_t *columns[ESP__GAME_COLUMNS];
     double weights[ESP__GAME_COLUMNS], weight[ESP__GAME_COLUMNS];
@@ -256,7 +257,6 @@ static void esp__weigh(const esp__bounding *b, esp__weighed *at[ESP__LANES], uin
     }
 }
 
-/* Returns the most entries that esp__weigh writes for this lane. */
 static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     uint32_t room = b->n_tensors;
     for (uint32_t i = 0; i < b->game.n_columns; i++) {
@@ -269,8 +269,8 @@ static uint32_t esp__weigh_room(const esp__bounding *b, uint32_t lane) {
     return room;
 }
 
-/* For each lane, adds the row with the largest value at the weights of the columns, if it is above `above`. Returns
- * the number of added rows. */
+/* For each processor and link, adds the inequality with the largest value at the choices' weights, if it is above
+ * `above`. Returns how many it added. */
 ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
     uint32_t added = 0, n[ESP__LANES];
     double found[ESP__LANES][3];
@@ -283,7 +283,7 @@ ESP__FN uint32_t esp__rows_find(esp__bounding *b, double above) {
         found[l][0] = b->pieces ? esp__row_look_pieces(at[l], n[l], l, &found[l][1], &found[l][2])
                                 : esp__row_look(at[l], n[l], &found[l][1], &found[l][2]);
     }
-    esp__arena_rewind(b->p->arena, mark); /* rows live longer than the scratch memory */
+    esp__arena_rewind(b->p->arena, mark);
     for (uint32_t l = 0; l < b->p->n_lanes; l++)
         if (found[l][0] > above) added += (uint32_t)esp__row_add(b, l, found[l][1], found[l][2]);
     return added;

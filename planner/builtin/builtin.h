@@ -5,26 +5,25 @@
 #include "planner/plan.h"
 
 /* ---- systems.c ------------------------------------------------------------------------------------------ */
-/* A system, with facts that the planner does not use. */
 typedef struct esp__known_system {
     esp_plan_system system;
     const char *accelerator; /* such as "V100"; NULL if training runs on CPUs */
-    uint32_t cpu_workers;    /* threads that compress on each machine */
-    const char *source;      /* origin of the numbers */
+    uint32_t cpu_workers;
+    const char *source;
 } esp__known_system;
 /* Returns the i-th system, in the order of display, or NULL after the last. */
 ESP__FN const esp__known_system *esp__known_system_at(uint32_t i);
 ESP__FN const esp__known_system *esp__known_system_find(const char *name);
-/* Returns the planner's part of a system, or NULL (and no error text) if no system has that name. */
+/* Returns what the planner needs to know of a system, or NULL (and no error text) if no system has that name. */
 ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
 
 /* ---- known_costs.c -------------------------------------------------------------------------------------- */
-/* What a codec costs. It must not be moved or copied, because `codec` points into it. `codec` also points to the
- * codec that the context has open. */
+/* What a codec costs. It must not be moved or copied, because `codec` points into it and into the codec that the
+ * context has opened. */
 typedef struct esp__costs {
-    esp_plan_codec codec; /* input of esp_plan_make */
+    esp_plan_codec codec;
     char spec[ESP__SPEC_MAX];
-    esp_cost_point points[2][2][17]; /* [device][0 for compress, 1 for decompress] */
+    esp_cost_point points[2][2][17]; /* [device][0: compress, 1: decompress] */
     esp_cost_point vector_points[2][17];
 } esp__costs;
 /* Computes the costs of `spec` on the machines of `system`, from the codec's own description or published times
@@ -33,8 +32,8 @@ typedef struct esp__costs {
  * (the codec does not describe its costs). */
 ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_plan_system *system,
                                       const char *accelerator, esp__costs *out);
-/* Like esp__builtin_costs, for a kind of machine. `accelerator` is NULL if it has no GPU. If `cpu_workers` is 0, it
- * has as many as a common server. */
+/* Like esp__builtin_costs, but without a system. `accelerator` is NULL if there is no GPU. `cpu_workers` is the number
+ * of threads that compress; if it is 0, that of a common server. */
 ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
                                           esp__costs *out);
 #endif

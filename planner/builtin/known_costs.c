@@ -1,19 +1,19 @@
-/* known_costs.c: computes what codecs cost on known accelerators, from the codecs' own models or from published times
- * on the V100. README.md beside it explains the estimates. A codec's model gives its times on a device whose memory has
- * a known rate. On a device with another rate, the sizes of its curve are scaled. Streaming kernels attain 8/9 of a GPU
- * memory's bandwidth. Of published times, the constant part stays and the part that grows with size is scaled by the
- * bandwidth. */
+/* known_costs.c: computes what codecs cost on known accelerators, from the codecs' own models or from times published
+ * for the V100; README.md beside it explains the estimates. A codec's model gives its times at one rate of memory. If a
+ * device's memory is k times as fast, k times as many elements take the same time. Kernels that stream data attain 8/9
+ * of a GPU memory's bandwidth. Of published times, the constant part stays and the part that grows with size is scaled
+ * with the bandwidth. */
 #include "planner/builtin/builtin.h"
 #include "planner/builtin/v100.h"
 
 /* ---- machines --------------------------------------------------------------------------------------------------- */
 typedef struct esp__known_accelerator {
     const char *name;
-    double memory_bytes_per_us; /* as in the data sheet */
-    bool published;             /* whether the times of v100.c were measured on it */
-    double cpu_bytes_per_us;    /* all workers of its host together; 0 if not known */
+    double memory_bytes_per_us;
+    bool published;          /* whether the times of v100.c were measured on it */
+    double cpu_bytes_per_us; /* of its host, all threads together; 0 if not known */
 } esp__known_accelerator;
-/* The V100's host has the rate at which published sign compression moves its 20.1 bytes per element. */
+/* The V100's host has the rate at which the published sign compression moves its 20.1 bytes per element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
     {"V100", 900e3, true, 19.3e3}, {"H100", 3350e3, false, 0},      {"H200", 4800e3, false, 0},
     {"A100", 2039e3, false, 0},    {"A100-40GB", 1555e3, false, 0}, {"P100", 732e3, false, 0},
@@ -25,12 +25,11 @@ static const double esp__published_memory = 900e3, esp__published_core = 19.3e3;
 enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 };
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
-/* Returns a device's curve: of decompression if `d`, else of compression. */
 static esp_cost_curve *esp__costs_curve(esp__costs *out, int device, int d) {
     return d ? &out->codec.decompress[device] : &out->codec.compress[device];
 }
 
-/* Sets the curves of a device whose memory is `faster` times as fast as the model assumes. */
+/* Sets the curves of a device whose memory is `faster` times as fast as the codec's model assumes. */
 static void esp__model_curves(esp__costs *out, int device, const esp_codec_model *m, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[device][d];
@@ -41,7 +40,8 @@ static void esp__model_curves(esp__costs *out, int device, const esp_codec_model
     }
 }
 
-/* For a codec of matrices: its curves become those of vectors, and this function adds those of matrices. */
+/* For a codec of matrices: moves the curves that were set to those for data that is no matrix, and sets those for
+ * matrices. */
 static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double core_faster, esp__costs *out) {
     esp_codec_model matrix;
     esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);
@@ -67,7 +67,7 @@ static void esp__published_cpu(esp__costs *out, const esp__published *p, double 
     }
 }
 
-/* Sets a curve of one point: constant up to the point's size, then proportional to size. */
+/* Sets a curve of one point, which means: constant up to the point's size, then proportional to size. */
 static void esp__published_gpu(esp__costs *out, const esp__published *p, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[ESP_ON_GPU][d];
@@ -92,7 +92,7 @@ static esp_status esp__accelerator_find(esp_ctx *ctx, const char *spec, const ch
                      spec, name, list);
 }
 
-/* Sets the published payload. It contains the share "ratio" of all elements, a parameter in the spec. */
+/* Sets the size of payloads as published. The codec's parameter "ratio" is the share of the elements that it sends. */
 static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
                                          esp_plan_codec *out) {
     char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];
@@ -112,12 +112,11 @@ static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const c
     return ESP_OK;
 }
 
-/* Computes the costs of an opened codec from its own model. */
 static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_faster, double gpu_faster,
                                    esp__costs *out) {
     const esp_payload_size *size = &c->model.sent;
     esp_codec_model gpu;
-    esp__codec *on_gpu = NULL; /* the codec's own GPU implementation, if it has one */
+    esp__codec *on_gpu = NULL;
     if (!esp__codec_has_model(c) || !c->model.n_times)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
                          "codec '%s' has no model() of its costs: measure it with espresso profile, "
@@ -181,7 +180,7 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
     snprintf(out->spec, sizeof out->spec, "%s", spec);
     out->codec.struct_size = sizeof out->codec;
     out->codec.spec = out->spec;
-    /* The codec stays open with the context, because the planner may call its bound(). */
+    /* The codec stays open as long as the context, because the planner may call its bound(). */
     s = esp__codec_get(ctx, spec, &c);
     if (!s)
         s = esp__model_costs(ctx, c, core / (1000.0 * ESP_MODEL_CORE_RATE), gpu / (1000.0 * ESP_MODEL_CUDA_RATE), out);

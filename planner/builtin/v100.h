@@ -8,7 +8,7 @@ enum { ESP__V100_FIRST = 10, ESP__V100_SIZES = 17 };
 
 typedef struct esp__published {
     const char *name;
-    /* Whether the codec sends only a share of the elements: parameter "ratio", 0.01 by default. */
+    /* Whether the codec sends only a share of the elements, its parameter "ratio" (0.01 by default). */
     bool ratio;
     /* The payload of e sent elements has header_bytes + unit_bytes * ceil(units * e) bytes. */
     double header_bytes, unit_bytes, units;

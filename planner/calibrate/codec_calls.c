@@ -1,8 +1,9 @@
-/* codec_calls.c: calls one codec as the ops of a step do, on the CPU or on the calibration's device, so that
- * codecs.c can measure it. All calls reuse the same memory. */
+/* codec_calls.c: calls one codec as the ops of a training step do, on the CPU or on another device, so that codecs.c
+ * can measure it. All calls reuse the same memory. */
 #include "planner/calibrate/codec_calls.h"
 
-/* Describes `elements` numbers as an array, or for codecs of matrices as a nearly square matrix of about that size. */
+/* Describes the data to compress: an array, or for codecs of matrices a nearly square matrix of about as many
+ * elements. */
 static esp_tensor esp__calibration_like(const esp__codec *c, uint64_t elements) {
     uint64_t rows = 1;
     if (!(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) || !elements) return esp__codec_like(elements, 0, 0);
@@ -13,14 +14,14 @@ static esp_tensor esp__calibration_like(const esp__codec *c, uint64_t elements) 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 static uint64_t esp__calibration_round(uint64_t bytes) { return (bytes + 255u) / 256u * 256u; }
 
-/* Divides s->work into the arrays that a codec with bound `b` needs, and returns their total bytes. If s->work is
- * NULL, only returns the total. */
+/* Divides s->work into the arrays that a codec with bound `b` needs, and returns their total bytes. If s->work is NULL,
+ * only returns the total. */
 static uint64_t esp__calibration_share(const esp__calibration *s, const esp_bound *b, esp__calibration_bench *w) {
     uint64_t n = esp__calibration_round(s->max_elements * 4u), at = 0;
     uint8_t *p = s->work;
     w->residual = p ? (float *)(void *)p : NULL;
     w->out = p ? (float *)(void *)(p + n) : NULL;
-    /* The CPU needs two arrays, as in esp__call_unfused; devices need none. */
+    /* The CPU needs two arrays of temporary memory, as in esp__call_unfused; devices need none. */
     w->phi = p ? (float *)(void *)(p + 2 * n) : NULL;
     at = s->device ? 2 * n : 4 * n;
     w->payload = p ? p + at : NULL;
@@ -36,7 +37,6 @@ static uint64_t esp__calibration_share(const esp__calibration *s, const esp_boun
     return at + esp__calibration_round(sizeof *w->device_used * ESP_ROUNDS_MAX);
 }
 
-/* Makes s->work large enough for the codec's largest calls. */
 ESP__FN esp_status esp__calibration_reserve(esp_ctx *ctx, esp__calibration *s, const esp__codec *c) {
     esp__calibration_bench w;
     esp_bound b;
@@ -57,7 +57,6 @@ ESP__FN esp_status esp__calibration_reserve(esp_ctx *ctx, esp__calibration *s, c
                                s->device ? " of the device" : "", (unsigned long long)need);
 }
 
-/* Prepares calls with `elements` numbers in s->work. */
 ESP__FN esp_status esp__calibration_prepare(esp_ctx *ctx, const esp__calibration *s, const esp__codec *c,
                                             uint64_t elements, esp__calibration_bench *w) {
     esp_bound b;
@@ -107,7 +106,6 @@ static esp_status esp__calibration_two(const esp__calibration_bench *w, esp__cod
     return esp__call_decompress(c);
 }
 
-/* Like esp__alone_compress and esp__alone_decompress, but enqueues the call on the device. */
 static esp_status esp__calibration_compress_on_device(const esp__calibration_bench *w, esp__codec_call *c) {
     esp_status s = ESP_OK;
     for (uint32_t r = w->first_round; r < w->codec->traits.n_rounds && !s; r++) {
@@ -126,7 +124,8 @@ static esp_status esp__calibration_decompress_on_device(const esp__calibration_b
     return esp__call_decompress(c);
 }
 
-/* Makes one call as an op of a step does: on the CPU with a core token, on a device by enqueuing it. */
+/* Makes one call as an op of a step does: on the CPU while it holds a token for a processor core, on a device by
+ * enqueuing it. */
 ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what) {
     const int decompress = what != ESP__CALIBRATION_COMPRESS;
     esp__codec_call c;
@@ -155,13 +154,12 @@ ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what) {
     return st;
 }
 
-/* Waits until all calls so far are done. */
 ESP__FN esp_status esp__calibration_settle(const esp__calibration_bench *w) {
     return w->device ? esp__device_drain(w->ctx, w->device, ESP__ON_COMPUTE) : ESP_OK;
 }
 
-/* After a compress has ended, sets w->used to the payload's bytes as on the CPU, where each round begins at a
- * multiple of 32 bytes. */
+/* After a compression has ended on a device, sets w->used to the payload's bytes as they would be on the CPU. There, if
+ * the codec needs several exchanges, the payload of each begins at a multiple of 32 bytes. */
 ESP__FN esp_status esp__calibration_used(esp__calibration_bench *w) {
     uint64_t used[ESP_ROUNDS_MAX], at = 0, wrote = 0;
     if (!w->device) return ESP_OK;

@@ -3,26 +3,27 @@
 #define ESP__CODEC_CALLS_H
 #include "planner/calibrate/costs.h"
 
-enum { ESP__CALIBRATION_BATCH = 512 }; /* most calls between two readings of the clock */
-/* What is measured: compressing, decompressing one payload, and decompressing two into the same elements. */
+enum { ESP__CALIBRATION_BATCH = 512 };
+/* What is measured: compressing, decompressing one payload, and decompressing two payloads into the same elements. */
 enum { ESP__CALIBRATION_COMPRESS, ESP__CALIBRATION_DECOMPRESS, ESP__CALIBRATION_SUM, ESP__CALIBRATION_CALLS };
 
-/* Calls of one codec. The arrays have max_elements each. Small calls use one place of an array after another, so
- * that they do not find what the previous call left in the cache. */
+/* The state of calls of one codec. The arrays have max_elements each. Small calls use one part of an array after
+ * another, so that they do not find what the previous call left in the cache. */
 typedef struct esp__calibration_bench {
     esp_ctx *ctx;
-    const esp__codec *codec; /* its implementation on the CPU or device */
-    uint32_t device;         /* 0 is the CPU, as in esp__calibration */
+    const esp__codec *codec;
+    uint32_t device;
     const float *data;
     float *residual, *out, *phi;
-    uint8_t *payload, *other; /* `other` is a copy of `payload` */
+    uint8_t *payload, *other;
     esp_buf state, scratch;
     uint64_t payload_bytes, used, elements, max, calls;
     uint32_t first_round;
-    esp_tensor like; /* the array or matrix that is compressed */
-    /* The host does not know a payload's size when it enqueues the next round, so the device keeps it here. */
-    uint64_t *device_used;           /* [ESP_ROUNDS_MAX] in the device's memory */
-    uint64_t at[ESP_ROUNDS_MAX + 1]; /* where each round's payload begins, at its largest size */
+    esp_tensor like;
+    /* For codecs that make several payloads one after the other. The host does not know the size of one when it
+     * enqueues the next, so the device keeps the sizes, and each payload has room for its largest size. */
+    uint64_t *device_used;
+    uint64_t at[ESP_ROUNDS_MAX + 1];
 } esp__calibration_bench;
 
 ESP__FN esp_status esp__calibration_call(esp__calibration_bench *w, int what);

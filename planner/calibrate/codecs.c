@@ -1,4 +1,4 @@
-/* codecs.c: measures codecs while all ranks of the job call them at once, as in a step. */
+/* codecs.c: measures codecs while all ranks of the job call them at once, as in a training step. */
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/codec_calls.h"
 
@@ -57,10 +57,10 @@ static void esp__calibration_try(esp__calibration_bench *w, const float *data, e
     double off = 0.0, whole = 0.0;
     memset(f, 0, sizeof *f);
     f->status = esp__calibration_clear(w);
-    for (int again = 0; again < 2 && !f->status; again++) { /* the first time warms up */
+    for (int again = 0; again < 2 && !f->status; again++) { /* the first time warms up the caches */
         for (int d = 0; d < 2 && !f->status; d++) {
             uint64_t start = esp__now_ns();
-            w->calls = 0; /* both calls use the same memory */
+            w->calls = 0;
             f->status = esp__calibration_call(w, d);
             if (!f->status) f->status = esp__calibration_settle(w);
             f->ns[d] = (double)(esp__now_ns() - start);
@@ -84,7 +84,6 @@ static esp_status esp__calibration_run(esp__calibration_bench *w, int what, uint
     return ESP_OK;
 }
 
-/* Takes the slowest rank's time of each run, and sets *ns to the median over the runs. */
 static void esp__calibration_runs(const esp_ctx *ctx, const double *all, uint32_t repeats, int which, double *ns,
                                   double *spread) {
     double slowest[ESP__PROBE_REPEATS];
@@ -110,7 +109,6 @@ static void esp__calibration_payload(esp__calibration_codec *k, double elements,
     if (k->header_bytes < 0.0) k->header_bytes = 0.0;
 }
 
-/* Combines the first calls of all ranks: the largest error, the largest payload, and the longest times. */
 static esp_status esp__calibration_combine(esp_ctx *ctx, esp__calibration_codec *k, esp__calibration_first *mine,
                                            uint64_t elements) {
     esp__calibration_first *all = ctx->job.room;
@@ -131,8 +129,8 @@ static esp_status esp__calibration_combine(esp_ctx *ctx, esp__calibration_codec 
     return ESP_OK;
 }
 
-/* `runs` needs memory for this rank's [ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] times and then for those of all
- * ranks. */
+/* Sets runs[ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] to this rank's times; those of all ranks follow it in
+ * memory. */
 static esp_status esp__calibration_measure(esp__calibration_bench *w, const esp__calibration_first *f, uint32_t repeats,
                                            double *runs, int *failed) {
     esp_status st = ESP_OK;
@@ -171,12 +169,12 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     const uint32_t room = ESP__CALIBRATION_CALLS * ESP__PROBE_REPEATS;
     double *runs = esp__alloc(ctx, (uint64_t)(ctx->job.size + 1) * room * sizeof *runs);
     esp__calibration_try(&w, s->data, &first);
-    if (!runs) first.status = ESP_E_NOMEM; /* esp__calibration_combine reports the failure to all ranks */
+    if (!runs) first.status = ESP_E_NOMEM; /* esp__calibration_combine reports it to all ranks */
     st = esp__calibration_combine(ctx, k, &first, elements);
     if (!st) st = esp__calibration_measure(&w, &first, repeats, runs, &failed);
     if (!st && failed) st = esp__fail(ctx, ESP_E_CORRUPT, "measuring codec '%s': a call failed", k->spec);
     esp__calibration_curve *const curves[] = {&k->compress, &k->decompress, &k->decompress_more};
-    double one = 0.0; /* time of decompressing one payload */
+    double one = 0.0;
     for (int d = 0; d < (k->codec->traits.n_rounds > 1 ? ESP__CALIBRATION_SUM : ESP__CALIBRATION_CALLS) && !st; d++) {
         double ns, spread;
         esp__calibration_runs(ctx, runs + room, repeats, d, &ns, &spread);

@@ -1,28 +1,27 @@
-/* fit.c: makes the planner's input from measured points. It makes cost tables where there are enough points, and for
- * each level it fits a latency and a rate to all of its points. */
+/* fit.c: makes the planner's input from measured points: tables where there are enough points, and for each level a
+ * latency and a rate, fitted to all of its points. */
 #include "planner/calibrate/costs.h"
 #include "planner/plan.h"
 #include <math.h>
 
 enum { ESP__CALIBRATION_TABLE_LEAST = 3 };
 
-/* A collective takes hops * alpha + bytes / rate. */
+/* A collective takes hops * alpha + bytes / rate; hops are messages that follow one another. */
 typedef struct esp__calibration_terms {
     double hops, bytes;
 } esp__calibration_terms;
 typedef struct esp__calibration_line {
     double alpha_ns, ns_per_byte;
-    uint32_t n; /* number of points; without any, the line is unknown */
+    uint32_t n; /* number of points; if 0, the line is unknown */
 } esp__calibration_line;
 
-/* Returns how many ranks share an uplink of a level: those of a machine, or of a rack. */
 static double esp__calibration_sharing(const esp_ctx *ctx, uint8_t level) {
     double n = (double)esp__calibration_locals(ctx);
     return level == ESP__OUTER ? n * (double)esp__calibration_ranks(ctx, ESP__INTER) : n;
 }
 
-/* Returns the hops and bytes of a collective of `size` bytes (as in tables) by the planner's formula. Sets *link to
- * the level whose link determines the time; for flat collectives this is the outermost. */
+/* Returns the hops and bytes of a collective of `size` bytes (as in tables) by the planner's formula. Sets *link to the
+ * level whose link determines the time; for collectives over all ranks this is the outermost. */
 static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
                                                        uint8_t *link) {
     double n = (double)esp__calibration_ranks(ctx, level);
@@ -30,12 +29,12 @@ static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8
     *link = level != ESP__FLAT ? level : esp__calibration_outermost(ctx);
     if (ctx->job.topo.n_machines < 2) *link = ESP__INTRA;
     const double sharing = esp__calibration_sharing(ctx, *link);
-    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing; /* all ranks of a machine or rack send at once */
+    if (*link != ESP__INTRA && level != ESP__FLAT) bytes *= sharing;
     if (*link != ESP__INTRA && level == ESP__FLAT && coll == ESP_COLL_ALLTOALL) bytes = piece * sharing * (n - sharing);
     return (esp__calibration_terms){(double)esp__hops(coll, (uint32_t)n), bytes};
 }
 
-/* Sums for a least-squares fit of relative errors. Neither the latency nor the time per byte may be negative. */
+/* Sums for a least-squares fit of relative errors. Neither the latency nor the time per byte may become negative. */
 typedef struct esp__calibration_sums {
     double hh, hb, bb, h, b;
     uint32_t n;
@@ -64,7 +63,8 @@ static esp__calibration_line esp__calibration_solve(const esp__calibration_sums 
     return l;
 }
 
-/* Fits a latency and a rate to a level's points, or to those of flat collectives for an outermost level without. */
+/* Fits a latency and a rate to a level's points. For an outermost level without points, takes those of collectives over
+ * all ranks. */
 static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const esp__calibration *s, uint8_t want) {
     esp__calibration_sums own, flat;
     memset(&own, 0, sizeof own);
@@ -82,7 +82,6 @@ static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const es
     return esp__calibration_solve(own.n ? &own : &flat);
 }
 
-/* The fitted lines of all links, by level. */
 typedef struct esp__calibration_lines {
     esp__calibration_line of[ESP__CALIBRATION_LEVELS];
 } esp__calibration_lines;
@@ -94,8 +93,8 @@ static esp__calibration_lines esp__calibration_levels(const esp_ctx *ctx, const 
     return lines;
 }
 
-/* Returns the level's reference collective for `coll`: `coll` itself if it has enough points for a table, else the
- * collective with the most points, or 0 if there are no points. */
+/* Returns the collective from whose points those of `coll` are estimated: `coll` itself if it has enough points for a
+ * table, else the one with the most points on this level, or 0 if there are none. */
 static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t level, uint32_t coll) {
     uint32_t best = 0, most = 0;
     if (s->link[level][coll].n >= ESP__CALIBRATION_TABLE_LEAST) return coll;
@@ -104,8 +103,8 @@ static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t le
     return best;
 }
 
-/* Estimates points of `coll` from those of the reference collective. At sizes where both move the same bytes,
- * their times differ only by the hops. Returns the number of points in `out`. */
+/* Estimates points of `coll` from those of the collective `reference`. At sizes where both move the same bytes, their
+ * times differ only by the hops. Returns the number of points in `out`. */
 static uint32_t esp__calibration_estimate_points(const esp_ctx *ctx, const esp__calibration *s,
                                                  const esp__calibration_lines *lines, uint8_t level, uint32_t coll,
                                                  uint32_t reference, esp_cost_point *out) {
@@ -169,7 +168,7 @@ ESP__FN double esp__calibration_estimate(const esp_ctx *ctx, const esp__calibrat
     return t.hops * lines.of[link].alpha_ns + t.bytes * lines.of[link].ns_per_byte;
 }
 
-/* Sets a link from its line, or from the other level's. If neither was measured, the link copies at memory speed,
+/* If a link was not measured, takes the values of `other`. If neither was, assumes the speed of copying memory
  * twice. */
 static void esp__calibration_link_set(const esp__calibration *s, esp_plan_link *out, const esp__calibration_line *l,
                                       const esp__calibration_line *other) {

@@ -1,5 +1,5 @@
-/* probe.c: measures one collective between steps, on all ranks at once. The link thread runs it like the collectives
- * of a step. */
+/* probe.c: measures one collective between steps, on all ranks at once. The thread that runs a step's collectives runs
+ * it. */
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
@@ -29,8 +29,8 @@ ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t col
     return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
 }
 
-/* Returns the root that the collective would have for the first unit of a step. The groups of a machine's ranks have
- * different roots, so that all machines send and all receive. */
+/* Returns the root that a step would use. The ranks of a machine get different roots, so that all machines send and all
+ * receive. */
 static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll) {
     esp__coordinates at;
     const esp__step step = {.kind = ESP__STAGE_COLLECTIVE, .coll = (uint8_t)coll, .level = scope};
@@ -39,7 +39,8 @@ static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll)
     return root < 0 ? 0 : root;
 }
 
-/* Sets src and dst in `room` as the table of esp_coll in espresso.h requires, in place where the table allows it. */
+/* Sets src and dst in `room` as the table of esp_coll in espresso.h requires, and to the same memory where the table
+ * allows it. */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
     uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes),
              part = (count + n - 1) / n;
@@ -64,9 +65,10 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
     memset(out, 0, sizeof *out);
     if (esp__calibration_ranks(ctx, level) < 2 || !ctx->job.comms[esp__calibration_scope(ctx, level)].handle)
         return ESP_OK;
-    for (uint32_t i = 0; i <= repeats && !s; i++) { /* run 0 waits for other ranks and does not count */
+    /* The first time does not count, because it waits for other ranks. */
+    for (uint32_t i = 0; i <= repeats && !s; i++) {
         esp__probe_coll(ctx, level, coll, bytes, (uint8_t *)room + i % places * each, &c);
-        /* With a root, a rank may end before another begins, so runs back to back would overlap and seem too fast. */
+        /* With a root, a rank may end before another begins, so the collectives would overlap and seem too fast. */
         if (esp__coll_rooted(coll)) s = esp_barrier(ctx);
         if (!s) s = esp__request_run_at(ctx, esp__calibration_scope(ctx, level), &c, "measuring links");
         if (!i || s) continue;

@@ -1,30 +1,31 @@
-/* steps.c: adds observations from the last step to a calibration: the times of its collectives, and the dispatch
- * time of each lane. */
+/* steps.c: adds observations from the last training step to a calibration: the times of its collectives, and for each
+ * thread and link the dispatch time, by which its ops start later than they could. */
 #include "planner/calibrate/steps.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
 
-/* Whether every rank of this collective waits until all have started. Then the shortest of the ranks' times is the
- * time of the collective itself. With a root, a rank may end early. */
+/* Whether every rank of this collective waits until all have started. Then the shortest of the ranks' times is the time
+ * of the collective itself. With a root, a rank may end early. */
 static int esp__calibration_even(uint32_t coll) {
     return coll == ESP_COLL_ALLREDUCE || coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_ALLTOALL ||
            coll == ESP_COLL_REDUCE_SCATTER;
 }
 
-/* Returns the bytes of the whole buffer, as in tables. Returns 0 for payloads: their used bytes differ by rank. */
+/* Returns the bytes of the whole buffer, as in the planner's tables. Returns 0 for payloads, because their sizes differ
+ * by rank. */
 static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* Sets out[n] to the time of each of the n collectives. Ranks that start early wait for the last one, so a group's
- * time is the shortest of its ranks', or 0 if one of them is 0. The slowest group counts. all[size][2n] has the ranks'
- * times in the first n columns. */
+/* Sets out[n] to the time of each of the n collectives. Ranks that start early wait for the last one, so a group's time
+ * is the shortest of its ranks', or 0 if one of them is 0. The slowest group counts. all[size][2n] has the ranks' times
+ * in the first n columns. */
 static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level,
                                        float *out) {
     const esp__topology *t = &ctx->job.topo;
     for (uint32_t k = 0; k < n; k++) {
         out[k] = 0.0f;
-        for (int32_t a = 0; a < ctx->job.size; a++) { /* `a` is the first rank of the group that is examined */
+        for (int32_t a = 0; a < ctx->job.size; a++) {
             float least = 0.0f;
             int first = 1, known = 1;
             for (int32_t r = 0; r < ctx->job.size; r++) {
@@ -40,15 +41,14 @@ static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uin
     }
 }
 
-/* Returns the calibration's level for a scope, or 255 if it has none. */
 static uint8_t esp__calibration_level_of(const esp_ctx *ctx, uint8_t scope) {
     for (uint8_t level = ESP__FLAT; level <= esp__calibration_outermost(ctx); level++)
         if (esp__calibration_scope(ctx, level) == scope) return level;
     return 255;
 }
 
-/* Returns the number by which to divide a collective's bytes before reading a table. Tables assume that all ranks of
- * a machine or rack send at once. After a reduce or gather within the machine, one rank has the link to itself. */
+/* Returns the number by which to divide a collective's bytes before reading a table. Tables assume that all ranks of a
+ * machine or rack send at once. After a reduce or gather within the machine, one rank has the link to itself. */
 static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
     const uint8_t level = esp__calibration_level_of(ctx, o->steps[step].level);
     uint64_t flows = 1;
@@ -62,8 +62,9 @@ static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o,
     return flows;
 }
 
-/* Returns the time from which ops are observed. If the trainer's calls run the ops and each rank has a core, that is
- * the last push, because an op that starts earlier ends only at the trainer's next call, which the planner knows. */
+/* Returns the time from which ops are observed. If ops run inside the trainer's calls and each rank has a core, that is
+ * the last push: an op that starts earlier ends only at the trainer's next call, a delay that the planner already
+ * knows. */
 static uint64_t esp__calibration_observed_from(const esp_ctx *ctx, const esp__calibration *s) {
     uint64_t last = 0;
     if (!ctx->lanes.caller_drives || s->sharing > s->cores) return 0;
@@ -88,11 +89,10 @@ ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__o
     longer->n[op->lane]++;
 }
 
-/* Observes the step's collectives. All ranks list their times in the strategy's order, which is the same on all. */
 static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s, esp__calibration_longer *longer) {
     const uint64_t observed_from = esp__calibration_observed_from(ctx, s);
     const uint32_t n = ctx->active.strategy.n_order;
-    const uint64_t each = 2ull * n * sizeof(float); /* bytes of the wall times and the core times */
+    const uint64_t each = 2ull * n * sizeof(float);
     float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
     uint8_t *level = esp__alloc(ctx, (uint64_t)n + 1);
     uint32_t *op_at = esp__alloc(ctx, (uint64_t)n * 4u + 4u);
@@ -127,7 +127,6 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
 }
 
 /* ---- dispatch time ----------------------------------------------------------------------------------------------- */
-/* Returns when the op's input was ready: when the op before it in its chain ended, or when its tensor was pushed. */
 static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->active.program.ops[i];
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
@@ -139,7 +138,8 @@ static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     return pushed > at ? pushed : at;
 }
 
-/* Returns how long the op waited for a thread or core after its input was ready and its lane was free, at `free_at`. */
+/* Returns how long the op waited for a thread or processor core after its input was ready and the op before it on its
+ * thread or link had ended, at `free_at`. */
 static double esp__calibration_wait(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
     uint64_t input = esp__calibration_input(ctx, i), start = ctx->active.op_time[i].start_ns;
     if (free_at > input) input = free_at;
@@ -162,7 +162,7 @@ static int esp__calibration_start_order(const void *a, const void *b) {
     return (x->start_ns > y->start_ns) - (x->start_ns < y->start_ns);
 }
 
-/* Returns the mean wait on the cpu thread, which also runs the compute lane. Start times give the order of its ops. */
+/* Returns the mean wait on the thread that compresses and decompresses. Start times give the order of its ops. */
 static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_start *starts, double *waits) {
     uint32_t n = 0;
     uint64_t free_at = 0;
@@ -178,7 +178,7 @@ static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_sta
 }
 
 /* Returns the mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the
- * outermost of them, which starts it. */
+ * outermost of them, whose thread starts it. */
 static double esp__calibration_link_wait(const esp_ctx *ctx, int k, double *waits) {
     const esp__active *f = &ctx->active;
     const uint32_t *sequence = f->sequence[k];

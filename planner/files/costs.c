@@ -1,11 +1,11 @@
-/* costs.c: reads and writes costs files. A costs file may contain a system file, codec files and a model file. */
+/* costs.c: reads and writes costs files, the results of a calibration. They may contain a system file, codec files and
+ * a model file. */
 #include "planner/files/keys.h"
 #include "planner/files/read.h"
 #include "planner/files/write.h"
 #include <time.h>
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* The reader of each part checks that the part is an object. */
 static void files_read_costs(files_input *in, const files_place *root, void *out) {
     esp__costs_file *f = (esp__costs_file *)out;
     files_get_version(in, root, "costs");
@@ -30,8 +30,8 @@ static void files_read_costs(files_input *in, const files_place *root, void *out
 FILES_KIND(costs)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
-/* Adds a file's text as a value and indents it. Strings in JSON contain no line breaks, so each line can be
- * indented. */
+/* Adds the text of a file as a value, and indents its lines. Strings in JSON contain no line breaks, so this changes
+ * none. */
 static void files_put_inside(esp__text *t, const char *indent, const char *text) {
     while (*text) {
         const size_t n = strcspn(text, "\n");

@@ -1,4 +1,5 @@
-/* costs_parts.c: reads and writes what codec, system and model files share: curves, and how they were measured. */
+/* costs_parts.c: reads and writes what codec, system and model files have in common: curves, and how they were
+ * measured. */
 #include "planner/files/costs_parts.h"
 #include "planner/files/write.h"
 

@@ -1,5 +1,5 @@
-/* files.h: the planner's JSON files, for the command and for tests: model, codec costs ("gc"), system, and costs
- * files, which contain all of these. docs/plan/schema has their schemas. The library itself reads no JSON. */
+/* files.h: the planner's JSON files, for the command and for tests: model, codec costs ("gc"), system, and costs files,
+ * which contain all of these. docs/plan/schema has their schemas. The library itself reads no JSON. */
 #ifndef ESP__FILES_H
 #define ESP__FILES_H
 #include "espresso.h"
@@ -8,20 +8,19 @@
 #include <stdbool.h>
 
 /* If a function fails, esp_last_error(NULL) returns "FILE: KEY: expected ..., found ...", or "FILE:LINE: ..." if the
- * text is not JSON. A struct that is written and read again is equal. Every *_free is also allowed on a zeroed
- * struct and after a failure. A struct that was read owns its strings and arrays; those that the file lacks are
- * NULL, with counts of 0. */
+ * text is not JSON. A struct that is written and read again is equal. Every *_free is also allowed on a zeroed struct
+ * and after a failure. A struct that was read owns its strings and arrays; those that the file lacks are NULL, with
+ * counts of 0. */
 
-/* Receives warnings, such as those of unknown keys. */
+/* Receives warnings, such as those about unknown keys. */
 typedef struct esp__files_log {
     void (*warn)(void *user, const char *text); /* if NULL, warnings go to stderr */
     void *user;
 } esp__files_log;
 
-/* How the numbers of a file were measured. */
 typedef struct esp__measured {
     uint32_t ranks, cores; /* ranks that ran at once, on this many cores */
-    /* Each point's spread is quartile distance / median of its times; this is the median over the points. */
+    /* Median, over all points, of quartile distance / median of the point's times. */
     double spread;
     bool has_spread;
     bool noisy; /* other work ran on the machine at the same time */
@@ -30,10 +29,10 @@ typedef struct esp__measured {
 
 /* ---- model.c -------------------------------------------------------------------------------------------------- */
 typedef struct esp__model_file {
-    esp_plan_model model; /* input of esp_plan_make */
+    esp_plan_model model;
     const char *source;
-    uint32_t steps;         /* number of measured steps */
-    esp__measured measured; /* never has a spread */
+    uint32_t steps;
+    esp__measured measured;
     esp__arena arena;
 } esp__model_file;
 ESP__FN esp_status esp__model_read(const char *path, esp__model_file *out, const esp__files_log *log);
@@ -41,9 +40,9 @@ ESP__FN void esp__model_free(esp__model_file *f);
 
 /* ---- gc.c: what one codec costs ---------------------------------------------------------------------------------- */
 typedef struct esp__gc_file {
-    esp_plan_codec codec; /* input of esp_plan_make; its spec has the feedback too */
-    const char *spec;     /* the value of the file's key "codec" */
-    const char *feedback; /* error feedback as in a spec: "none", "own", ... */
+    esp_plan_codec codec; /* codec.spec includes the feedback */
+    const char *spec;
+    const char *feedback; /* error feedback: "none", "own", ... */
     const char *source;
     esp__measured measured;
     esp__arena arena;
@@ -53,9 +52,9 @@ ESP__FN void esp__gc_free(esp__gc_file *f);
 
 /* ---- system.c ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__system_file {
-    esp_plan_system system; /* input of esp_plan_make */
+    esp_plan_system system;
     const char *accelerator, *source;
-    uint32_t cpu_workers; /* threads that compress on each machine */
+    uint32_t cpu_workers;
     esp__measured measured;
     esp__arena arena;
 } esp__system_file;
@@ -72,13 +71,13 @@ typedef struct esp__costs_file {
     uint32_t n_codecs;
     esp__model_file model;
     bool has_system, has_model;
-    esp__arena arena; /* owns all members, so they are not freed one by one */
+    esp__arena arena; /* owns all members; only the file as a whole is freed */
 } esp__costs_file;
 ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log);
 ESP__FN void esp__costs_free(esp__costs_file *f);
-/* The texts of the files that a costs file contains, each NULL if the costs file lacks it. */
+/* The texts of the files that a costs file contains; NULL if it lacks one. */
 typedef struct esp__costs_texts {
-    const char *host, *inter; /* inter describes the emulated link */
+    const char *host, *inter; /* inter: the emulated link, described */
     const char *system, *codecs[ESP__COSTS_CODECS], *model;
     uint32_t n_codecs;
 } esp__costs_texts;
@@ -89,7 +88,7 @@ ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *te
 ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t len);
 /* Reads a whole file. The caller frees the text. */
 ESP__FN esp_status files_input_load(const char *path, char **text, size_t *len);
-ESP__FN void files_silent(void *user, const char *text); /* an esp__files_log.warn that ignores the warning */
+ESP__FN void files_silent(void *user, const char *text);
 
 /* ---- reading from memory (error messages call the file `name`) and writing -------------------------------------- */
 ESP__FN esp_status esp__model_parse(const char *name, const char *text, size_t len, esp__model_file *out,

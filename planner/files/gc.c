@@ -6,7 +6,7 @@
 static const files_range files_range_bytes = {0, 1e15, false, "a number of bytes >= 0"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* Adds the value of "feedback" to the spec, because strategies contain specs only. */
+/* Appends the value of "feedback" to the codec's spec, because strategy files contain only specs. */
 static void files_gc_spec(files_input *in, const files_place *root, esp__gc_file *f) {
     const files_place codec = files_at(root, "codec"), feedback = files_at(root, "feedback");
     char name[ESP__NAME_MAX], joined[ESP__SPEC_MAX * 2];

@@ -25,11 +25,11 @@ static const char *const files_system_keys[] = {"espresso",       "system",
                                                 "cores",          "spread",
                                                 "noisy",          "racks",
                                                 "outer",          NULL};
-static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", "outer", NULL}; /* by lane number */
+static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", "outer", NULL};
 static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
 static const char *const files_flat_keys[] = {"tables", NULL};
 static const char *const files_table_keys[] = {"interpolate", "points", "gap", "core", NULL};
-/* indexed by ESP_COLL_* - 1 */
+/* index: ESP_COLL_* - 1 */
 static const char *const files_coll_keys[] = {"allreduce", "allgather", "alltoall", "reduce_scatter",
                                               "broadcast", "gather",    "reduce",   NULL};
 static const char *const files_costs_keys[] = {"espresso", "costs", "made", "inter", "system", "codecs", "model", NULL};

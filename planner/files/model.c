@@ -3,7 +3,7 @@
 #include "planner/files/keys.h"
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* Only checks the shape, because the planner needs nothing but the number of elements. */
+/* Only checks the key "shape", because the planner needs nothing but the number of elements. */
 static void files_check_shape(files_input *in, const files_place *tensor, uint64_t elements) {
     const files_place p = files_at(tensor, "shape");
     double product = 1;
@@ -32,7 +32,8 @@ static void files_read_matrix(files_input *in, const files_place *tensor, esp_pl
                    (unsigned long long)t->elements, (unsigned long long)t->rows, (unsigned long long)t->cols);
 }
 
-/* The planner checks whether such a division exists, because that depends on the system. */
+/* Reads how the tensor is divided among ranks. Only the planner can check whether that is possible, because it knows
+ * the system. */
 static void files_read_shard(files_input *in, const files_place *tensor, esp_plan_tensor *t) {
     static const char expected[] = "\"any\", \"flat\" or levels such as \"intra,inter\"";
     const files_place p = files_at(tensor, "shard");
@@ -54,7 +55,7 @@ static void files_read_tensor(files_input *in, const files_place *p, esp_plan_te
     files_read_shard(in, p, t);
     files_read_matrix(in, p, t);
     files_check_shape(in, p, t->elements);
-    double unused; /* "flops" and "spread" only document the tensor */
+    double unused; /* "flops" and "spread" only inform readers */
     files_get_number(in, files_at(p, "flops"), &flops, FILES_OPTIONAL, &unused);
     files_get_number(in, files_at(p, "spread"), &files_range_spread, FILES_OPTIONAL, &unused);
 }
@@ -84,7 +85,8 @@ static void files_read_tensors(files_input *in, const files_place *p, esp__model
     f->model.tensors = tensors;
 }
 
-/* Checks that tensors have the stated number of elements; if not, tensors are missing. */
+/* Checks the key "parameters", the number of elements of all tensors. If it differs, tensors are missing in the
+ * file. */
 static void files_check_parameters(files_input *in, const files_place *root, const esp__model_file *f) {
     const files_place p = files_at(root, "parameters");
     uint64_t stated, total = 0;
@@ -98,7 +100,7 @@ static void files_check_parameters(files_input *in, const files_place *root, con
 ESP__FN void files_read_model(files_input *in, const files_place *root, void *out) {
     static const char *const dtypes[] = {"f32", NULL};
     esp__model_file *f = (esp__model_file *)out;
-    uint64_t unused; /* "batch" only documents the model */
+    uint64_t unused;
     files_get_version(in, root, "model");
     files_object(in, *root, files_model_keys, "an object");
     const files_place dtype = files_at(root, "dtype"), tensors = files_at(root, "tensors");

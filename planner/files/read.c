@@ -1,4 +1,4 @@
-/* read.c: reads JSON values as C values, for all files of the planner. */
+/* read.c: reads JSON values as C values, for all of the planner's files. */
 #include "planner/files/read.h"
 #include "espresso_impl/base/file.h"
 #include <ctype.h>
@@ -7,7 +7,8 @@
 
 enum { FILES_INPUT_BYTES = 1 << 30, FILES_KEY_MAX = 256 };
 
-/* ---- places ----------------------------------------------------------------------------------------------------- */
+/* ---- values and where they are in the file
+ * ------------------------------------------------------------------------- */
 ESP__FN files_place files_at(const files_place *object, const char *key) {
     return (files_place){object, key, 0, json_object_get(object->value, key)};
 }
@@ -16,8 +17,8 @@ ESP__FN files_place files_item(const files_place *list, size_t i) {
     return (files_place){list, NULL, i, json_array_get(list->value, i)};
 }
 
-/* Prints a path such as "tensors[3].compute_us", or "tensors[].compute_us" if `general`. Returns its length, as
- * snprintf. */
+/* Prints where a value is, such as "tensors[3].compute_us", or if `general`, "tensors[].compute_us". Returns the
+ * length, as snprintf does. */
 static size_t files_place_print(const files_place *p, bool general, char *buf, size_t cap) {
     size_t n;
     int more;
@@ -39,7 +40,6 @@ static char *files_printable(char *text) {
     return text;
 }
 
-/* Writes "FILE: KEY: text". */
 static void files_message(const files_input *in, const files_place *p, const char *text, char out[ESP__ERROR_MAX]) {
     char key[FILES_KEY_MAX];
     files_place_print(p, false, key, sizeof key);
@@ -69,7 +69,6 @@ ESP__FN void files_warn(const files_input *in, files_place p, const char *text) 
         fprintf(stderr, "espresso: warning: %s\n", message);
 }
 
-/* Describes a value in a few words, for error messages. */
 static const char *files_found(const json_t *v, char *buf, size_t cap) {
     switch (v ? json_typeof(v) : JSON_NULL) {
     case JSON_STRING:
@@ -92,7 +91,7 @@ _Noreturn ESP__FN void files_expected(files_input *in, files_place p, const char
 }
 
 /* ---- objects ----------------------------------------------------------------------------------------------------- */
-/* Warns of an unknown key, once for all items of a list. */
+/* Warns of an unknown key; if all items of a list have it, only once. */
 static void files_unknown_key(files_input *in, files_place p, const char *const *known) {
     char kind[FILES_KEY_MAX], text[FILES_KEY_MAX + 64];
     const char *suggestion = NULL;
@@ -227,7 +226,8 @@ static bool files_is_blank(const char *text, size_t len) {
     return i == len;
 }
 
-/* Fails because the text is not JSON. Only this message has a line number: jansson knows no lines of values. */
+/* Fails because the text is not JSON. Only this message has a line number, because jansson does not tell the lines of
+ * values. */
 _Noreturn static void files_syntax(files_input *in, const char *text, size_t len, json_error_t *e) {
     const char *hint = "this is not JSON; ";
     if (json_error_code(e) == json_error_out_of_memory) longjmp(in->fail, 1);

@@ -3,11 +3,11 @@
 #include "planner/files/keys.h"
 #include "planner/files/write.h"
 
-static const char *const files_alpha_kinds[] = {"collective", "hop", NULL}; /* indexed by ESP_ALPHA_* */
+static const char *const files_alpha_kinds[] = {"collective", "hop", NULL};
 static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* Reads for how long a collective occupies its link (key "gap") or a core (key "core"). */
+/* Reads for how long a collective occupies its link (key "gap") or a processor core (key "core"). */
 static void files_read_kept(files_input *in, const files_place *table, const char *key, uint32_t log_size,
                             esp_cost_curve *curve) {
     const files_place p = files_at(table, key);
@@ -83,7 +83,6 @@ static void files_read_racks(files_input *in, const files_place *root, esp_plan_
     files_read_link(in, root, "outer", n, "racks", &s->outer[0].link);
 }
 
-/* Reads the number of ranks, their devices and their cores. */
 static void files_read_ranks(files_input *in, const files_place *root, esp_plan_system *s) {
     const files_place per_rank = files_at(root, "cores_per_rank");
     s->machines = files_get_count(in, files_at(root, "machines"), &files_range_count, FILES_NEEDED);
@@ -156,7 +155,7 @@ static void files_put_tables(esp__text *t, const esp_plan_link *link) {
     esp__text_add(t, "    },\n");
 }
 
-/* Writes nothing for a link without a speed, because it does not exist. */
+/* Writes nothing for a link without a speed, because the system does not have it. */
 static void files_put_link(esp__text *t, const char *key, const esp_plan_link *link) {
     if (!(link->bytes_per_us > 0)) return;
     esp__text_add(t, "  \"%s\": {\n", key);
@@ -170,7 +169,6 @@ static void files_put_link(esp__text *t, const char *key, const esp_plan_link *l
     esp__text_add(t, "  },\n");
 }
 
-/* Writes nothing if all times are 0. */
 static void files_put_dispatch(esp__text *t, const esp_plan_system *s) {
     int any = 0;
     const int lanes = ESP__LANE_OUTER + (int)s->n_outer;

@@ -42,7 +42,7 @@ ESP__FN esp_status esp__output_write(const char *path, const char *text, size_t 
     if (!strcmp(path, "-")) {
         error = fwrite(text, 1, len, stdout) != len || fflush(stdout) != 0 ? errno : 0;
     } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
-        /* For a pipe or a terminal, the command waits until somebody reads it. */
+        /* A pipe or a terminal cannot be replaced, so it is opened. For a pipe, this waits for a reader. */
         int fd = open(path, O_WRONLY | O_CLOEXEC);
         error = fd < 0 ? errno : esp__file_write_all(fd, text, len);
         if (fd >= 0) close(fd);

@@ -3,14 +3,14 @@
 #define ESP__FILES_WRITE_H
 #include "planner/files/files.h"
 
-/* A number reads back as the same double. So does a time, which files keep in microseconds instead of ns. */
+/* Both write a number so that the same double is read again. Files have times in microseconds instead of ns. */
 ESP__FN void files_put_number(esp__text *t, double x);
 ESP__FN void files_put_us(esp__text *t, double ns);
 /* Adds the line `indent`"key": "text", or nothing if text is NULL. */
 ESP__FN void files_put_text_line(esp__text *t, const char *indent, const char *key, const char *text);
 ESP__FN void files_put_us_line(esp__text *t, const char *indent, const char *key, double ns);
-/* Removes the comma at the end of the last line. */
+/* Removes the comma at the end of the last line, as JSON allows none before a closing bracket. */
 ESP__FN void files_put_no_comma(esp__text *t);
-/* Writes the text to `path` and frees it. */
+/* Frees the text, too. */
 ESP__FN esp_status files_write(const char *path, esp__text *t);
 #endif

@@ -1,5 +1,5 @@
-/* write_builtin.c: a program that writes the built-in systems to FOLDER/NAME.json, so that users can read and
- * change them. The folder must exist; make uses $(BUILD)/share/espresso/systems.
+/* write_builtin.c: a program that writes the built-in systems to FOLDER/NAME.json, so that users can read and change
+ * them. The folder must exist; make uses $(BUILD)/share/espresso/systems.
  *   write_builtin FOLDER */
 #include "espresso.h"
 #include "planner/builtin/builtin.h"

@@ -1,11 +1,11 @@
 /* arena.c: allocates the planner's memory in large blocks, which are all freed at once. If an allocation fails, it
- * jumps (longjmp) to the place that the arena's owner set, so that the planner's other files check no results. */
+ * jumps (longjmp) to where the arena's owner called setjmp, so that no other file needs to check results. */
 #include "planner/plan.h"
 
 struct esp__block {
     esp__block *before;
     uint64_t used, size;
-    /* The bytes after the first `dirty` ones were never in use and are still zero. */
+    /* The bytes after the first `dirty` ones were never used and are still zero. */
     uint64_t dirty;
 };
 enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };

@@ -1,31 +1,32 @@
-/* candidates.c: makes the candidate options of a unit. It times the ops of every option with every codec and keeps
- * the paths that no other path dominates. It extends paths op by op along the graph of options and drops dominated
- * beginnings of paths (prefixes) at every node, so that it never completes most of the 4341 options. */
+/* candidates.c: finds the options worth considering for a tensor, group or chunk (its candidates). It times the ops of
+ * every option with every codec and keeps the options that no other one beats on all processors, links and in total.
+ * Options are paths in a graph whose edges are ops. Extending them op by op, it drops beginnings (prefixes) that
+ * another one beats, so that most of the 4341 options are never completed. */
 #include "planner/problem/problem.h"
 
-typedef struct esp__prefix { /* the beginning of a path, up to some node of the graph */
+typedef struct esp__prefix { /* the beginning of an option, up to a node of the graph */
     struct esp__prefix *next, *spare;
-    const struct esp__prefix *before; /* this prefix without its last op; NULL if it has no ops */
+    const struct esp__prefix *before; /* without its last op; NULL if it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
     uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link */
-    double error, volume;                          /* set for complete paths only */
+    double error, volume;
     uint32_t n, comps, codec, unpacks;
-    uint16_t op; /* index of the last op in problem.op_templates */
+    uint16_t op;
 } esp__prefix;
 
-/* What is known while the candidate options of one unit are made. */
 typedef struct esp__timing {
     esp__problem *p;
     const esp__extent *unit;
-    const esp_plan_codec *codec; /* NULL while paths do not compress */
+    const esp_plan_codec *codec;
     uint32_t codec_index, width;
-    uint64_t cols;                         /* columns of the unit; 0 if it is a vector */
-    esp__shape shape;                      /* sizes of the unit's parts with `codec` */
-    esp__op_time cost[ESP__TEMPLATE_ROOM]; /* time of each op template, or esp__unknown */
+    uint64_t cols;
+    esp__shape shape;
+    esp__op_time cost[ESP__TEMPLATE_ROOM];
     esp__prefix **heads;
-    esp__prefix *used, *spare; /* prefixes that belong to the set, and free ones */
-    uint64_t most;             /* most payload bytes that an op may hold, or 0 */
-    /* Whether memory, volume and error are compared too. Then a path that compresses never dominates a raw one. */
+    esp__prefix *used, *spare;
+    uint64_t most; /* most payload bytes of an op; 0 if any number */
+    /* Whether memory, volume and error are compared too. If so, an option that compresses never replaces one that does
+     * not. */
     bool limited;
 } esp__timing;
 
@@ -34,8 +35,8 @@ static int esp__longer(const esp__op_time *a, const esp__op_time *b) {
     return a->ns > b->ns || a->core > b->core || a->link > b->link;
 }
 
-/* Whether the ops of `a` occur among those of `b`, in order, on the same lanes and none longer. The last op comes
- * first. */
+/* Whether the ops of `a` occur among those of `b`, in order, on the same processors and links, and none longer. It
+ * compares from the last op to the first. */
 static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     const esp__op_template *ops = t->p->op_templates;
     for (; a->before; a = a->before, b = b->before) {
@@ -46,7 +47,8 @@ static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__pr
     return 1;
 }
 
-/* With ESP__WIDTH_EXACT, prefixes of different codecs cannot be compared, because op times depend on the codec. */
+/* Whether `a` is so much better than `b` that `b` can be dropped. With ESP__WIDTH_EXACT, only options with the same
+ * codec are compared, because op times depend on the codec. */
 static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < t->p->n_lanes; k++)
@@ -59,7 +61,7 @@ static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp_
     return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
 }
 
-/* Lists are sorted by this sum, because a prefix never dominates one with a smaller sum. */
+/* Lists are sorted by this sum, so that an option can only be beaten by those before it. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total;
     for (uint32_t k = 0; k < t->p->n_lanes; k++) sum += l->load[k];
@@ -67,7 +69,6 @@ static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     return sum;
 }
 
-/* Adds `l` to the list unless a prefix in it dominates `l`; removes the prefixes that `l` dominates. */
 static void esp__prefix_add(esp__timing *t, esp__prefix **head, esp__prefix *l) {
     esp__prefix **at = head;
     l->sum = esp__prefix_sum(t, l);
@@ -115,7 +116,7 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
             l->tail[k] = time->ns - time->link;
         } else {
             if (!l->load[ESP__LANE_INTRA + k])
-                l->head[k] = l->total + time->ns; /* a lower bound, equal for all prefixes at this node */
+                l->head[k] = l->total + time->ns; /* a lower bound, the same for all at this node */
             l->tail[k] += time->ns;
         }
     }
@@ -133,8 +134,8 @@ static const esp__prefix *esp__prefix_pack(esp__timing *t, const esp__prefix *l,
     return esp__prefix_op(t, l, op);
 }
 
-/* Returns the most payload bytes that one op of a unit may hold. Where an op collects the payloads of thousands of
- * ranks, it needs more memory than a machine has, and sends more bytes than raw gradients would. */
+/* Returns the most payload bytes that an op may hold. An op that collects the payloads of thousands of ranks would need
+ * more memory than a machine has, and send more bytes than uncompressed gradients have. */
 static uint64_t esp__op_most(const esp__extent *u) {
     const uint64_t own = ESP__WASTE_TIMES * 4u * u->elements, least = (uint64_t)ESP__WASTE_MIB << 20;
     return own > least ? own : least;
@@ -146,7 +147,6 @@ static int esp__op_wasteful(const esp__timing *t, const esp__op_template *op) {
     return esp__template_memory(t->p, op, &t->shape, t->codec) > t->most;
 }
 
-/* Extends a prefix along one edge of the graph. */
 static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const esp__edge *e) {
     const esp__prefix *start = from;
     if (e->op == ESP__OP_END) {
@@ -166,7 +166,8 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
                              : esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMPRESS)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
-    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0; /* a unit needs no more than all units */
+    /* limit for all tensors together, so for each one too */
+    const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0;
     esp__prefix *next = esp__prefix_op(t, start, e->op);
     if (limit && next->memory > limit) return;
     esp__prefix_add(t, &t->heads[e->to], next);
@@ -199,8 +200,8 @@ static const esp__option *esp__option_of(esp__problem *p, const uint16_t *ops, u
     return o;
 }
 
-/* Sets the step and round of each op. Early rounds repeat steps, so their ops have the same steps as the last
- * round's. */
+/* Sets each op's step in the option, and its exchange if the codec needs several. Earlier exchanges repeat the steps of
+ * the last one. */
 static void esp__path_steps(const esp__problem *p, const uint16_t *op_template, uint32_t n, uint32_t last_round,
                             esp__plan_op *ops) {
     uint8_t step = 0;
@@ -259,7 +260,6 @@ static int esp__path_before(const void *a, const void *b) {
     return x->codec < y->codec ? -1 : x->codec > y->codec;
 }
 
-/* Makes `codec` the codec with which further ops are timed. */
 static void esp__timing_codec(esp__timing *t, uint32_t codec) {
     t->codec_index = codec;
     t->codec = codec == ESP__NO_CODEC ? NULL : &t->p->codecs[codec];
@@ -298,7 +298,8 @@ static int esp__path_core(const esp__candidates *candidates, uint32_t i) {
     return 1;
 }
 
-/* Moves the core to the front. Only core paths can be cheapest when a price is set on each lane's time. */
+/* Moves the fast options to the front. If 1 ns on each processor and link costs some amount, one of them is the
+ * cheapest. */
 static void esp__candidates_core_first(esp__problem *p, esp__candidates *candidates, esp__path *paths) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__path *rest = esp__arena_get(p->arena, candidates->n * sizeof *rest);
@@ -315,7 +316,6 @@ static void esp__candidates_core_first(esp__problem *p, esp__candidates *candida
     esp__candidates_core_loads(p, candidates);
 }
 
-/* Makes all prefixes free for the next set. */
 static void esp__timing_close(esp__timing *t) {
     while (t->used) {
         esp__prefix *l = t->used;
@@ -331,8 +331,8 @@ static esp__timing *esp__timing_of(esp__problem *p, const esp__extent *u, uint64
     return p->timing;
 }
 
-/* Adds the paths of one codec (an index, or ESP__NO_CODEC) to `all`, where paths of all codecs are compared. Adds
- * paths that do not compress only if `raw`. */
+/* Adds the options with one codec (an index, or ESP__NO_CODEC) to `all`, which keeps the best with any codec. Adds
+ * options without compression only if `raw`. */
 static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t codec, bool raw, esp__prefix **all) {
     esp__problem *p = t->p;
     esp__prefix *l;
@@ -351,14 +351,15 @@ static void esp__candidates_of(esp__timing *t, const esp__tree *tree, uint32_t c
     }
 }
 
-/* Makes the set. A set must not be empty, so `unbounded` also admits options whose ops hold too much memory. */
+/* Makes the candidates. If there would be none, it calls itself with `unbounded`, which admits ops that hold very much
+ * memory. */
 static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t cols, esp__candidates *candidates,
                                  bool unbounded) {
     const esp__tree *tree = p->trees[candidates->keep];
     esp__timing *t = esp__timing_of(p, u, cols);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0;
-    /* Paths that do not compress are the same for all codecs, so only the first codec adds them. */
+    /* Options without compression are the same for all codecs, so only the first codec adds them. */
     bool raw = true;
     t->heads = p->heads;
     t->most = unbounded ? 0 : esp__op_most(u);
@@ -388,8 +389,8 @@ static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t
     esp__candidates_core_first(p, candidates, paths);
 }
 
-/* Copies the core of `like` and computes its times for this unit. Groups and chunks have many sizes, between which
- * the best options change slowly, so comparing all options for each size would not pay. */
+/* Copies the fast options of `like` and computes their times for this size. Groups and chunks have many sizes, between
+ * which the best options change slowly, so comparing all options for each size would take too long. */
 static void esp__candidates_retime(esp__problem *p, const esp__extent *u, uint64_t cols, const esp__candidates *like,
                                    esp__candidates *candidates) {
     esp__timing *t = esp__timing_of(p, u, cols);
@@ -412,14 +413,13 @@ ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements == p->model->tensors[u->first].elements;
 }
 
-/* Returns the size whose options groups and chunks of `elements` use: the closest power of two. */
+/* Rounds to the closest power of two. Groups and chunks get the options of that size. */
 static uint64_t esp__size_rounded(uint64_t elements) {
     uint64_t size = 1;
     while (2 * size <= elements) size *= 2;
     return elements - size > size / 2 ? 2 * size : size;
 }
 
-/* Finds the set in the problem's hash table, or adds an empty one. */
 static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, bool retimed,
                                              uint32_t width) {
     uint32_t keep = esp__keep_of(p, u->first, u->n), packed = u->n > 1;
@@ -443,7 +443,8 @@ static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent 
     return m;
 }
 
-/* Whether units of both sizes run the same rounds of every codec. */
+/* Whether every codec exchanges payloads equally often for both sizes (some, such as PowerSGD, need several
+ * exchanges). */
 static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint64_t cols) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (esp__unit_rounds_run(p, &p->codecs[c], a, cols) != esp__unit_rounds_run(p, &p->codecs[c], b, cols))
@@ -451,7 +452,7 @@ static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint
     return 1;
 }
 
-/* Returns the candidate options of the unit, taken as a matrix with `cols` columns, or as a vector if `cols` is 0. */
+/* Returns the candidates for a matrix with `cols` columns, or if `cols` is 0, for data that is no matrix. */
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols) {
     const uint32_t width = p->width;
     const bool retimed = p->approximate || !esp__unit_whole(p, u);
@@ -504,8 +505,8 @@ ESP__FN const esp__path *esp__path_of(esp__problem *p, const esp__extent *u, con
     return path;
 }
 
-/* Rewrites an option for two levels to a system with more. Its intra becomes the innermost level with several ranks,
- * its inter all levels outside that. */
+/* Rewrites an option that knows only ranks of a machine (intra) and machines (inter) for a system with more levels.
+ * intra becomes the innermost level with several ranks, inter all levels outside that. */
 static void esp__option_spread_system(const esp__problem *p, esp__option *o) {
     uint32_t last = 1;
     if (p->n_levels == 2 || esp__option_is_flat(o) || !p->hierarchical) return;

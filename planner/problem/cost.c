@@ -1,6 +1,6 @@
-/* cost.c: computes the times of collectives, by formula or measured table, and payload sizes. Sources: Thakur,
- * Rabenseifner, Gropp 2005 (hops and traffic of each algorithm); NVIDIA nccl-tests, PERFORMANCE.md (bus bandwidth).
- * docs/design/planner.md has worked examples. */
+/* cost.c: computes the times of collectives, by formula or from measured tables, and the sizes of payloads. Sources:
+ * Thakur, Rabenseifner, Gropp 2005 (messages and bytes of each algorithm); NVIDIA nccl-tests, PERFORMANCE.md (bus
+ * bandwidth). docs/design/planner.md has worked examples. */
 #include "planner/problem/problem.h"
 #include <math.h>
 
@@ -36,7 +36,8 @@ static uint32_t esp__log2_ceil(uint32_t n) {
     return k;
 }
 
-/* Returns how many messages follow one another: n - 1 if all ranks exchange with all, else the depth of a tree. */
+/* Returns how many messages follow one another: n - 1 in an alltoall, else the depth of a tree, or twice that in an
+ * allreduce. */
 ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     switch (coll) {
     case ESP_COLL_ALLTOALL: return n - 1;
@@ -45,7 +46,7 @@ ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     }
 }
 
-/* Returns the bytes that one rank sends, or, if all ranks send to a root, the bytes that the root receives. */
+/* Returns the bytes that one rank sends. For a gather, returns the bytes that the root receives. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece) {
     switch (coll) {
     case ESP_COLL_ALLREDUCE: return 2.0 * (n - 1.0) * piece;
@@ -53,7 +54,7 @@ ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece
     case ESP_COLL_ALLTOALL:
     case ESP_COLL_ALLGATHER:
     case ESP_COLL_GATHER: return (n - 1.0) * piece;
-    default: return before; /* pipelined: each rank sends the buffer once */
+    default: return before; /* pipelined, so each rank sends the buffer once */
     }
 }
 
@@ -61,7 +62,7 @@ static double esp__alpha(const esp_plan_link *l, uint32_t coll, uint32_t n) {
     return l->alpha_is == ESP_ALPHA_HOP ? l->alpha_ns * esp__hops(coll, n) : l->alpha_ns;
 }
 
-/* Returns the bytes by which tables are indexed: those of the whole buffer, as in nccl-tests. */
+/* Returns the size at which to read a measured table: the bytes of the whole buffer, as in nccl-tests. */
 static double esp__table_size(uint32_t coll, double n, double before, double piece) {
     return coll == ESP_COLL_ALLGATHER || coll == ESP_COLL_GATHER ? n * piece : before;
 }
@@ -77,7 +78,7 @@ ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t
     return level == 1 ? &s->intra : level == 2 ? &s->inter : &s->outer[level - 3].link;
 }
 
-/* Returns the outermost level of the scope, because its links have the longest latency. */
+/* Returns the outermost of the collective's levels that has several members; its links have the longest latency. */
 static uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
@@ -92,16 +93,15 @@ ESP__FN const esp_plan_link *esp__system_tables(const esp_plan_system *s, uint32
     return first == last ? esp__system_link(s, first) : NULL;
 }
 
-/* Returns the number of ranks in one group that spans the levels `first` to `last`, such as a machine or a rack. */
 ESP__FN uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uint32_t last) {
     uint32_t n = 1;
     for (uint32_t level = first; level <= last; level++) n *= esp__system_size(s, level);
     return n;
 }
 
-/* Returns the share of a table's bytes that crosses one uplink. Tables are measured with all ranks of a machine or
- * rack, but fewer may send here. Roots are spread over machines, so an uplink carries only the data of its own
- * roots. */
+/* Returns which share of a measured table's bytes crosses one uplink here. Tables are measured while all ranks of a
+ * machine or rack send, but fewer may send here. The roots of reduces and gathers are spread over machines, and an
+ * uplink carries only the data of its own machine's roots. */
 ESP__FN double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t coll, uint32_t flows) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
@@ -128,8 +128,8 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint
     if (n < 2) return 0.0;
     if (tables && tables->table[coll].n)
         return esp__measured_ns(s, &tables->table[coll], scope, coll, before, piece, flows);
-    /* A ring crosses each uplink once in each direction. An alltoall sends each part that leaves the machine across
-     * it. The slowest link determines the time. */
+    /* A ring crosses each uplink once in each direction. An alltoall sends each part that leaves the machine across its
+     * uplink. The slowest link determines the time. */
     for (uint32_t level = first; level <= outermost; level++) {
         double inside = esp__system_ranks(s, first, level - 1), bytes = traffic;
         if (esp__system_size(s, level) == 1) continue;

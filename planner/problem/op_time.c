@@ -1,4 +1,4 @@
-/* op_time.c: computes the time, bytes and memory of an op for a unit of a given size and shape. */
+/* op_time.c: computes the time, bytes and memory of an op for a given number of elements. */
 #include "planner/problem/problem.h"
 
 static const double esp__op_longest = 5e12; /* ns; longer times are cut to it, so that no sum overflows */
@@ -18,7 +18,7 @@ static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUT
 ESP__FN void esp__shape_make(const esp__problem *p, uint64_t elements, uint64_t cols, const esp_plan_codec *codec,
                              esp__shape *out) {
     const uint64_t width =
-        cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? cols : 1; /* matrices are divided between rows */
+        cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? cols : 1; /* parts of matrices have whole rows */
     esp__sizes(p, elements / width, out->size);
     for (uint32_t k = 0; k < p->n_cuts; k++) out->size[k] *= width;
     out->elements = elements, out->cols = cols;
@@ -43,14 +43,13 @@ ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_templat
     return esp__slots(p, op->slots) * esp__template_payload(p, op, shape, codec, op->cut);
 }
 
-/* Returns the bytes of one of the n parts into which a collective divides uncompressed numbers. */
 static double esp__piece_bytes(const esp__op_template *op, const esp__shape *shape, const esp_plan_codec *codec,
                                uint32_t n) {
     const uint64_t width = shape->cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? shape->cols : 1;
     return 4.0 * (double)(esp__part_of(shape->size[op->cut] / width, n) * width);
 }
 
-/* Returns the time on links from a measured `curve`, or computes it if `curve` is NULL. */
+/* Returns a collective's time from a measured `curve`, or by formula if `curve` is NULL. */
 static double esp__link_ns(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                            const esp_plan_codec *codec, const esp_cost_curve *curve) {
     double before = esp__op_bytes_before(p, op, shape, codec), piece = before;
@@ -61,14 +60,15 @@ static double esp__link_ns(const esp__problem *p, const esp__op_template *op, co
     return esp__collective_ns(&p->system, op->level, op->coll, before, piece, op->on_link);
 }
 
-/* Returns the time of one codec round or Decomp. On the CPU, the ranks of a machine take turns; each has its own
+/* Returns the time of one compression or decompression. On the CPU, the ranks of a machine take turns; each has its own
  * GPU. */
 static double esp__codec_ns(const esp__op_template *op, const esp_cost_curve *curve, double elements) {
     const double one = esp__curve_at(curve, elements) / (op->n_rounds > 1 ? op->n_rounds : 1);
     return op->device == ESP_ON_GPU ? one : one * op->on_cpu;
 }
 
-/* Returns the time of a Decomp of all payloads that a rank holds. `curve` has the time of the first payload. */
+/* Returns the time to decompress all payloads that a rank holds. `curve` is the time for the first payload of an
+ * element. */
 static double esp__decomp_ns(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec,
                              const esp_cost_curve *curve, double elements) {
     const esp_cost_curve *more = esp__decompress_more(codec, curve, op->device);
@@ -78,7 +78,6 @@ static double esp__decomp_ns(const esp__problem *p, const esp__op_template *op, 
     return ns;
 }
 
-/* Returns the time to start an op on these lanes, which adds to the op's own time. */
 static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     double most = 0.0;
     for (uint32_t k = 0; k < ESP__LANES; k++)
@@ -86,7 +85,7 @@ static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     return most;
 }
 
-/* Whether the op can run with the codec, or without one if it is NULL, at some size. */
+/* Whether the op can run with this codec at any size; `codec` is NULL for no compression. */
 ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec) {
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE: return !op->compressed || (codec && esp__payloads_pass(codec, op));
@@ -140,7 +139,7 @@ ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_tem
 /* Returns the bytes of memory for the residual, the codec's state, and the payloads that the op makes or receives. */
 ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                       const esp_plan_codec *codec) {
-    const int first = op->early + 1u >= op->n_rounds; /* all rounds share residual and state */
+    const int first = op->early + 1u >= op->n_rounds; /* later exchanges reuse its residual and state */
     double bytes = 0.0;
     uint64_t state = 0;
     if (op->kind == ESP_PLAN_COMPRESS || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))

@@ -111,7 +111,7 @@ ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i) {
     return ESP_OK;
 }
 
-/* Replaces line breaks, because names appear in messages and in the comments of a strategy's text. */
+/* Replaces control characters, because names appear in messages and in comments of strategy files. */
 static const char *esp__one_line(esp__problem *p, const char *name) {
     char *copy = esp__arena_text(p->arena, name ? name : "");
     for (char *c = copy; *c; c++)
@@ -172,8 +172,8 @@ ESP__FN esp_status esp__check_model(esp__problem *p) {
 /* ---- constraints on single tensors ------------------------------------------------------------------------------- */
 static int esp__glob(const char *pattern, const char *text) { return fnmatch(pattern, text, 0) == 0; }
 
-/* Returns the constraint of tensor i: its own `keep`, else the text of the first pattern that matches, else NULL. A
- * sharded tensor has its own unit, so a small one stays raw by a constraint of its own. */
+/* Returns the user's constraint on tensor i: its own `keep`, else that of the first pattern that matches its name, else
+ * NULL. Small sharded tensors get "fp32" here; esp__raw_open handles all other small ones. */
 static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
     char glob[ESP__SPEC_MAX];
     if (p->model->tensors[i].keep) return p->model->tensors[i].keep;
@@ -189,14 +189,13 @@ static const char *esp__keep_text(const esp__problem *p, uint32_t i) {
 ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (!strcmp(p->codecs[c].spec, spec)) return c;
-    for (uint32_t c = 0; c < p->n_codecs; c++) { /* else by the codec's name without parameters */
+    for (uint32_t c = 0; c < p->n_codecs; c++) {
         size_t n = strcspn(p->codecs[c].spec, ":");
         if (strlen(spec) == n && !strncmp(p->codecs[c].spec, spec, n)) return c;
     }
     return ESP__NO_CODEC;
 }
 
-/* Returns a graph of options with the single option `o`. */
 static esp__tree *esp__keep_option(esp__problem *p, const esp__option *o, const char *shard) {
     char option[ESP__TEXT_MAX];
     esp__option_print(o, option, sizeof option);
@@ -241,8 +240,7 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
     return ESP_OK;
 }
 
-/* Fails if units with this constraint would have no option. Whether an op can run depends on the unit's shape at
- * most; chunks and groups count as vectors. */
+/* Fails if the tensor would have no option, whole or in chunks and groups, which are no matrices for the codec. */
 static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *text) {
     const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     const esp_plan_tensor *t = &p->model->tensors[tensor];
@@ -259,9 +257,9 @@ static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *
         t->name, text ? "keep " : "what is forbidden or requested", text ? text : "");
 }
 
-/* The texts of all constraints so far, by number, while each tensor gets the number of its constraint. */
+/* All constraints so far; tensors refer to them by index. */
 typedef struct esp__keeping {
-    const char **texts, **shards; /* arrays with `room` entries */
+    const char **texts, **shards;
     uint32_t room;
 } esp__keeping;
 
@@ -274,7 +272,8 @@ static void esp__keeping_grow(esp__problem *p, esp__keeping *w) {
     p->trees = esp__arena_grow(p->arena, p->trees, used, bytes);
 }
 
-/* Sets *number for tensor i. Each sharded tensor gets its own number, because a group has one number. */
+/* Sets *number to the index of tensor i's constraint. Only tensors with the same index can be merged, so each sharded
+ * tensor gets its own. */
 static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i, uint32_t *number) {
     const char *text = esp__keep_text(p, i), *shard = p->model->tensors[i].shard;
     uint32_t k = 0;
@@ -298,8 +297,8 @@ static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i,
     return ESP_OK;
 }
 
-/* Finds the tensors that are too small to compress. Finds none if other constraints exclude every option without
- * compression. */
+/* Finds the tensors that are too small to compress. If the configuration excludes every option without compression,
+ * they are treated like all others. */
 static void esp__raw_open(esp__problem *p, esp__keeping *w) {
     uint32_t *n = esp__arena_get(p->arena, (p->n_tensors + 1) * sizeof *n);
     for (uint32_t i = 0; i < p->n_tensors; i++)
@@ -339,7 +338,8 @@ static esp_status esp__keeps_open(esp__problem *p) {
         }
     p->heads = esp__arena_get(p->arena, (nodes + 1) * sizeof *p->heads);
     for (uint32_t i = 0, done = 0; i < p->n_tensors; i++) {
-        /* Codecs with bound() depend on shapes, so with them each tensor is checked; else each constraint once. */
+        /* Whether a codec with bound() can run depends on the tensor's shape, so then each tensor is checked; else each
+         * constraint is checked once. */
         if (keep[i] < done && !p->most_rounds) continue;
         if (!p->trees[keep[i]]->n_options)
             return esp__fail(NULL, ESP_E_ARG, "no option is left: look at forbid, only, max_comp and devices%s",
@@ -377,7 +377,7 @@ static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t
     if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
 }
 
-/* Whether the model has too many sizes to make candidate options for each. With two devices the limit is lower,
+/* Whether the model has too many different sizes to compare options for each. With two devices the limit is lower,
  * because comparing options takes longer. */
 enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
 static int esp__too_many_sizes(esp__problem *p) {

@@ -1,48 +1,49 @@
-/* problem.h: what the files in problem/ share: the graph of options, and the times of ops. */
+/* problem.h: what the files in problem/ share: the graph of all options, and the times of ops. */
 #ifndef ESP__PROBLEM_H
 #define ESP__PROBLEM_H
 #include "planner/plan.h"
 
 /* ---- tree.c ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__tree_filter {
-    uint32_t parts, devices; /* ESP__TREE_* bits; 1 << ESP_ON_CPU or ESP_ON_GPU */
-    bool extended;           /* whether to visit options that sum payload bodies */
+    uint32_t parts, devices; /* bits: ESP__TREE_*; 1 << ESP_ON_CPU or ESP_ON_GPU */
+    bool extended;           /* whether to visit options that sum payloads undecoded */
     /* Globs: the text of an option must contain all of `match` and none of `forbid`. */
     const char *const *match, *const *forbid;
     uint32_t n_match, n_forbid;
-    int max_comp; /* most Comps in an option; -1 if any number may */
+    int max_comp; /* how often an option may compress; -1: no limit */
 } esp__tree_filter;
 
 typedef struct esp__tree_counts {
-    uint64_t flat, hierarchical, raw; /* raw counts the options without compression */
+    uint64_t flat, hierarchical, raw;
 } esp__tree_counts;
 
 /* ---- templates.c ----------------------------------------------------------------------------------------------- */
 typedef struct esp__edge {
     uint32_t to;
-    uint16_t op; /* index in problem.op_templates */
+    uint16_t op;
 } esp__edge;
 typedef struct esp__node {
-    uint32_t first, n; /* its edges are [first, first + n) */
+    uint32_t first, n;
 } esp__node;
-/* The graph of options. Each path from the root to node 0 is an option; edges lead to smaller node numbers. */
+/* All allowed options, as a graph whose edges are ops. Each path from the root to node 0 is an option. Edges lead to
+ * smaller node numbers. */
 struct esp__tree {
     esp__node *nodes;
     esp__edge *edges;
     uint32_t n_nodes, root, n_options;
-    uint32_t codec; /* the only allowed codec, or ESP__NO_CODEC */
-    /* rounds[n - 1]: the options that compress, for units that run n rounds of a codec with bound(). */
+    uint32_t codec;
+    /* rounds[n - 1]: options with codecs that exchange payloads n times, such as PowerSGD */
     struct esp__tree *rounds[ESP_ROUNDS_MAX];
 };
 
 enum {
     ESP__OP_PACK = 0,
     ESP__OP_UNPACK = 1,
-    ESP__TEMPLATE_ROOM = 16384, /* half of them suffice if no codec has bound() */
+    ESP__TEMPLATE_ROOM = 16384, /* half suffice if no codec has bound() */
     ESP__OP_END = 0xffff
 };
 /* ---- op_time.c ------------------------------------------------------------------------------------------------- */
-/* Values of esp__op_time.ns for an op that cannot run, and for a time that is not computed yet. */
+/* Values of esp__op_time.ns for an op that cannot run, and for an op that is not timed yet. */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols);
 ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
@@ -69,7 +70,7 @@ ESP__FN esp_status esp__check_system(const esp_plan_system *s);
 ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i);
 ESP__FN esp_status esp__check_model(esp__problem *p);
 ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u);
-/* Returns the bytes of a payload that contains one part of the cut. */
+/* Returns the bytes of a payload that encodes one of the parts into which `cut` divides a tensor. */
 ESP__FN double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                      const esp_plan_codec *codec, uint8_t cut);
 #endif

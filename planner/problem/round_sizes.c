@@ -1,8 +1,9 @@
-/* round_sizes.c: sizes payloads of codecs that have several rounds or take matrices. Their bound() determines which
- * rounds a unit runs and the bytes of each round's payload; the executor computes the same. */
+/* round_sizes.c: computes payload sizes of codecs that take matrices or need several exchanges, such as PowerSGD. It
+ * asks the codec's bound(), as the library does at run time. */
 #include "planner/problem/problem.h"
 
-/* Describes a part to a codec as the executor does. A part of a matrix counts as a matrix only if it has whole rows. */
+/* Describes a part of a tensor to a codec as the library does at run time. A part of a matrix is a matrix only if it
+ * has whole rows. */
 static esp_tensor esp__part_like(const esp_plan_codec *c, uint64_t part, uint64_t elements, uint64_t cols) {
     const int matrix = cols && part && (c->caps & ESP_CODEC_NEEDS_MATRIX || part == elements);
     esp_tensor like;

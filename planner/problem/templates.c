@@ -1,8 +1,8 @@
-/* templates.c: finds the options that system and constraints allow and writes them as sequences of ops without sizes
- * (op templates). A graph stores them, in which options with equal ends share these ends. */
+/* templates.c: finds the options that the system and the user's constraints allow, and writes them as ops without
+ * sizes. A graph stores them, in which options that end with the same ops share these. */
 #include "planner/problem/problem.h"
 
-/* Gives a number to each cut: a set of the system's scopes in which no two have a level in common. */
+/* Lists all ways to divide a tensor among ranks: by machines, by the ranks of a machine, by both, and so on. */
 static void esp__cuts_open(esp__problem *p) {
     p->n_cuts = 0;
     for (uint32_t set = 0; set < 1u << ESP__SCOPES; set++) {
@@ -37,7 +37,7 @@ static void esp__sources_of(const esp__region *r, uint8_t sources[ESP__SCOPES]) 
         if (r->dims[d].what == ESP__DIM_SOURCE) sources[r->dims[d].level]++;
 }
 
-/* Returns the core lane that a collective occupies, as a bit, or 0 if it occupies none. */
+/* Returns the bit of the processor core that a collective occupies, or 0 if it needs none. */
 static uint32_t esp__core_lane(const esp__problem *p, const esp__step *s) {
     static const uint8_t lane[] = {ESP__LANE_COMPUTE, ESP__LANE_CPU, ESP__LANE_PROGRESS};
     const uint32_t cores = p->system.cores_per_rank;
@@ -58,9 +58,9 @@ static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
     return (uint8_t)(lanes | esp__core_lane(p, s));
 }
 
-/* Sets which ranks run the op. Between a reduce or gather to a root and the broadcast from it, only the root of each
- * group does. The scopes between the two are the bits of `rooted`. Roots of a machine's groups are on different
- * machines. */
+/* Sets which ranks run the op. After a reduce or gather to a root and until the broadcast from it, only the root of
+ * each group does; the bits of `rooted` tell the levels of such groups. Roots of the groups that a machine's ranks
+ * belong to are on different machines. */
 static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_template *op) {
     uint32_t first, last, from, to, roots = 1, k = p->system.ranks_per_machine;
     op->flows = ESP__FLOWS_ALL;
@@ -97,8 +97,8 @@ static void esp__template_copy(const esp__problem *p, const esp__region *r, uint
     op->reverse = reverse;
 }
 
-/* Returns the scopes over which payload bodies of the Comp at step `i` are summed: in the last round, or in the
- * rounds before it if `early`. */
+/* Returns the levels over which the payloads of the compression at step `i` are summed undecoded: in the last exchange,
+ * or in earlier ones if `early`. */
 static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early) {
     uint32_t scopes = 0;
     for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++)
@@ -107,9 +107,9 @@ static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early)
     return (uint16_t)scopes;
 }
 
-/* Writes the collectives of one early round (any but the last) of the Comp at step `i`, which has template `comp`
- * and makes payloads of region `r`. Each collective that sums becomes an allreduce of payload bodies; one that
- * distributes a rank's payload stays. */
+/* For a codec that needs several exchanges, writes the collectives of one before the last. The compression at step `i`
+ * is `comp` and makes payloads of region `r`. Each collective that sums becomes an allreduce of undecoded payloads; one
+ * that distributes a rank's payload stays. */
 static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o, uint32_t i, esp__region r,
                                      const esp__coordinates *at, uint32_t rooted, const esp__op_template *comp,
                                      esp__op_template *out) {
@@ -139,14 +139,14 @@ static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o
     return n;
 }
 
-/* Writes the ops of one option and returns their number. Their sizes are those of a rank that is root of every
- * rooted collective, because such a rank holds most. n_rounds: rounds of a codec with bound(); 0 for other codecs. */
+/* Writes the ops of one option and returns their number. Sizes are those of a rank that is root of every reduce and
+ * gather, because it holds most. n_rounds is the number of exchanges of a codec with bound(); 0 for other codecs. */
 ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
                                    esp__op_template *out) {
     esp__coordinates at;
     esp__region r;
     uint32_t rooted = 0, n = 0, swap;
-    uint16_t reduced = 0; /* scopes over which the latest Comp's payloads are summed */
+    uint16_t reduced = 0;
     int copies = p->system.host_bytes_per_us > 0.0 && !p->free_compression;
     memset(&at, 0, sizeof at);
     for (uint32_t scope = 0; scope < ESP__SCOPES; scope++) at.size[scope] = (int32_t)p->size[scope];
@@ -189,13 +189,13 @@ ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, 
     return n;
 }
 
-/* Returns the op's index in problem.op_templates, and adds the op if it is new. */
 ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *op) {
     esp__op_template *all = (esp__op_template *)(uintptr_t)p->op_templates;
     uint32_t i = 0;
     while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
     if (i == p->n_op_templates) {
-        /* No check is needed: two levels have a few hundred templates, three below 2000, codecs of four rounds 7000. */
+        /* The array is large enough: two levels have a few hundred ops, three below 2000, with codecs of four exchanges
+         * 7000. */
         all[i] = *op;
         p->n_op_templates++;
     }
@@ -204,8 +204,8 @@ ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *o
 
 /* ---- a trie of all options, then the graph ----------------------------------------------------------------------- */
 typedef struct esp__trie_node {
-    uint32_t child, sibling, same; /* `same`: the node of the graph that replaces it */
-    uint16_t op;                   /* op on the edge from the parent to this node */
+    uint32_t child, sibling, same; /* same: the graph's node that replaces it */
+    uint16_t op;
     uint16_t n_children;
 } esp__trie_node;
 
@@ -213,13 +213,11 @@ typedef struct esp__planting {
     esp__problem *p;
     esp__trie_node *nodes;
     uint32_t n, room, n_options;
-    const char *only_option; /* text of the only allowed option, or NULL */
-    const char *shard;       /* as in esp_plan_tensor */
+    const char *only_option;
+    const char *shard;
     bool no_comp;
-    /* If not 0, only options are added that compress with a codec that runs this many rounds. */
     uint32_t n_rounds;
-    uint32_t codec; /* the only allowed codec, or ESP__NO_CODEC */
-    /* Hash table from op templates to index + 1; 0 marks an empty place. */
+    uint32_t codec;
     uint32_t memo[1u << 14], n_memo;
 } esp__planting;
 
@@ -274,7 +272,6 @@ static int esp__option_wanted(esp__planting *w, const esp__option *o) {
     return !(w->no_comp && esp__option_comps(o)) && esp__option_permitted(w->p, o);
 }
 
-/* Whether the option can run with a codec with bound(). */
 static int esp__option_of_rounds(const esp__planting *w, const esp__option *o) {
     if (!esp__option_compresses(o)) return 0;
     for (uint32_t c = 0; c < w->p->n_codecs; c++) {
@@ -322,12 +319,11 @@ static int esp__plant(void *user, const esp__option *o) {
     if (!esp__option_wanted(w, o) || (w->n_rounds && !esp__option_of_rounds(w, o))) return 0;
     uint32_t n = esp__op_templates(w->p, o, w->n_rounds, ops);
     for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
-    esp__trie_child(w, at, ESP__OP_END); /* the end needs a node: another option may continue here */
+    esp__trie_child(w, at, ESP__OP_END); /* because another option may continue here */
     w->n_options++;
     return 0;
 }
 
-/* Whether trie node `t` has the same edges as graph node `g`. */
 static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_t t, uint32_t g) {
     const esp__edge *e = &tree->edges[tree->nodes[g].first];
     if (tree->nodes[g].n != w->nodes[t].n_children) return 0;
@@ -336,15 +332,15 @@ static int esp__node_same(const esp__planting *w, const esp__tree *tree, uint32_
     return 1;
 }
 
-/* Converts the trie into the graph. Children have larger numbers than their parents, so going down from the largest
- * number, all children of a node are in the graph before it. */
+/* Converts the trie into the graph by merging nodes with the same edges. Children have larger numbers than their
+ * parents, so going down from the largest number, all children of a node are in the graph before it. */
 static void esp__share(esp__planting *w, esp__tree *tree) {
     uint32_t slots = 1, n_edges = 0;
     while (slots < 2 * w->n) slots *= 2;
     tree->nodes = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->nodes);
     tree->edges = esp__arena_get(w->p->arena, (w->n + 1) * sizeof *tree->edges);
     uint32_t *table = esp__arena_get(w->p->arena, slots * sizeof *table);
-    tree->n_nodes = 1; /* node 0 is the end of all options */
+    tree->n_nodes = 1;
     for (uint32_t t = w->n; t-- > 0;) {
         uint64_t hash = ESP__HASH0;
         uint32_t at;
@@ -371,7 +367,6 @@ static void esp__share(esp__planting *w, esp__tree *tree) {
     tree->root = w->nodes[0].same;
 }
 
-/* Builds the graph of the options that `w` allows. */
 static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t devices, bool extended) {
     esp__tree *tree = esp__arena_get(w->p->arena, sizeof *tree);
     w->room = 1024;
@@ -385,8 +380,8 @@ static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t dev
     return tree;
 }
 
-/* Builds the graph of options for one constraint. NULL or ESP__NO_CODEC restricts nothing; `only_option` is an
- * option's text, `shard` is as in esp_plan_tensor, and `no_comp` excludes compression. */
+/* Builds the graph of options for one constraint: `shard` as in esp_plan_tensor, the text of the only option, the only
+ * codec, and whether to exclude compression. NULL or ESP__NO_CODEC restricts nothing. */
 ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
                                   bool no_comp) {
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
@@ -409,7 +404,7 @@ ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char
     return tree;
 }
 
-/* Returns the options for a unit that runs `n_rounds` rounds of the codec. `codec` may be NULL. */
+/* Returns the options for `codec`, which exchanges payloads n_rounds times. `codec` may be NULL. */
 ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds) {
     return codec && codec->bound ? tree->rounds[n_rounds - 1] : tree;
 }

@@ -36,7 +36,6 @@ static int esp__tree_visit(void *user, const esp__option *o) {
     return w->each ? w->each(w->user, o, text) : 0;
 }
 
-/* Counts the selected options and calls `each`, unless it is NULL, for every one until a call returns non-zero. */
 ESP__FN void esp__tree_each(const esp__tree_filter *f, esp__tree_counts *counts,
                             int (*each)(void *user, const esp__option *o, const char *text), void *user) {
     esp__tree_walk w = {f, counts, each, user};

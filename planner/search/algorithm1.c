@@ -1,13 +1,13 @@
 /* algorithm1.c: Espresso's Algorithm 1 (section 4.3), which decides for one kind of device which tensors to compress
- * and how. It visits the tensors by falling size; among equal sizes, the last in backward order comes first. It
- * skips a tensor that is followed by a bubble (idle time on its lanes). Each other tensor gets the option with the
- * shortest step, while all other tensors keep theirs. */
+ * and how. It visits the tensors by falling size; among equal sizes, the last in backward order comes first. It skips a
+ * tensor after which the processors and links that it uses are idle, as a faster option would not help. Each other
+ * tensor gets the option with the shortest step, while all other tensors keep theirs. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
 enum { ESP__SWEEPS = 8 };
 
-/* ---- which paths a unit may have ---- */
+/* ---- which options a tensor or group may have ---- */
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t devices) {
     for (uint32_t i = 0; i < path->n; i++) {
         const esp__plan_op *op = &path->ops[i];
@@ -27,7 +27,7 @@ static void esp__choices_fill(esp__problem *p, const esp__candidates *candidates
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (!wanted || wanted(p, &candidates->paths[i])) out->paths[out->n++] = &candidates->paths[i];
-    /* If no path passes, because a constraint or codec needs another device, the unit may have every path. */
+    /* If no option passes, because a constraint or codec needs another device, all are allowed. */
     if (out->n) return;
     for (uint32_t i = 0; i < candidates->n; i++) out->paths[out->n++] = &candidates->paths[i];
 }
@@ -54,8 +54,9 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, e
 }
 
 /* ---- initial solutions ---- */
-/* Returns the usual option without compression, or NULL if constraints exclude it. The candidate options lack it if
- * another path needs less time on every lane. With some sequences the usual option still makes the shorter step. */
+/* Returns the usual option without compression, or NULL if constraints exclude it. It may be missing from the
+ * candidates, because another one is no slower on any processor or link. With some orders of ops it still makes the
+ * shorter step. */
 static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
                                                                                                     "flat.allreduce";
@@ -63,8 +64,8 @@ static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
 }
 
-/* Makes the start without compression, if the choices have such paths: with the shortest path for each unit, or the
- * usual option for all. */
+/* Makes a schedule without compression if the choices allow that: the fastest option for each tensor or group, or the
+ * usual one for all, whichever makes the shorter step. */
 static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     esp__schedule usual;
     memset(&usual, 0, sizeof usual);
@@ -95,13 +96,13 @@ ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choi
 }
 
 /* ---- Remove and GetBestOption ---- */
-/* Tries every path of one unit and takes the best if it makes the step shorter. All other paths and their sequence
- * stay. If the step without this unit is as long as with it, the unit is followed by a bubble, and no path can help. */
+/* Tries every option for one tensor or group and takes the best if it makes the step shorter. All others keep their
+ * options and their order. If the step is as long without this one as with it, no option can help. */
 static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices *c) {
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = k->d->makespan, best = before, without, ready;
     esp__incremental_remove(k, w, u, 1);
-    ready = k->end[w->from - 1]; /* end of the backward that makes the unit ready */
+    ready = k->end[w->from - 1];
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
         if (ready + c->paths[i]->total >= best) continue;
@@ -116,7 +117,6 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     return best < before && esp__incremental_take(k, best_swap);
 }
 
-/* Changes to the sequence by ready times if that makes the step shorter; returns 1 if it did. */
 static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     esp__schedule_copy(k->p, ready, k->d);
     if (esp__generate(k->p, ready) >= k->d->makespan) return 0;
@@ -125,7 +125,6 @@ static int esp__ready_order(esp__incremental *k, esp__schedule *ready) {
     return 1;
 }
 
-/* Improves one unit after the other, in passes over all units, until a whole pass changes none. */
 static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *choices, const esp__ranked *order) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__schedule ready;
@@ -138,7 +137,8 @@ static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *c
     }
 }
 
-/* Takes the shorter of two results: from the start without compression and from the Lagrangian start. */
+/* Takes the shorter of two results: that from a schedule without compression, and that from a Lagrangian start
+ * (lagrangian.c). */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     const esp__ranked *order = esp__ranking(p, d);
     esp__schedule priced;

@@ -1,14 +1,14 @@
-/* algorithm2.c: Espresso's Algorithm 2 (section 4.4), which moves tensors from the GPU to the CPU after Algorithm 1.
- * A group has all tensors of one size with one option. Within a group, the earliest tensors in backward order move
- * first, because they leave most time to hide the slower CPU (Lemma 1). So a number per group (count) determines
- * which tensors move. The search tries all combinations of counts if these are few, else one group after the other. */
+/* algorithm2.c: Espresso's Algorithm 2 (section 4.4), which moves compression from the GPU to the CPU after Algorithm
+ * 1. A group here has all tensors of one size with one option. Within a group, the earliest tensors in backward order
+ * move first, because they leave most time to hide the slower CPU (Lemma 1). So one number per group determines which
+ * tensors move. The search tries all combinations of these numbers if they are few, else one group after the other. */
 #include "planner/search/algorithm2.h"
 
 static int esp__path_has(const esp__problem *p, const esp__path *path, uint32_t device) {
     return !esp__path_on(p, path, 1u << (1u - device));
 }
 
-/* Whether both paths have the same codec and steps, even if on different devices. */
+/* Whether both options have the same codec and steps, if devices are ignored. */
 static int esp__same_steps(const esp__path *a, const esp__path *b) {
     if (a->codec != b->codec || !a->option || !b->option || a->option->n != b->option->n) return 0;
     for (uint32_t i = 0; i < a->option->n; i++) {
@@ -18,8 +18,8 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
     return 1;
 }
 
-/* Lists the paths to which a group may move: those with its steps on other devices. If other paths dominate all of
- * these, it takes the first path that compresses only on the CPU. */
+/* Lists the options to which a group may move: its own with other devices. If there is none among the choices, takes
+ * the first option that compresses only on the CPU. */
 static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
     for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
         if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_ON_CPU))
@@ -36,7 +36,7 @@ ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices
     for (uint32_t u = 0; u < d->n_units; u++) {
         uint32_t g = 0;
         if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_ON_GPU)) continue;
-        while (g < o->n && o->groups[g].from != d->paths[u]) g++; /* equal pointers mean equal sizes and options */
+        while (g < o->n && o->groups[g].from != d->paths[u]) g++;
         esp__offload *group = &o->groups[g];
         if (g == o->n) {
             o->n++;
@@ -52,7 +52,6 @@ ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices
     o->n = kept;
 }
 
-/* Lists the changes that the current counts make, sorted by unit. */
 static uint32_t esp__offload_changes(esp__offloading *o) {
     uint32_t n = 0;
     for (uint32_t g = 0; g < o->n; g++) {
@@ -79,7 +78,7 @@ ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const 
     }
     const uint64_t time = esp__by_ready(p, d, NULL);
     for (uint32_t i = 0; i < n; i++) d->paths[changes[i].unit] = old[i];
-    if (!p->core_ops) p->work = work; /* cheap enough not to count as work of the search */
+    if (!p->core_ops) p->work = work; /* too cheap to count as work of the search */
     esp__arena_rewind(p->arena, mark);
     return time < limit ? time : UINT64_MAX;
 }
@@ -120,8 +119,8 @@ ESP__FN void esp__offload_all(esp__offloading *o) {
     }
 }
 
-/* Finds the best count of one group while the other groups keep theirs. It tries some counts over the whole range,
- * then some between the neighbours of the best, and so on. */
+/* Finds how many tensors of one group should move while the other groups stay. It tries some numbers over the whole
+ * range, then some between the neighbours of the best, and so on. */
 static void esp__offload_group(esp__offloading *o, esp__offload *group) {
     for (uint32_t v = 0; v < group->n_to; v++) {
         uint32_t low = 0, high = group->n, step, best = 0;
@@ -166,7 +165,7 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
         esp__offload_all(&o);
     else
         esp__offload_by_group(&o);
-    if (o.best == d->makespan) return; /* d keeps its own sequence, which may be a different one */
+    if (o.best == d->makespan) return; /* d keeps its own order of ops, which may be better */
     esp__offload_best(&o);
     for (uint32_t i = 0, n = esp__offload_changes(&o); i < n; i++) d->paths[o.changes[i].unit] = o.changes[i].path;
     esp__generate(p, d);

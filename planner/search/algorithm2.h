@@ -1,4 +1,4 @@
-/* algorithm2.h: the state of Algorithm 2: groups of tensors that may move to the CPU. */
+/* algorithm2.h: the state of Algorithm 2, which moves the compression of groups of tensors to the CPU. */
 #ifndef ESP__ALGORITHM2_H
 #define ESP__ALGORITHM2_H
 #include "planner/search/search.h"
@@ -8,9 +8,10 @@ enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS
 typedef struct esp__offload {
     const esp__path *from;
     const esp__path *to[ESP__VARIANTS_MOST];
-    uint32_t *members; /* the group's units, the earliest first */
+    uint32_t *members;
     uint32_t n, n_to;
-    uint32_t count, variant; /* members that move now, and the path to which they move */
+    /* how many members move now, and to which option in `to` */
+    uint32_t count, variant;
     uint32_t best_count, best_variant;
 } esp__offload;
 
@@ -19,13 +20,12 @@ typedef struct esp__offloading {
     esp__schedule *d;
     esp__offload *groups;
     esp__change *changes;
-    const esp__path **wanted; /* scratch of esp__offload_changes */
+    const esp__path **wanted;
     uint32_t n;
     uint64_t best;
 } esp__offloading;
 
 ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices);
-/* Tries every combination of counts, like the digits of a number that counts up. */
 ESP__FN void esp__offload_all(esp__offloading *o);
 ESP__FN void esp__offload_by_group(esp__offloading *o);
 #endif

@@ -1,14 +1,13 @@
-/* critical_path.c: local search over sequences while all paths stay. It exchanges ops on the longest path with the
- * ops that they wait for on their lane, as is usual for job shops (Van Laarhoven, Aarts, Lenstra 1992; Balas,
- * Vazacopoulos 1998). Ops before the exchanged ones keep their times, later ops keep their tails (the longest path
- * to the step's end), so a trial evaluates only the ops between. */
+/* critical_path.c: local search over the order of ops while all options stay. It exchanges ops on the critical path
+ * with the ops for which they wait on their processor or link, as is usual for job shops (Van Laarhoven, Aarts, Lenstra
+ * 1992; Balas, Vazacopoulos 1998). Ops before the exchanged ones keep their times, later ops keep their tails (the
+ * longest chain of dependent ops to the step's end), so a trial evaluates only the ops between. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
-/* Limits: ops between two exchanged ops, and ops on its own lanes that a moved op may pass. */
+/* Limits: how far an op moves, and past how many ops that use the same processors or links. */
 enum { ESP__SHIFT_SPAN = 96, ESP__SHIFT_JUMPS = 6 };
 
-/* A new order for the places [from, from + n) of the sequence. */
 typedef struct esp__shift {
     uint32_t from, n, order[ESP__SHIFT_SPAN + 1];
     uint8_t marked[ESP__SHIFT_SPAN + 1];
@@ -60,7 +59,7 @@ static int esp__shift_push(const esp__incremental *k, uint32_t i, uint32_t j, es
     return 1;
 }
 
-/* Returns the longest path through the ops that the shift changes, or UINT64_MAX if it reaches `limit`. */
+/* Returns the longest chain of ops through the moved ones, or UINT64_MAX if it reaches `limit`. */
 static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     uint32_t end = s->from + s->n;
@@ -88,8 +87,8 @@ static uint64_t esp__shift_try(esp__incremental *k, const esp__shift *s, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Makes the shift if the step then takes less than `limit`, and returns 1 if it did. The step may be longer than the
- * trial's result, if its longest path does not contain the changed ops. */
+/* Moves the ops if the step then takes less than `limit`, and returns 1 if it did. It simulates the whole step, because
+ * esp__shift_try sees only chains through the moved ops. */
 static int esp__shift_take(esp__incremental *k, const esp__shift *s, uint64_t limit) {
     uint32_t was[ESP__SHIFT_SPAN + 1], *sequence = &k->d->sequence[s->from];
     memcpy(was, sequence, s->n * sizeof *was);
@@ -105,7 +104,6 @@ static int esp__shift_critical(const esp__incremental *k, uint32_t i) {
     return k->end[i] - k->timed_ops[i].time.ns + k->tail[i] == k->d->makespan;
 }
 
-/* Whether op i releases one of these lanes exactly at `start`. */
 static int esp__shift_adjacent(const esp__incremental *k, uint32_t i, uint32_t lanes, uint64_t start) {
     const esp__timed *timed = &k->timed_ops[i];
     for (uint32_t lane = 0; lanes >> lane; lane++)
@@ -114,8 +112,8 @@ static int esp__shift_adjacent(const esp__incremental *k, uint32_t i, uint32_t l
     return 0;
 }
 
-/* If op j is on a longest path and waits for a lane, tries to put it before the ops that it waits for. Returns 1 if the
- * step became shorter. */
+/* If op j waits for a processor or link, tries to put it before the ops for which it waits. Returns 1 if the step
+ * became shorter. */
 static int esp__shift_op(esp__incremental *k, uint32_t j) {
     const esp__timed *timed = &k->timed_ops[j];
     uint64_t start = k->end[j] - timed->time.ns, best = k->d->makespan;
@@ -140,7 +138,6 @@ static int esp__shift_op(esp__incremental *k, uint32_t j) {
     return taken.n && esp__shift_take(k, &taken, k->d->makespan);
 }
 
-/* Makes shifts until none helps. Returns 1 if any did. */
 ESP__FN int esp__shift_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1; better && !esp__out_of_time(k->p);) {

@@ -8,8 +8,8 @@
  * buffers for tensor fusion. */
 enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
-/* Returns the number of chunks with which the tensor alone would be synchronised soonest. The first chunk takes the
- * time of all its ops. Chunks overlap, so each further one adds only its time on the busiest lane. */
+/* Returns in how many chunks the tensor alone would be synchronized soonest. The first chunk takes the time of all its
+ * ops. The chunks overlap, so each further one adds only its time on the busiest processor or link. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;
@@ -27,12 +27,11 @@ static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t eleme
     return best;
 }
 
-/* Makes large tensors several units. Returns 0 and leaves `d` as it is if no tensor is large. */
+/* Splits large tensors into chunks. Returns 0 and leaves `d` unchanged if no tensor is large. */
 static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, n_tensors = (uint32_t)p->n_tensors, cut = 0;
     uint64_t all = 0;
     esp__extent *units = esp__arena_get(p->arena, (uint64_t)n_tensors * ESP__CHUNKS_MOST * sizeof *units);
-    /* A hash table from sizes to the index + 1 of the last tensor of that size. */
     uint32_t *like = esp__arena_get(p->arena, 1024 * sizeof *like);
     uint32_t *chunks = esp__arena_get(p->arena, n_tensors * sizeof *chunks);
     for (uint32_t i = 0; i < n_tensors; i++) all += p->model->tensors[i].elements;
@@ -54,7 +53,7 @@ static int esp__cut_units(esp__problem *p, esp__schedule *d) {
     return cut != 0;
 }
 
-/* Makes small neighbours one unit. Returns 0 and leaves `d` as it is if no two neighbours are small. */
+/* Merges small neighbouring tensors. Returns 0 and leaves `d` unchanged if no two neighbours are small. */
 static int esp__fuse_units(esp__problem *p, esp__schedule *d) {
     uint32_t n = 0, first = 0, n_tensors = (uint32_t)p->n_tensors;
     uint64_t elements = 0;

@@ -1,45 +1,45 @@
-/* exact.c: finds the optimal plan for a few units by branch and bound. It branches over the units' paths, with the
- * lower bound of bound/rows.c. For choices of paths that could be optimal (leaves), it branches over the orders of
- * ops on lanes (Giffler, Thompson 1960), with a bound for each lane alone (Carlier 1982). After a limited number of
- * nodes it stops with the best schedule so far. */
+/* exact.c: finds the optimal plan for a few tensors or groups by branch and bound. It branches over their options, with
+ * the lower bound of bound/rows.c. For each choice of options that could be optimal (a leaf), it branches over the
+ * orders of ops (Giffler, Thompson 1960), with a bound for each processor or link alone (Carlier 1982). After a limited
+ * number of nodes it stops with the best schedule so far. */
 #include "planner/bound/bound.h"
 #include "planner/search/search.h"
 
-enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 }; /* most units in thorough mode, and otherwise */
+enum { ESP__SMALL_UNITS = 12, ESP__SMALL_USUAL = 6 };
 enum { ESP__SMALL_BATCH = 2048, ESP__SMALL_LOOK = 64, ESP__SMALL_JOBS = ESP__SMALL_UNITS + 1 };
 enum { ESP__SMALL_OPS = ESP__SMALL_UNITS * (ESP__MAX_OPS + 1) };
 
-/* A choice of one path for each unit, and a lower bound on every order of their ops. */
+/* One option for each tensor or group, and a lower bound on all orders of their ops. */
 typedef struct esp__small_leaf {
     uint64_t bound;
     uint16_t path[ESP__SMALL_UNITS];
 } esp__small_leaf;
 
-/* A job is a sequence of ops that run one after the other. Job 0 has all backwards, every other job one unit's ops. */
+/* A job is a list of ops that run one after the other. Job 0 is the backward pass; each other job has the ops of one
+ * tensor or group. */
 typedef struct esp__small_job {
     const esp__plan_op *ops;
-    uint32_t n, next;                       /* number of ops, index of the next one */
-    uint32_t after;                         /* number of backwards that must end before the job starts */
-    uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest[k] is the time from op k to the job's end */
+    uint32_t n, next;
+    uint32_t after;                         /* number of backward ops that must end before it starts */
+    uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest[k]: time from op k to the job's end */
 } esp__small_job;
 
 typedef struct esp__small {
     esp__problem *p;
-    esp__schedule *d; /* the best known schedule */
+    esp__schedule *d;
     esp__bounding *b;
-    uint64_t nodes, nodes_end, nodes_max; /* nodes so far, most for this leaf, most for the search */
+    uint64_t nodes, nodes_end, nodes_max;
     uint32_t n, n_leaves, n_jobs, tries;
-    const double *order_cost[ESP__SMALL_UNITS]; /* price of each path, at the best weights of rows */
-    uint16_t *order[ESP__SMALL_UNITS];          /* paths, sorted by price */
-    double least[ESP__SMALL_UNITS + 1];         /* sum of the lowest prices of this unit and all later ones */
+    const double *order_cost[ESP__SMALL_UNITS]; /* the lower bound's cost of each option */
+    uint16_t *order[ESP__SMALL_UNITS];
+    double least[ESP__SMALL_UNITS + 1];
     double row_least[ESP__SMALL_UNITS + 1][ESP__GAME_ROWS];
     double use_least[ESP__SMALL_UNITS + 1][ESP__LIMITS], may[ESP__LIMITS];
-    uint16_t path[ESP__SMALL_UNITS]; /* the current leaf's paths */
-    uint16_t base[ESP__SMALL_UNITS]; /* the best known schedule's paths */
-    uint32_t reach;                  /* a leaf may differ from `base` in this many units */
+    uint16_t path[ESP__SMALL_UNITS];
+    uint16_t base[ESP__SMALL_UNITS]; /* the best known schedule's options */
+    uint32_t reach;
     uint64_t looks;
     esp__small_leaf leaves[ESP__SMALL_BATCH];
-    /* The jobs of one leaf, while the search orders their ops. */
     esp__small_job jobs[ESP__SMALL_JOBS];
     esp__plan_op backward[ESP__SMALL_UNITS];
     uint64_t free_at[ESP__LANES];
@@ -55,8 +55,8 @@ typedef struct esp__small_op {
     uint64_t head, ns, tail;
 } esp__small_op;
 
-/* Returns a lower bound from one lane alone. For any subset of its ops, the earliest head, all times and the
- * shortest tail add up to a bound; the result is the largest. */
+/* Returns a lower bound from one processor or link alone. For any subset of its ops, the earliest head (start), the sum
+ * of their times and the shortest tail (time after the op) add up to a bound; the result is the largest. */
 static uint64_t esp__small_lane(esp__small_op *ops, uint32_t n) {
     uint64_t most = 0;
     for (uint32_t i = 1; i < n; i++) { /* insertion sort, longest tail first */
@@ -76,11 +76,10 @@ static uint64_t esp__small_lane(esp__small_op *ops, uint32_t n) {
     return most;
 }
 
-/* Returns a lower bound on all orders that continue the current one. Stops early if it reaches `limit`. */
 static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
     esp__small_op ops[ESP__LANES][ESP__SMALL_OPS];
     uint32_t n[ESP__LANES] = {0};
-    uint64_t most = 0, backward[ESP__SMALL_UNITS + 1]; /* earliest end of each backward */
+    uint64_t most = 0, backward[ESP__SMALL_UNITS + 1];
     uint64_t tails[ESP__SMALL_UNITS + 1] = {0}, after = 0;
     for (uint32_t j = 1; j < s->n_jobs; j++) {
         const esp__small_job *job = &s->jobs[j];
@@ -95,7 +94,7 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
             head = k == job->next ? esp__lanes_free(s->free_at, job->ops[k].lanes, head) : head;
             for (uint32_t l = 0; l < ESP__LANES; l++) {
                 if (!(job->ops[k].lanes >> l & 1u)) continue;
-                const uint64_t kept = esp__kept(&job->ops[k].time, l); /* the op may outlast it */
+                const uint64_t kept = esp__kept(&job->ops[k].time, l);
                 esp__small_op op = {head, kept, job->ops[k].time.ns - kept + job->rest[k + 1]};
                 ops[l][n[l]++] = op;
             }
@@ -104,7 +103,7 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
         }
         if (head > most) most = head;
     }
-    /* A backward's tail, the least time after its end, includes the units that it makes ready. */
+    /* A backward op's tail, the least time after its end, includes the tensors and groups that it makes ready. */
     for (uint32_t k = s->jobs[0].n; k-- > s->jobs[0].next;) {
         if (tails[k + 1] > after) after = tails[k + 1];
         ops[ESP__LANE_COMPUTE][k - s->jobs[0].next].tail = after;
@@ -125,12 +124,10 @@ static void esp__small_keep(esp__small *s, const uint64_t end) {
     d->makespan = end;
 }
 
-/* What placing one op changes, for undoing it. */
 typedef struct esp__small_undo {
     uint64_t free_at[ESP__LANES], ready;
 } esp__small_undo;
 
-/* Appends the next op of job j to the sequence. */
 static void esp__small_place(esp__small *s, uint32_t j, uint64_t start, esp__small_undo *was) {
     esp__small_job *job = &s->jobs[j];
     const esp__plan_op *op = &job->ops[job->next];
@@ -151,9 +148,9 @@ static void esp__small_unplace(esp__small *s, uint32_t j, const esp__small_undo 
     memcpy(s->free_at, was->free_at, sizeof was->free_at);
 }
 
-/* Finds the jobs to branch over and the starts of their next ops. Returns their number, which is 0 if all ops are
- * placed. Among the next ops of all jobs, let x be the one that would end first. The op to place is x, or an op that
- * shares a lane with x and could start before x would end. */
+/* Finds the jobs over whose next ops to branch, and when these ops could start. Returns their number; 0 if all ops are
+ * placed. Of the next ops of all jobs, let x be the one that would end first. The op to place is x, or an op that needs
+ * the same processor or link and could start before x would end. */
 static uint32_t esp__small_choices(const esp__small *s, uint32_t choice[ESP__SMALL_JOBS],
                                    uint64_t start[ESP__SMALL_JOBS]) {
     uint64_t soonest = UINT64_MAX;
@@ -240,8 +237,8 @@ static int esp__small_leaf_before(const void *a, const void *b) {
     return memcmp(x->path, y->path, sizeof x->path);
 }
 
-/* Searches the orders of all leaves that could be better, the lowest bound first. Each leaf gets a few nodes. Leaves
- * that are not finished get four times as many in the next round. */
+/* Searches the orders of ops for all kept choices of options that could be better, the lowest bound first. Each gets a
+ * few nodes at first; those that are not finished then get four times as many, and so on. */
 static void esp__small_flush(esp__small *s) {
     qsort(s->leaves, s->n_leaves, sizeof *s->leaves, esp__small_leaf_before);
     for (uint64_t look = ESP__SMALL_LOOK; s->n_leaves && s->nodes < s->nodes_max && look <= s->looks; look *= 4) {
@@ -251,7 +248,7 @@ static void esp__small_flush(esp__small *s) {
             s->nodes_end = s->nodes + look < s->nodes_max ? s->nodes + look : s->nodes_max;
             esp__small_jobs(s);
             esp__small_orders(s);
-            if (s->nodes >= s->nodes_end) s->leaves[left++] = s->leaves[i]; /* not finished */
+            if (s->nodes >= s->nodes_end) s->leaves[left++] = s->leaves[i];
         }
         s->n_leaves = left;
     }
@@ -273,7 +270,6 @@ static void esp__small_leaf_add(esp__small *s) {
     }
 }
 
-/* Branches over the paths of units u and later. rows, cost, used and changes are sums over the earlier units. */
 static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, double cost, const double used[ESP__LIMITS],
                              uint32_t changes) {
     uint32_t n_rows = s->b->game.n_rows;
@@ -288,7 +284,7 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
         uint32_t now = changes + (x != s->base[u]);
         int out = now > s->reach || s->b->ready[u] + (double)path->total > best;
         if (cost + s->order_cost[u][x] + s->least[u + 1] > best) break;
-        s->nodes += !(++s->tries & 15u); /* counts 16 tried paths as a node, which they cost */
+        s->nodes += !(++s->tries & 15u); /* trying 16 options takes about as long as a node */
         esp__uses(path, uses);
         for (uint32_t k = 0; k < ESP__LIMITS; k++) {
             uses[k] += used[k];
@@ -304,8 +300,6 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
     }
 }
 
-/* Computes each path's price at the best weights of the bound's rows, sorts the paths by price, and sums the lowest
- * prices of each unit and all later ones. */
 static void esp__small_open(esp__small *s) {
     esp__bounding *b = s->b;
     esp__may_use(s->p, s->may);
@@ -335,13 +329,13 @@ static void esp__small_open(esp__small *s) {
 
 static void esp__small_base(esp__small *s) {
     for (uint32_t u = 0; u < s->n; u++) {
-        s->base[u] = UINT16_MAX; /* stays if the path is not a candidate option */
+        s->base[u] = UINT16_MAX;
         for (uint32_t x = 0; x < s->b->candidate_sets[s->b->candidates[u]].n; x++)
             if (esp__small_path(s, u, x) == s->d->paths[u]) s->base[u] = (uint16_t)x;
     }
 }
 
-/* Improves the schedule if it has few units, which stay. The result is optimal for these units if the search ends
+/* Improves the schedule if it has few tensors or groups, which stay. The result is optimal for them if the search ends
  * within nodes_max nodes. */
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max) {
     double rows[ESP__GAME_ROWS], cost = 0.0, used[ESP__LIMITS] = {0.0};
@@ -355,7 +349,7 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_
         d->sequence = esp__arena_grow(p->arena, d->sequence, d->n_sequence * sizeof *d->sequence,
                                       d->room_sequence * sizeof *d->sequence);
     }
-    esp__checkpoint mark = esp__arena_checkpoint(p->arena); /* all earlier allocations outlive the search */
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__small *s = esp__arena_get(p->arena, sizeof *s);
     s->p = p, s->d = d, s->n = d->n_units, s->nodes_max = nodes_max;
     s->b = esp__bounding_open(p, s->n);

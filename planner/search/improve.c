@@ -1,9 +1,8 @@
-/* improve.c: local search over paths. It tries every other path for one unit after the other, while the units and
- * the sequence of all other ops stay. */
+/* improve.c: local search over options. It tries every other option for one tensor or group after the other, while all
+ * other ops keep their order. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
-/* Sets the swap to a trial in which unit u gets `path`. */
 ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way) {
     w->n = 1;
     w->way = way;
@@ -12,7 +11,8 @@ ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u,
     w->chains[0].after = w->from - 1;
 }
 
-/* Tries all candidate options for unit u, or those of the core, and takes the best if it makes the step shorter. */
+/* Tries all candidates for one tensor or group, or the fast ones only (`core`), and takes the best if it makes the step
+ * shorter. */
 static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
     esp__schedule *d = k->d;
     const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
@@ -25,8 +25,7 @@ static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < n && without < before; i++) {
         for (uint32_t way = 0; way < ESP__WAYS; way++) {
-            if (way && &candidates->paths[i] != old && &candidates->paths[i] != best_path)
-                continue; /* other places only for the old and the best path */
+            if (way && &candidates->paths[i] != old && &candidates->paths[i] != best_path) continue;
             esp__swap_path(k, w, u, &candidates->paths[i], way);
             if (!esp__incremental_allows(k, w)) continue;
             uint64_t t = esp__incremental_try(k, w, best);
@@ -47,7 +46,8 @@ static int esp__ranked_before(const void *a, const void *b) {
     return x->unit > y->unit ? -1 : 1;
 }
 
-/* Returns the units by falling size; among equal sizes, the last in backward order first (Espresso, section 4.3). */
+/* Returns the tensors and groups by falling size; among equals, the last in backward order first (Espresso, section
+ * 4.3). */
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     esp__ranked *r = esp__arena_get(p->arena, d->n_units * sizeof *r);
     for (uint32_t u = 0; u < d->n_units; u++) {
@@ -58,8 +58,8 @@ ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     return r;
 }
 
-/* Makes passes over all units until a pass improves none, first with the best of their candidate options (the core),
- * then with all. */
+/* Makes passes over all tensors and groups until a pass improves none: first with their fast candidates, then with
+ * all. */
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking) {
     for (int core = 1; core >= 0; core--)
         for (int better = 1; better && !esp__out_of_time(k->p);) {

@@ -1,14 +1,16 @@
-/* initial.c: finds schedules from which the search starts. It sets a price on each lane's time and gives every unit
- * its cheapest path. */
+/* initial.c: finds schedules from which the search starts. It sets a price on the time of each processor and link and
+ * gives every tensor or group the option that costs least. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 #include <math.h>
 
-/* Each lane's price is multiplied by a factor. CHAIN is the factor for the total time of a path's ops. */
+/* The price per ns of each processor and link is multiplied by a factor. CHAIN is the factor for the total time of an
+ * option. */
 enum { ESP__CHAIN = ESP__LANES, ESP__FACTORS };
 
-/* How to price paths: with equal prices or those of the lower bound for each unit; with random differences up to
- * `jitter`; with factors for the lanes compute and cpu, where a large factor makes paths avoid the lane. */
+/* How to set the price per ns of each processor and link: equal for all tensors, or that of the lower bound for each
+ * tensor; with random differences up to `jitter`; with factors for the processors compute and cpu. A large factor makes
+ * the search avoid the processor. */
 static const struct {
     bool uniform;
     double jitter, compute, cpu;
@@ -16,12 +18,11 @@ static const struct {
                      {false, 0.3, 1.0, 1.0}, {true, 0.6, 1.0, 1.0}, {true, 0.6, 1.0, 1e3}};
 _Static_assert(sizeof esp__pricings / sizeof *esp__pricings == ESP__PRICINGS, "search.h counts the pricings");
 
-/* Whether this pricing differs from the others on this system. With one device, paths cannot avoid it. */
+/* Whether these prices are worth trying on this system. With one device, options cannot avoid it. */
 ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].cpu < 2.0 || esp__pricings[pricing].compute > 2.0 || esp__devices(p) == 3u;
 }
 
-/* Whether this pricing applies and is the same for all units. */
 ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing) {
     return esp__pricings[pricing].uniform && esp__pricing_applies(p, pricing);
 }
@@ -32,7 +33,6 @@ static int esp__has_prices(const esp__bound *b) {
     return sum > 0.01;
 }
 
-/* Gives every unit the path that is cheapest at the pricing's prices times `factor`. */
 static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double factor[ESP__FACTORS],
                                  uint32_t pricing) {
     const esp__bound *bound = p->bound;
@@ -41,11 +41,11 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         double best = 0.0, price[ESP__FACTORS];
-        uint32_t t = d->units[u].first + d->units[u].n - 1; /* the bound has prices per tensor */
+        uint32_t t = d->units[u].first + d->units[u].n - 1;
         for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = (uniform ? 0.25 : bound->price[t][k]) * factor[k];
         price[ESP__LANE_COMPUTE] *= esp__pricings[pricing].compute;
         price[ESP__LANE_CPU] *= esp__pricings[pricing].cpu;
-        /* Random differences let equal units have different paths, as the optimum of the lower bound does. */
+        /* Random differences let equal tensors have different options, as the optimum of the lower bound does. */
         if (jitter > 0.0)
             price[ESP__LANE_COMPUTE] *=
                 1.0 + jitter * ((double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24) - 0.5);
@@ -64,8 +64,8 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Several times, raises the prices of busy lanes and lowers the prices of idle ones. Keeps the shortest schedule and
- * its factors. */
+/* Repeatedly raises the price per ns of busy processors and links and lowers that of idle ones. Keeps the shortest
+ * schedule and its factors. */
 static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, double factor[ESP__FACTORS]) {
     double f[ESP__FACTORS];
     esp__schedule *other = &p->spare[0];
@@ -76,14 +76,14 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
         double load[ESP__LANES] = {(double)p->ready[p->n_tensors - 1]}, most = 1.0, pull = round < 6 ? 2.0 : 0.7;
         uint64_t last = other->makespan;
         esp__choose_by_price(p, other, f, pricing);
-        if (round && other->makespan == last) break; /* the new prices changed nothing */
+        if (round && other->makespan == last) break;
         if (other->makespan < d->makespan) {
             esp__schedule_copy(p, d, other);
             memcpy(factor, f, sizeof f);
         }
         for (uint32_t u = 0; u < other->n_units; u++)
             for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other->paths[u]->load[k];
-        /* All lanes but compute are idle until the first tensor is ready, which counts as load. */
+        /* All but compute are idle until the first gradient is ready, which counts as load. */
         for (uint32_t k = 1; k < p->n_lanes; k++) load[k] += (double)p->compute[0];
         double sum = 0.0;
         for (uint32_t k = 0; k < p->n_lanes; k++)
@@ -93,8 +93,9 @@ static void esp__balance_prices(esp__problem *p, esp__schedule *d, uint32_t pric
     }
 }
 
-/* Updates the prices and sets `d`, which must have units, to the shortest schedule. It first balances the lanes;
- * unless `coarse`, it then changes one price after the other while that makes the step shorter. */
+/* Finds good prices per ns of each processor and link and gives `d` the options that are cheapest at them. It first
+ * balances the load; unless `coarse`, it then changes one price after the other as long as that makes the step
+ * shorter. */
 ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, bool coarse) {
     static const double steps[] = {1.7, 1.3, 1.1};
     double factor[ESP__FACTORS];

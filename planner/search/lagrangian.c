@@ -1,13 +1,12 @@
-/* lagrangian.c: makes the Lagrangian start of Algorithm 1. It sets a price on each lane's time and gives every unit
- * the path that is cheapest at these prices. Then it raises the prices of lanes with much load, lowers those of all
- * other lanes, and repeats. This balances the lanes, which decisions for one tensor after the other do not. The
+/* lagrangian.c: makes the Lagrangian start of Algorithm 1. It sets a price on the time of each processor and link and
+ * gives every tensor or group the option that costs least. Then it raises the prices of those with much load, lowers
+ * all other prices, and repeats. This balances the load, which deciding for one tensor after the other does not. The
  * start is the shortest schedule that it found. */
 #include "planner/search/search.h"
 #include <math.h>
 
 enum { ESP__PRICE_ROUNDS = 24 };
 
-/* Returns the cheapest path; among equally cheap paths, the one with the shortest total time. */
 static const esp__path *esp__cheapest(const esp__choices *c, const double price[ESP__LANES]) {
     const esp__path *best = NULL;
     double least = 0.0;
@@ -19,7 +18,6 @@ static const esp__path *esp__cheapest(const esp__choices *c, const double price[
     return best;
 }
 
-/* Gives every unit its cheapest path and sums the loads. Returns the number of units whose path changed. */
 static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__choices *choices,
                                  const double price[ESP__LANES], const esp__path **cheapest,
                                  uint64_t load[ESP__LANES]) {
@@ -27,7 +25,6 @@ static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__c
     memset(load, 0, ESP__LANES * sizeof *load);
     load[ESP__LANE_COMPUTE] = p->ready[p->n_tensors - 1];
     for (uint32_t u = 0; u < d->n_units; u++) {
-        /* Units with equal choices share the result, which the first of them computes. */
         if (choices[u].like == u) cheapest[u] = esp__cheapest(&choices[u], price);
         const esp__path *path = cheapest[choices[u].like];
         changed += d->paths[u] != path;
@@ -37,7 +34,7 @@ static uint32_t esp__price_round(esp__problem *p, esp__schedule *d, const esp__c
     return changed;
 }
 
-/* Like esp__schedule_keep_better, but a schedule within the limits also replaces one that exceeds them. */
+/* Copies `from` to `to` if it is better: it has the shorter makespan, or it alone is within the configured limits. */
 ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
     int before = esp__schedule_allowed(p, to), after = esp__schedule_allowed(p, from);
     if (before == after)

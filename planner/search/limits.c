@@ -1,7 +1,7 @@
-/* limits.c: finds schedules within max_memory_bytes, max_volume and max_error. It sets a price on time and on each
- * limited quantity and gives every unit its cheapest path. It raises the price of whatever exceeds its limit until
- * no limit is exceeded (Lagrange multipliers for the multiple-choice knapsack: Sinha, Zoltners 1979). What the
- * limits still allow then goes to the units where it saves most time. */
+/* limits.c: finds schedules within max_memory_bytes, max_volume and max_error. It sets a price on time and on each of
+ * these, and gives every tensor or group the option that costs least. It raises the price of whatever exceeds its limit
+ * until nothing does (Lagrange multipliers for the multiple-choice knapsack: Sinha, Zoltners 1979). What the limits
+ * still allow then goes where it saves most time. */
 #include "planner/search/search.h"
 #include <math.h>
 
@@ -13,7 +13,6 @@ ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__ERROR] = path->error;
 }
 
-/* Sets may[] to the limits on a whole schedule, INFINITY where there is none. */
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
     double elements = 0.0;
@@ -23,19 +22,19 @@ ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
 }
 
-/* The state while one schedule is changed to keep the limits. */
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
-    /* Paths of each unit: the current ones; the cheapest within the limits, if `fits`; and those that exceed the
-     * limits least. */
+    /* Options of each tensor or group: the current ones; the cheapest within the limits, if `fits`; and those that
+     * exceed the limits least. */
     const esp__path **paths, **best, **closest;
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
     double cost, best_cost, closest_excess;
     bool uniform, fits;
 } esp__fitting;
 
-/* Returns the price of a path's time on the lanes, at the bound's prices or at equal ones. */
+/* Returns what an option's time costs if 1 ns on each processor and link costs the same, or as much as in the lower
+ * bound. */
 static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
     const esp__bound *bound = f->p->bound;
     const esp__extent *unit = &f->from->units[u];
@@ -56,7 +55,7 @@ static double esp__fit_limits_price(const esp__fitting *f, const esp__path *path
     return sum;
 }
 
-/* Gives every unit its path with the lowest price; among equals, the fastest. */
+/* Gives every tensor or group the option that costs least; among equals, the fastest. */
 static void esp__fit_choose(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     f->cost = 0.0;
@@ -98,15 +97,15 @@ static void esp__fit_keep(esp__fitting *f) {
     memcpy((void *)f->best, (const void *)f->paths, f->from->n_units * sizeof *f->best);
 }
 
-/* Searches prices at which no limit is exceeded. In steps that get smaller, it raises the prices of exceeded limits
- * and lowers all others. */
+/* Raises the prices of whatever exceeds its limit and lowers all others, in steps that get smaller, until no limit is
+ * exceeded. */
 static void esp__fit_prices(esp__fitting *f) {
     double unit[ESP__LIMITS], step = 16.0;
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
     esp__fit_choose(f);
     esp__fit_keep(f);
     if (f->fits) return;
-    /* In the first round, using all that a limit allows has the price of a hundredth of the step time. */
+    /* At first, using all that a limit allows costs as much as a hundredth of the step time. */
     for (uint32_t k = 0; k < ESP__LIMITS; k++) {
         unit[k] = f->may[k] < INFINITY && f->may[k] > 0.0 ? (f->cost + 1.0) * 0.01 / f->may[k] : 0.0;
         f->price[k] = f->used[k] > f->may[k] ? unit[k] : 0.0;
@@ -125,8 +124,8 @@ static void esp__fit_prices(esp__fitting *f) {
     }
 }
 
-/* Gives every unit the path that uses least of one limit; among equals, the fastest. This helps if the limit is hard
- * to keep. */
+/* Gives every tensor or group the option that uses least of one limit; among equals, the fastest. This helps if the
+ * limit is hard to keep. */
 static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     double worth = 0.0;
     if (!(f->may[limit] < INFINITY)) return;
@@ -140,7 +139,6 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     esp__fit_keep(f);
 }
 
-/* Sums what the current paths use of each limit. */
 static void esp__fit_sum(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
     for (uint32_t u = 0; u < f->from->n_units; u++) {
@@ -150,8 +148,8 @@ static void esp__fit_sum(esp__fitting *f) {
     }
 }
 
-/* With several limits, there may be no prices at which all are kept. So this function takes the choice that exceeds
- * them least, and changes the path that reduces the excess most, until all limits are kept or no change helps. */
+/* With several limits, setting prices on them may find no options that keep all. This function takes the options that
+ * exceed them least, and changes the one that reduces the excess most, until all limits are kept or no change helps. */
 static void esp__fit_repair(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->closest, f->from->n_units * sizeof *f->closest);
     esp__fit_sum(f);
@@ -181,7 +179,7 @@ static void esp__fit_repair(esp__fitting *f) {
     esp__fit_keep(f);
 }
 
-/* Gives one unit after the other the fastest path with which the limits are still kept. */
+/* Gives one tensor or group after the other the fastest option with which the limits are still kept. */
 static void esp__fit_fill(esp__fitting *f) {
     memcpy((void *)f->paths, (const void *)f->best, f->from->n_units * sizeof *f->best);
     esp__fit_sum(f);
@@ -207,7 +205,7 @@ static void esp__fit_fill(esp__fitting *f) {
         }
 }
 
-/* Fits the schedule at equal prices or at the bound's. Sets `out` if the result is allowed and shorter. */
+/* Finds options within the limits. If the result is better than `out`, replaces that. */
 static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool uniform, esp__schedule *out) {
     esp__schedule d = {0};
     esp__fitting f = {0};
@@ -230,7 +228,6 @@ static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool unifor
     }
 }
 
-/* Changes paths until the schedule keeps the limits; its units stay. Returns 0 if it finds no such paths. */
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0};
     if (esp__schedule_allowed(p, d)) return 1;
@@ -241,7 +238,7 @@ ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     return 1;
 }
 
-/* Fails because the search found no strategy within the limits. Names the lowest possible limits. */
+/* Reports that no strategy was found within the limits, and the lowest possible limits. */
 ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     const esp_plan_config *c = &p->config;
     double least[ESP__LIMITS] = {0.0}, elements = 0.0;

@@ -1,13 +1,14 @@
-/* regroup.c: merges neighbouring tensors and splits large ones, and chooses their paths at the same time.
- * (MergeComp, Wang et al. 2021, merges with one codec only.) It starts from partitions by size. Then it merges
- * neighbours, cuts groups, moves borders between groups and splits tensors while that makes the step shorter. */
+/* regroup.c: merges neighbouring tensors and splits large ones, and chooses their options at the same time. (MergeComp,
+ * Wang et al. 2021, merges with one codec only.) It starts with groups and chunks of equal size. Then it merges
+ * neighbours, cuts groups, moves borders between groups and splits tensors as long as that makes the step shorter. */
 #include "planner/search/search.h"
 
 enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
-static const uint64_t esp__chunk_least = 4096; /* elements of the smallest chunk */
+static const uint64_t esp__chunk_least = 4096;
 
-/* ---- partitions by size ------------------------------------------------------------------------------------------ */
-/* Makes `u` chunk number c of `chunks` equal chunks. If a codec takes matrices, chunks have whole rows. */
+/* ---- groups and chunks of equal size
+ * ------------------------------------------------------------------------------- */
+/* If a codec takes matrices, chunks have whole rows. */
 static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__extent *u) {
     const esp_plan_tensor *t = &p->model->tensors[tensor];
     const uint64_t width = p->most_rounds && t->cols && t->rows >= chunks ? t->cols : 1;
@@ -16,7 +17,7 @@ static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chu
 }
 
 /* Merges neighbours into groups of up to `merge` elements, and divides tensors with more than `split` elements into
- * equal chunks. 0 leaves out either. */
+ * equal chunks. If `merge` or `split` is 0, it leaves that out. */
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split) {
     const esp_plan_tensor *t = p->model->tensors;
     uint32_t n = 0;
@@ -51,8 +52,8 @@ static int esp__partition_start_before(const void *a, const void *b) {
     return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
 }
 
-/* Evaluates partitions for many sizes of groups and chunks, and sorts them by makespan. Large groups come first,
- * because they take least time to evaluate. Returns the number of partitions. */
+/* Evaluates many sizes of groups and chunks, and sorts them by makespan. Large groups come first, because they take
+ * least time to evaluate. Returns the length of `out`. */
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
     /* Log2 of the elements of a group; 0 stands for no groups. */
     static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0};
@@ -82,13 +83,12 @@ static int esp__is_chunk(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
 }
 
-/* Returns the candidate option with the codec and steps of `path`, or NULL if there is none. */
 static const esp__path *esp__path_like(const esp__candidates *candidates, const esp__path *path) {
     for (uint32_t i = 0; i < candidates->n; i++) {
         const esp__path *x = &candidates->paths[i];
         uint32_t a = 0, b = 0;
         if (x->codec != path->codec) continue;
-        for (;;) { /* skip packs and unpacks, which are not steps */
+        for (;;) { /* skip copies that pack groups, which are not steps */
             while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
             while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
             if (a == x->n || b == path->n || x->ops[a].op_template != path->ops[b].op_template) break;
@@ -106,8 +106,8 @@ static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__e
     return c;
 }
 
-/* Tries each core path of the first new unit, with similar paths for the other new units; if `like` is given, only
- * paths similar to those. Keeps the best trial in k->swaps[1]. */
+/* Tries each fast candidate of the first new tensor or group, with similar options for the others. If `like` is given,
+ * tries only options similar to those. Keeps the best trial in k->swaps[1]. */
 static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
     const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
     uint32_t n = like ? 1 : candidates->n_core;
@@ -127,7 +127,7 @@ static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__pat
     }
 }
 
-/* Starts a trial without units [u, u + n). Returns NULL if they are not on a longest path. */
+/* Starts a trial without n tensors or groups from u on. Returns NULL if they do not determine the step time. */
 static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t n) {
     esp__swap *w = &k->swaps[0];
     if (!esp__incremental_critical(k, u, n)) return NULL;
@@ -142,7 +142,6 @@ static int esp__regroup_take(esp__incremental *k, esp__swap *w, uint64_t best) {
     return best < k->d->makespan && esp__incremental_take(k, &k->swaps[1]);
 }
 
-/* Tries to merge unit u with the unit after it. */
 static int esp__try_merge(esp__incremental *k, uint32_t u) {
     const esp__schedule *d = k->d;
     uint64_t best = d->makespan;
@@ -161,7 +160,6 @@ static int esp__try_merge(esp__incremental *k, uint32_t u) {
     return esp__regroup_take(k, w, best);
 }
 
-/* Tries to cut a group in two, the first with `count` tensors. */
 static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     const esp_plan_tensor *t = k->p->model->tensors;
     const esp__schedule *d = k->d;
@@ -186,7 +184,7 @@ static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
     return esp__regroup_take(k, w, best);
 }
 
-/* Tries to move one tensor between units u and u + 1: the first tensor of u + 1 if `up`, else the last tensor of u. */
+/* Tries to move one tensor between neighbouring groups u and u + 1: the first of u + 1 if `up`, else the last of u. */
 static int esp__try_border(esp__incremental *k, uint32_t u, bool up) {
     const esp_plan_tensor *t = k->p->model->tensors;
     const esp__schedule *d = k->d;
@@ -211,7 +209,7 @@ static int esp__try_border(esp__incremental *k, uint32_t u, bool up) {
     return esp__regroup_take(k, w, best);
 }
 
-/* Tries to divide the tensor of unit u, which is whole or in chunks, into `chunks` equal chunks. 1 makes it whole. */
+/* Tries to divide a tensor, which is whole or in chunks, into `chunks` equal chunks. 1 makes it whole. */
 static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     const esp__schedule *d = k->d;
     const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
@@ -250,7 +248,6 @@ static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
     return 0;
 }
 
-/* Makes moves of all kinds until none helps. Returns 1 if any did. */
 ESP__FN int esp__regroup_passes(esp__incremental *k) {
     int any = 0;
     for (int better = 1, rounds = 0; better && rounds < 8 && !esp__out_of_time(k->p); rounds++) {

@@ -1,12 +1,12 @@
 /* search.c: the search of strategy "espresso+". It starts from schedules that initial.c finds, for whole tensors and
- * for partitions into groups and chunks. Local search improves each by changing paths, merging, splitting and
- * reordering, and the best one counts. Effort is counted in ops, not in seconds, so that the same inputs give the
- * same plan on every machine. A budget in seconds ends the search sooner, or repeats it with more effort. */
+ * for groups and chunks. Local search improves each by changing options, merging, splitting and reordering, and the
+ * best one counts. Effort is counted in ops, not in seconds, so that the same inputs give the same plan on every
+ * machine. A time limit ends the search sooner, or repeats it with more effort. */
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* Lets the next stage use this share of all work. Planning should take about 1 ms for small models and 10 ms for
- * large ones; with two devices there is far more to search. */
+/* Lets the next part of the search use this share of all effort. Planning should take about 1 ms for small models and
+ * 10 ms for large ones; with two devices there is far more to search. */
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
     if (esp__devices(p) == 3u)
@@ -23,7 +23,6 @@ static void esp__keep_best(esp__problem *p, esp__schedule *best, const esp__sche
         esp__schedule_keep_better(p, best, d);
 }
 
-/* Repeats all kinds of passes (options, order, groups) until none shortens the step. */
 static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     esp__incremental *k = esp__incremental_open(p, d);
     const esp__ranked *ranking;
@@ -38,7 +37,6 @@ static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
     }
 }
 
-/* Gives the units of `d` the paths of the best among the first `pricings` ways to price paths. */
 static void esp__best_priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
     esp__schedule x = {0};
     for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
@@ -49,7 +47,7 @@ static void esp__best_priced(esp__problem *p, esp__schedule *d, uint32_t pricing
     }
 }
 
-/* Gives every unit its fastest path without compression. If constraints exclude that, the unit gets its first path. */
+/* Gives every tensor or group its fastest option without compression; if constraints exclude that, its first option. */
 static void esp__uncompressed(esp__problem *p, esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
@@ -63,7 +61,6 @@ static void esp__uncompressed(esp__problem *p, esp__schedule *d) {
     esp__generate(p, d);
 }
 
-/* Searches without merging and splitting. */
 static void esp__search_units(esp__problem *p, esp__schedule *best, double share) {
     esp__schedule d = {0};
     esp__schedule_tensors(p, &d);
@@ -81,8 +78,6 @@ static void esp__search_units(esp__problem *p, esp__schedule *best, double share
     esp__keep_best(p, best, &d);
 }
 
-/* Searches with groups and chunks. It updates the prices for the best partitions, then runs a local search from each
- * result, the shortest first. */
 enum { ESP__PRICED = 6, ESP__LOCALLY_BEST = 6 };
 static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     esp__partition_start *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
@@ -112,27 +107,24 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     }
 }
 
-/* Whether constraints allow every option and codec. Comparison strategies ignore constraints, so the search may use
- * their results only then. */
+/* Comparison strategies ignore constraints, so the search may use their results only if constraints allow
+ * everything. */
 static int esp__all_options(const esp__problem *p) {
     const esp_plan_config *c = &p->config;
     return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
 }
-/* Whether there are neither constraints nor limits. */
 static int esp__unconstrained(const esp__problem *p) {
     const esp_plan_config *c = &p->config;
     return esp__all_options(p) && !(c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
 }
 
-/* Searches from the result of Algorithms 1 and 2. It does so for few tensors, because they are fast then,
- * for two devices, and in thorough mode. */
 enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
 static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup) {
     esp__schedule d = {0};
     esp__stage(p, 1.0);
     if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* no limit, so that the result is never worse */
     esp__espresso(p, &d);
-    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) { /* also try the CPU alone */
+    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) {
         esp__schedule cpu = {0};
         esp__scheme_find("cpu-only")->make(p, &cpu);
         esp__schedule_keep_better(p, &d, &cpu);
@@ -142,7 +134,7 @@ static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup)
     esp__keep_best(p, best, &d);
 }
 
-/* In thorough mode, starts from every comparison strategy, so that the result is never worse than any of them. */
+/* Searches from every comparison strategy, so that the result is never worse than any of them. */
 static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
     if (!esp__unconstrained(p) || p->config.flags & (ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT)) return;
     p->work_end = 0;
@@ -169,9 +161,8 @@ static void esp__search_once(esp__problem *p, esp__schedule *d) {
     esp__local_search(p, d, 1);
 }
 
-enum { ESP__NODES = 200000 }; /* limit for exact branch and bound */
+enum { ESP__NODES = 200000 };
 
-/* Searches again, and keeps the better of the result and `d`. */
 static void esp__search_again(esp__problem *p, esp__schedule *d) {
     esp__schedule other = {0};
     esp__search_once(p, &other);
@@ -181,8 +172,8 @@ static void esp__search_again(esp__problem *p, esp__schedule *d) {
         esp__schedule_keep_better(p, d, &other);
 }
 
-/* Whether a schedule from outside the search may be the result. It must keep the limits, and the constraints must
- * allow its options. Candidate options are always allowed, because a tensor's `keep` overrides `forbid`. */
+/* Whether a schedule from outside the search may be the result: it must be within the limits, and constraints must
+ * allow its options. Candidates are always allowed, because a tensor's `keep` overrides `forbid`. */
 static int esp__permitted(esp__problem *p, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units && !esp__all_options(p); u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
@@ -204,7 +195,6 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__keep_best(p, d, &fp32);
 }
 
-/* If strategy layerwise with its best codec is better than `d`, searches from it, so that the result is never worse. */
 static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0}, one = {0};
     for (uint32_t codec = 0; codec < p->n_codecs; codec++) {
@@ -219,7 +209,7 @@ static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
 
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     double effort = p->effort;
-    /* Runs the usual search first, so that the result is never worse. */
+    /* Runs the usual search first, so that more effort never gives a worse result. */
     if (effort > 4.0) {
         p->effort = 1.0;
         esp__search_once(p, d);

@@ -1,49 +1,47 @@
-/* search.h: what the files of the search share: choices of paths, Algorithms 1 and 2, prices, partitions, limits. */
+/* search.h: what the files of the search share. */
 #ifndef ESP__SEARCH_H
 #define ESP__SEARCH_H
 #include "planner/simulate/schedule.h"
 
-/* The paths among which the search chooses for one unit. */
 typedef struct esp__choices {
     const esp__path **paths;
     uint32_t n;
-    uint32_t like; /* the first unit with the same paths */
+    uint32_t like; /* the first tensor or group with the same options */
 } esp__choices;
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
 /* ---- lagrangian.c ---- */
-/* Replaces `best` with the Lagrangian start if that is shorter. */
+/* Replaces `best` with the schedule of lagrangian.c if that is shorter. */
 ESP__FN void esp__start_priced(esp__problem *p, esp__schedule *best, const esp__choices *choices);
 ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 
 /* ---- algorithm1.c ---- */
-/* Returns the candidate options of each unit that pass the test, or all of them if `wanted` is NULL or none passes.
- * Units with equal candidate options share them. */
+/* Returns the candidates of each tensor or group that pass the test `wanted`. Returns all of them if `wanted` is NULL
+ * or none passes. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path,
-                         uint32_t devices); /* whether the codec runs on these devices only */
+                         uint32_t devices); /* whether it compresses on these devices only */
 
 /* ---- algorithm2.c ---- */
 typedef struct esp__change {
     uint32_t unit;
     const esp__path *path;
 } esp__change;
-/* Returns the makespan by ready times with these changes, or UINT64_MAX if it reaches `limit`. Does not change `d`. */
+/* Returns the makespan with these changes if ops run in the order in which they become ready, or UINT64_MAX if it
+ * reaches `limit`. */
 ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const esp__change *changes, uint32_t n,
                                  uint64_t limit);
-/* Moves units from the GPU to choices that have the same steps on other devices. */
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 
 /* ---- espresso.c ---- */
-/* Runs Algorithms 1 and 2 on whole tensors, on chunks and on groups, unless flags exclude merging or splitting. */
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
 
 /* ---- initial.c ---- */
-enum { ESP__PRICINGS = 7 }; /* number of ways to price paths */
+enum { ESP__PRICINGS = 7 };
 
 /* ---- regroup.c ---- */
-/* Groups and chunks to start from, and the makespan with paths chosen by price. */
+/* Largest groups and chunks, in elements, from which the search starts, and the makespan with them. */
 typedef struct esp__partition_start {
     uint64_t merge, split, makespan;
     uint32_t pricing;
@@ -74,7 +72,7 @@ ESP__FN int esp__regroup_passes(esp__incremental *k);
 ESP__FN int esp__shift_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
 ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing);
-/* If a start without compression exceeds the limits, gives each unit its path with the least memory if memory is
- * limited, else with the least volume. Ignores max_error. */
+/* Gives each tensor or group its option with the least memory if memory is limited, else with the least volume.
+ * Algorithm 1 starts from it if the schedule without compression exceeds the limits. */
 ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 #endif

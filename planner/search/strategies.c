@@ -1,9 +1,8 @@
 /* strategies.c: the table of strategies by name, in the order of display: the comparison strategies and "espresso".
- * The table does not have "espresso+", which is esp__search_all in search.c. */
+ * "espresso+" is not in it, but esp__search_all in search.c. */
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* For "espresso" with compression on the CPU only: Algorithm 1 with the CPU in place of the GPU. */
 static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
     return esp__path_on(p, path, 1u << ESP_ON_CPU);
 }

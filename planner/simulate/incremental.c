@@ -1,18 +1,20 @@
-/* incremental.c: computes quickly how long a step would be if other units replaced some neighbouring ones (a trial).
- * It first removes the old units. Every other op then has a *tail*: the longest path from its start to the end of
- * the step. A trial inserts the new ops into the sequence. For every op that it passes, start + tail is the length
- * of a path through the new schedule, and the longest path is the makespan. So a trial ends after the last new op,
- * or when a path is too long. The result must agree with esp__replay. */
+/* incremental.c: computes quickly how long a step would be if some neighbouring tensors or groups were replaced by
+ * others or got other options (a trial). It first removes the old ones. Every other op then has a *tail*: the longest
+ * chain of dependent ops from its start to the end of the step. A trial inserts the new ops into the order of ops. For
+ * every op that it passes, start + tail is the length of such a chain through the new schedule, and the longest chain
+ * is the step time. So a trial can stop after the last new op, or when a chain is too long. The result must agree with
+ * esp__replay. */
 #include "planner/simulate/schedule.h"
 
-/* Returns the tail of an op on these lanes, at least `least`. `next` has the tail of the next op on each lane. */
+/* Returns the tail of an op: the time from its start until the ops that follow it on each processor and link (bits of
+ * `lanes`) end; `next` has their tails. The result is at least `least`. */
 static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
     const uint64_t core = time->core, link = time->link;
     if (lanes & 1u && core + next[0] > least) least = core + next[0];
     if (lanes & 2u && core + next[1] > least) least = core + next[1];
     if (lanes & 4u && link + next[2] > least) least = link + next[2];
     if (lanes & 8u && link + next[3] > least) least = link + next[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* lanes outer and progress */
+    for (uint32_t k = 4; lanes >> k; k++)
         if (lanes >> k & 1u && esp__kept(time, k) + next[k] > least) least = esp__kept(time, k) + next[k];
     return least;
 }
@@ -39,7 +41,6 @@ static void esp__incremental_sequence_room(esp__incremental *k, uint32_t n) {
     k->room_sequence = 2u * n + 256u;
 }
 
-/* Sets timed_ops, first, last and backward from the schedule's sequence. */
 static void esp__incremental_ops(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensor = 0;
@@ -68,7 +69,8 @@ static void esp__incremental_ops(esp__incremental *k) {
             }
             *last = i;
         }
-        /* A backward's `after` is the next backward; `attached` has the units that it makes ready. */
+        /* The `after` of a backward is the next backward. The tensors and groups that it makes ready are in
+         * `attached`. */
         if (s->before != ESP__NOWHERE && (k->timed_ops[s->before].unit == s->unit)) k->timed_ops[s->before].after = i;
     }
 }
@@ -87,7 +89,8 @@ static void esp__incremental_forward(esp__incremental *k) {
     k->d->makespan = makespan;
 }
 
-/* Computes the tails in the places [from, to), as if units [gone, gone + n_gone) did not exist. */
+/* Computes the tails of ops [from, to) as if n_gone tensors or groups, from the one numbered `gone` on, did not
+ * exist. */
 static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
     const esp__op_time none = {0, 0, 0};
     for (uint32_t i = to; i-- > from;) {
@@ -113,7 +116,6 @@ ESP__FN void esp__incremental_retime(esp__incremental *k) {
     esp__incremental_tails(k, 0, k->n, 0, 0);
 }
 
-/* Sets `attached` and the sums that are compared with the limits. */
 static void esp__incremental_units(esp__incremental *k) {
     const esp__schedule *d = k->d;
     uint32_t tensors = (uint32_t)k->p->n_tensors, u = 0;
@@ -137,14 +139,14 @@ static void esp__incremental_units(esp__incremental *k) {
     }
 }
 
-/* Prepares trials on the schedule, which must have a sequence. The caller repeats this when it changes the schedule. */
+/* Prepares trials. The caller repeats this after it changes the schedule. */
 ESP__FN void esp__incremental_prepare(esp__incremental *k) {
     esp__incremental_units(k);
     esp__incremental_retime(k);
 }
 
 ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
-    esp__incremental *k = p->incremental; /* reused, because only one is open at a time */
+    esp__incremental *k = p->incremental;
     if (k) {
         k->d = d;
         esp__incremental_prepare(k);
@@ -161,7 +163,8 @@ ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
-/* Whether a longest path has an op of these units. If none has, no change to these units makes the step shorter. */
+/* Whether an op of these tensors or groups is in a longest chain. If none is, no change to them makes the step
+ * shorter. */
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
@@ -169,7 +172,7 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
     return 0;
 }
 
-/* Recomputes tails without units [gone, gone + n_gone). esp__incremental_restore undoes this. */
+/* Recomputes the tails of ops as if n_gone tensors or groups did not exist. esp__incremental_restore undoes this. */
 ESP__FN void esp__incremental_remove(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__extent *first = &k->d->units[gone];
     s->gone = gone;
@@ -191,8 +194,8 @@ ESP__FN void esp__incremental_restore(esp__incremental *k, const esp__swap *s) {
     memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
 }
 
-/* Returns the step's time without the removed units, which is a lower bound for any units in their place. It ignores
- * paths that have no op in [from, to), which can only lower the bound. */
+/* Returns the step time without what was removed, a lower bound for anything that replaces it. It ignores chains
+ * without an op in [from, to), which can only lower the bound. */
 ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
@@ -209,8 +212,8 @@ ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *
     return longest;
 }
 
-/* Returns the new unit whose next op can start first, and sets *could to that start. Among equals it takes the unit
- * that was ready first. Returns NULL if no new unit is ready. */
+/* Returns the new tensor or group whose next op can start first, and sets *could to that start. Among several it takes
+ * the one that was ready first. Returns NULL if none is ready. */
 static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
     esp__chain *best = NULL;
     for (uint32_t c = 0; c < w->n; c++) {
@@ -224,12 +227,12 @@ static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_
     return best;
 }
 
-/* Returns when an op begins to wait for its core: it is then ready and its links, if it needs any, are free. */
 static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_t ready) {
     return lanes & ESP__CORE_LANES ? esp__lanes_free(free_at, lanes & ESP__LINK_LANES, ready) : ready;
 }
 
-/* Whether the new op goes before op `s`, which is ready at `other` and would start at `start`. */
+/* Whether the next new op goes before op `s`. The new one could start at `could`; `s` is ready at `other` and could
+ * start at `start`. */
 static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
                            uint64_t start, uint32_t way, const uint64_t *free_at) {
     const uint32_t lanes = c->path->ops[c->op].lanes;
@@ -244,7 +247,7 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
     return number < s->unit;
 }
 
-/* Returns a lower bound on the makespan with the new units, or UINT64_MAX if it reaches `limit`. Sets w->places. */
+/* Returns a lower bound on the step time with the new tensors or groups, or UINT64_MAX if it reaches `limit`. */
 ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
@@ -252,7 +255,6 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     w->n_places = 0;
     for (uint32_t c = 0; c < w->n; c++) {
         w->chains[c].op = 0;
-        /* This time is final if that backward is before `from`. Else the loop below sets it again. */
         w->chains[c].ready = k->end[w->chains[c].after];
         left += w->chains[c].path->n;
     }
@@ -262,7 +264,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
         esp__chain *c = esp__swap_next(w, free_at, i, &could);
         if (i < k->n) {
             const esp__timed *s = &k->timed_ops[i];
-            uint64_t other = k->now[s->before]; /* a backward precedes `from`, so s->before exists */
+            uint64_t other = k->now[s->before];
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
             if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way, free_at)) {
                 k->now[i] = start + s->time.ns;
@@ -289,7 +291,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Whether the schedule would keep each limit, or exceed it by no more than now. */
+/* Whether the schedule would stay within each limit, or exceed it by no more than it does now. */
 ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
     const esp_plan_config *c = &k->p->config;
     uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;

@@ -1,25 +1,28 @@
-/* schedule.h: the clock, which computes when ops start, and trials, which compute how other units would change a
- * step (incremental.c). An op's tail is the longest path from its start to the end of the step. */
+/* schedule.h: the clock, which computes when ops start; and trials (incremental.c), which compute how replacing some
+ * tensors or groups would change the step time. An op's tail is the longest chain of dependent ops from its start to
+ * the end of the step. */
 #ifndef ESP__SCHEDULE_H
 #define ESP__SCHEDULE_H
 #include "planner/plan.h"
 
 /* ---- simulate.c ------------------------------------------------------------------------------------------------ */
-/* The state of a simulation that runs one op after the other. */
+/* The state of a simulation that runs the ops of a schedule one after the other. */
 typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
-    uint64_t *ready; /* when each unit's next op has its input */
-    uint8_t *op;     /* index of each unit's next op */
-    /* Whether each unit's next op is first in the queues of its links and waits for its core. Used if p->core_ops. */
+    uint64_t *ready;
+    uint8_t *op;
+    /* Whether the next op of each tensor or group waits only for its processor, because it is next on all of its links.
+     * Used if p->core_ops. */
     uint8_t *turn;
-    uint32_t tensor; /* the tensor whose backward is next */
-    uint32_t unit;   /* the first unit that is not ready yet */
+    uint32_t tensor;
+    uint32_t unit;
     uint64_t backward_ready, makespan;
 } esp__clock;
 
 /* ---- urgency.c ------------------------------------------------------------------------------------------------- */
-/* How a free lane chooses among ops that are ready. EARLIER: the op of the earlier unit. Otherwise, the op whose
- * unit needs most time until its end. AFTER_BACKWARD runs a backward before any other op. */
+/* Which ready op a free processor or link runs next. EARLIER_UNIT: that of the tensor or group which backward finished
+ * first. LONGER_REST: the one whose tensor or group needs most time until it is done. AFTER_BACKWARD: backward runs
+ * before both. */
 enum {
     ESP__EARLIER_UNIT = 0,
     ESP__LONGER_REST,
@@ -29,10 +32,11 @@ enum {
 };
 
 /* ---- incremental.c --------------------------------------------------------------------------------------------- */
-typedef struct esp__timed { /* an op of the sequence; its place is its index there */
+typedef struct esp__timed { /* an entry of the order of all ops */
     esp__op_time time;
-    uint32_t unit; /* ESP__NEXT_BACKWARD for a backward */
-    /* Places of the op before and after it in its unit, or of the backward before and after a backward. */
+    uint32_t unit;
+    /* Indexes of the ops before and after it in its option. For a backward, indexes of the backwards before and after
+     * it. */
     uint32_t before, after;
     uint32_t tensor;
     uint8_t lanes;
@@ -43,53 +47,52 @@ typedef struct esp__times {
     uint64_t lane[ESP__LANES];
 } esp__times;
 
-/* Where a trial inserts a new op: by the time at which it is ready; by this time but after a backward that is ready
- * at the same time; or as early as its lanes allow. */
+/* Where a trial inserts a new op into the order of ops: by the time at which its input is ready; so too, but after a
+ * backward that is ready at the same time; or as early as a processor and links are free. */
 enum { ESP__BY_READY = 0, ESP__BACKWARD_FIRST, ESP__EAGER, ESP__WAYS };
 enum { ESP__NEW_MAX = 16 };
 
-/* A new unit during a trial, which inserts the unit's ops into the sequence one by one. */
+/* A tensor, group or chunk whose ops a trial inserts into the order of ops, one by one. */
 typedef struct esp__chain {
     esp__extent unit;
     const esp__path *path;
-    uint32_t after; /* place of the backward that makes the unit ready */
+    uint32_t after;
     uint32_t op;
     uint64_t ready;
 } esp__chain;
-/* Replaces the units [gone, gone + n_gone) of a schedule with n new ones, which have the same tensors. */
+/* Replaces n_gone neighbouring tensors or groups of a schedule by n others with the same tensors. */
 typedef struct esp__swap {
     uint32_t gone, n_gone, n, way;
-    /* A trial may change the places [from, to), from the first possible place of a new op to the end of the old ops. */
+    /* A trial may move the ops with indexes [from, to): from where the first new op can be, to the last old one. */
     uint32_t from, to;
     esp__chain chains[ESP__NEW_MAX];
     uint32_t n_places;
     struct {
-        uint32_t before, chain; /* inserts this chain's next op in front of `before` */
+        uint32_t before, chain;
     } places[ESP__NEW_MAX * ESP__MAX_OPS];
 } esp__swap;
 
-/* A schedule on which trials replace units. */
+/* A schedule, and what is known about its ops, for trials on it. */
 typedef struct esp__incremental {
     esp__problem *p;
     esp__schedule *d;
     uint32_t n, room, room_units;
     esp__timed *timed_ops;
     uint64_t *end, *now; /* when each op ends, in the schedule and in the trial */
-    uint64_t *tail;      /* longest path from each op's start to the step's end */
-    esp__times *free_at; /* for each place, when each lane is free just before it */
-    /* For each place and lane, the tail of the lane's next op at or after the place. */
+    uint64_t *tail;      /* longest chain from each op's start to the step's end */
+    esp__times *free_at; /* before each op, when each processor and link is free */
+    /* At each op, the tail of the next op on each processor and link. */
     esp__times *next;
     uint64_t *saved_tail;
     esp__times *saved_next;
-    uint32_t *first, *last; /* places of each unit's first and last op */
-    uint32_t *backward;     /* place of each tensor's backward */
-    /* For each tensor, the first unit that ends with it or with a later tensor. */
+    uint32_t *first, *last;
+    uint32_t *backward;
     uint32_t *attached;
     uint32_t *fill, *sequence;
     uint32_t room_sequence, reached;
     esp__swap swaps[3];
-    esp__schedule before, other; /* schedules that esp__incremental_move compares */
-    uint64_t memory, volume;     /* sums over all units, for the limits */
+    esp__schedule before, other;
+    uint64_t memory, volume;
     double error, elements;
     uint64_t trials;
 } esp__incremental;
@@ -112,9 +115,10 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
 ESP__FN uint32_t esp__devices(const esp__problem *p);
 ESP__FN void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n);
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
-/* Carries out the swap, with the new ops in the trial's places, and prepares the schedule for the next trial. */
+/* Changes the schedule as the last trial of `w` did, and prepares the next trial. */
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);
-/* Carries out the swap if the step then takes less than `limit`, and returns 1 if it did. It computes the step's
- * real time, since a trial only gives a lower bound. It takes the sequence by ready times if that is shorter still. */
+/* Changes the schedule as the last trial of `w` did, if the step then takes less than `limit`. Returns 1 if it did. It
+ * computes the real step time, because a trial only gives a lower bound. If running ops in the order in which they
+ * become ready takes less time, it orders them so. */
 ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit);
 #endif

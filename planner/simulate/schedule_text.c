@@ -1,5 +1,5 @@
-/* schedule_text.c: converts a schedule to the text of a strategy and back. espresso_impl/strategy/text.c parses and
- * prints the lines; this file converts lines to units, paths and a sequence. */
+/* schedule_text.c: converts a schedule to the text of a strategy file and back. espresso_impl/strategy/text.c parses
+ * and prints the lines. */
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 #include "espresso_impl/strategy/text.h"
@@ -8,7 +8,7 @@ ESP__FN const char *esp__codec_word(const esp__problem *p, const esp__path *path
     return path->codec == ESP__NO_CODEC ? ESP__CODEC_NONE : p->codecs[path->codec].spec;
 }
 
-/* Returns the entry for op `k` of a path in the order line of a strategy. */
+/* Returns what the line "order" of a strategy file says for op `k`. */
 static esp__order_entry esp__path_entry(const esp__path *path, uint32_t k, uint32_t unit) {
     const esp__plan_op *op = &path->ops[k];
     esp__order_entry e = {unit, ESP__ENTRY_STEP, op->step};
@@ -92,7 +92,7 @@ static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r
                               .rounds = esp__schedule_rounds};
 }
 
-/* Fails if the tensor is sharded and the option gives every rank the whole result, or the other way round. */
+/* Fails if the option gives every rank the whole result although the tensor is sharded, or the other way round. */
 static esp_status esp__read_narrow(const esp__problem *p, const char *where, const esp__unit_line *x,
                                    const esp__option *o) {
     for (uint32_t i = x->first; i < x->first + x->n; i++) {
@@ -108,7 +108,6 @@ static esp_status esp__read_narrow(const esp__problem *p, const char *where, con
     return ESP_OK;
 }
 
-/* Finds the path for the unit's option and codec. */
 static esp_status esp__read_path(esp__problem *p, const char *where, const esp__unit_line *x, const esp__extent *u,
                                  const esp__path **out) {
     esp__option o;
@@ -153,7 +152,7 @@ static esp_status esp__read_entry(void *user, const char *where, const esp__orde
     return ESP_OK;
 }
 
-/* Makes the text's order the sequence and returns 1, or returns 0 if the order lacks an op that this system needs. */
+/* Takes over the order of ops from the text and returns 1. Returns 0 if an op that this system needs is missing. */
 static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t tensor = 0, unit = 0;
@@ -179,8 +178,8 @@ static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     return 1;
 }
 
-/* Makes a sequence from an order that lists collectives only. A host copy also occupies a link; it goes directly
- * before the next collective of its unit. */
+/* Orders all ops if the text orders collectives only. A copy to or from the host also occupies a link; it runs directly
+ * before the next collective of its tensor or group. */
 static esp_status esp__order_links(esp__schedule_reading *r, const char *name, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t *links = esp__arena_get(r->p->arena, d->n_sequence * sizeof *links), n = 0;
@@ -203,7 +202,6 @@ static esp_status esp__order_links(esp__schedule_reading *r, const char *name, u
     return ESP_OK;
 }
 
-/* Reads a strategy's text into a schedule and computes its makespan. Error messages begin with `name`. */
 ESP__FN esp_status esp__schedule_read(esp__problem *p, esp__schedule *d, const char *name, const char *text) {
     esp__schedule_reading *r = esp__arena_get(p->arena, sizeof *r);
     const esp__text_tensors tensors = {p, (uint32_t)p->n_tensors, esp__problem_tensor};

@@ -1,7 +1,7 @@
-/* simulate.c: computes when every op of a schedule starts and ends (docs/design/planner.md, "Rules of time"). An op
- * starts when all its lanes are free and the op before it in its unit has ended; the first op waits for the backward
- * that makes the unit ready. Either the times at which ops are ready decide which op is first on a lane (generating
- * a sequence), or a given sequence does (replaying it). */
+/* simulate.c: computes when every op of a schedule starts and ends. An op starts when the op before it in its option
+ * has ended and when its processor and links are free; the first op of an option waits for the backward that finishes
+ * its gradients. Which op is next on a processor or link follows either from the times at which ops become ready
+ * (generating an order) or from a given order (replaying it). See docs/design/planner.md, "Rules of time". */
 #include "espresso_impl/base/heap.h"
 #include "planner/simulate/schedule.h"
 
@@ -10,7 +10,7 @@ ESP__FN uint64_t esp__lanes_free(const uint64_t *free_at, uint32_t lanes, uint64
     if (lanes & 2u && free_at[1] > ready) ready = free_at[1];
     if (lanes & 4u && free_at[2] > ready) ready = free_at[2];
     if (lanes & 8u && free_at[3] > ready) ready = free_at[3];
-    for (uint32_t k = 4; lanes >> k; k++) /* lanes outer and progress */
+    for (uint32_t k = 4; lanes >> k; k++)
         if (lanes >> k & 1u && free_at[k] > ready) ready = free_at[k];
     return ready;
 }
@@ -39,7 +39,7 @@ static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, co
     return start;
 }
 
-/* Runs the next tensor's backward and returns its start. Units that end with this tensor become ready. */
+/* Runs the next backward and returns its start. The tensors and groups that end with its tensor become ready. */
 ESP__FN uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     const esp__op_time time = esp__backward_time(p->compute[c->tensor]);
     uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, &time);
@@ -50,7 +50,6 @@ ESP__FN uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const
     return start;
 }
 
-/* Runs the unit's next op and returns its start. */
 ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u) {
     const esp__plan_op *op = &d->paths[u]->ops[c->op[u]++];
     uint64_t start = esp__clock_run(c, op->lanes, c->ready[u], &op->time);
@@ -59,10 +58,11 @@ ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t
 }
 
 /* ---- generating -------------------------------------------------------------------------------------------------- */
-/* A heap holds the ops that are ready, sorted by ready time and then by key. The key of a unit's op is
- * unit << 8 | (op + 1), that of a backward is the next unit << 8. */
+/* A heap has the ops that are ready, sorted by ready time and then by key: u << 8 | (index of the op + 1) for an op of
+ * tensor or group u, and u << 8 for the backward before u becomes ready. */
 
-/* Puts the unit's next op into the heap, unless it is on a link whose order is given (`fixed_links`). */
+/* Puts the next op of tensor or group u into the heap. If the order on links is given (`fixed_links`), leaves out ops
+ * on links. */
 static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
@@ -70,7 +70,6 @@ static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedu
     esp__heap_push(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
-/* Runs the first op of the heap and returns its unit, or ESP__NEXT_BACKWARD. */
 static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                int fixed_links) {
     esp__waiting w = esp__heap_pop(h);
@@ -101,7 +100,6 @@ ESP__FN void esp__sequence_room(esp__problem *p, esp__schedule *d) {
     d->n_sequence = n;
 }
 
-/* For each link, the given order of the units that use it. */
 typedef struct esp__link_queues {
     uint32_t *unit[ESP__LEVELS], next[ESP__LEVELS], n[ESP__LEVELS];
 } esp__link_queues;
@@ -115,15 +113,14 @@ static uint32_t esp__links_of(const esp__clock *c, const esp__schedule *d, uint3
     return (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
 }
 
-/* Whether the unit is first in the queues of all these links. */
 static int esp__links_lead(const esp__link_queues *q, uint32_t links, uint32_t u) {
     for (uint32_t k = 0; links >> k; k++)
         if (links >> k & 1u && (q->next[k] == q->n[k] || q->unit[k][q->next[k]] != u)) return 0;
     return 1;
 }
 
-/* Puts the unit's op into the heap if it is first in the queues of all its links. There it waits for its core, from
- * the time at which the links are free. */
+/* If the next op of tensor or group u is next on all of its links, puts it into the heap, where it waits for its
+ * processor from the time at which the links are free. */
 static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d, const esp__link_queues *q,
                             uint32_t u) {
     if (c->turn[u] || !esp__links_lead(q, esp__links_of(c, d, u), u)) return;
@@ -132,8 +129,8 @@ static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d,
                    (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
-/* Takes the first op from the heap. An op that needs links and has not been first in their queues only joins these
- * queues, and the result is ESP__NOTHING_RAN. Any other op runs, and the result is its unit or ESP__NEXT_BACKWARD. */
+/* Takes the first op from the heap. An op that needs links is taken twice: first it only joins their queues, and the
+ * result is ESP__NOTHING_RAN; later it runs. The result is then its tensor or group, or ESP__NEXT_BACKWARD. */
 static uint32_t esp__queue_run_cores(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                      esp__link_queues *q) {
     const uint64_t key = h->at[0].key;
@@ -186,19 +183,18 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- links in a given order -------------------------------------------------------------------------------------- */
-/* Returns the unit that is first in the queue of link `lane`, or -1 if its op there cannot run yet: an earlier op of
- * the unit must run first, or the unit is not first in the queue of another link. */
+/* Returns the tensor or group whose op is next on link `lane`, or -1 if that op cannot run yet. */
 static int esp__links_first(const esp__clock *c, const esp__schedule *d, const esp__link_queues *q, uint32_t lane) {
     if (q->next[lane] == q->n[lane]) return -1;
     uint32_t u = q->unit[lane][q->next[lane]], lanes;
-    if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1; /* unit not ready yet, or all its ops ran */
+    if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1;
     lanes = (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
-    if (!(lanes >> lane & 1u)) return -1; /* an earlier op of the unit must run first */
+    if (!(lanes >> lane & 1u)) return -1; /* an earlier op must run first */
     return esp__links_lead(q, lanes, u) ? (int)u : -1;
 }
 
-/* Whether the unit's op on links runs before the heap's first op, because it needs no core, or because its links are
- * free before that op is ready. Both ops may need the same core. */
+/* Whether the op of u on links runs before the heap's first op, which may need the same processor: if it needs no
+ * processor, or if its links are free before the other op is ready. */
 static int esp__links_before(const esp__clock *c, const esp__schedule *d, uint32_t u, const esp__heap *h) {
     const uint32_t lanes = d->paths[u]->ops[c->op[u]].lanes;
     if (!(lanes & ESP__CORE_LANES) || !h->n) return 1;
@@ -206,8 +202,8 @@ static int esp__links_before(const esp__clock *c, const esp__schedule *d, uint32
     return at < h->at[0].ready || (at == h->at[0].ready && ((uint64_t)u << 8 | (c->op[u] + 1u)) < h->at[0].key);
 }
 
-/* Among the ops that are first in the queues of their links, runs the op that can start first. Returns its unit, or
- * -1 if there is no such op or the heap's first op must run before it. */
+/* Among the ops that are next on all of their links, runs the one that can start first. Returns its tensor or group, or
+ * -1 if there is none or the heap's first op must run before it. */
 static int esp__links_run(esp__clock *c, const esp__problem *p, const esp__schedule *d, esp__link_queues *q,
                           const esp__heap *h) {
     uint64_t soonest = UINT64_MAX;
@@ -259,7 +255,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
         d->sequence[n++] = (uint32_t)u;
     }
     esp__arena_rewind(p->arena, mark);
-    /* If not all ops ran, ops on links wait for each other in a circle. */
+    /* If not all ops ran, some wait for each other in a circle. */
     d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX;
     return d->makespan;
 }

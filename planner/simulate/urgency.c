@@ -1,9 +1,11 @@
-/* urgency.c: makes further sequences, from which the search takes the shortest. When a lane becomes free, the most
- * urgent of its ready ops runs. The bottleneck of the step decides which rule of urgency is best. */
+/* urgency.c: makes further orders of ops, from which the search takes the one with the shortest step. When a processor
+ * or link becomes free, it runs the most urgent of its ready ops. Which rule of urgency is best depends on what limits
+ * the step. */
 #include "espresso_impl/base/heap.h"
 #include "planner/simulate/schedule.h"
 
-/* Queues of one lane: `coming` has ops that become ready later, by that time; `waiting` has ready ops, by urgency. */
+/* Ops that wait for one processor or link: `coming` become ready later and are sorted by that time; `waiting` are ready
+ * and sorted by urgency. */
 typedef struct esp__lane_queue {
     esp__heap coming, waiting;
 } esp__lane_queue;
@@ -13,11 +15,12 @@ typedef struct esp__ordering {
     esp__lane_queue lanes[ESP__LANES];
     esp__problem *p;
     esp__schedule *d;
-    uint64_t *rest; /* time from each unit's next op to the unit's end */
+    uint64_t *rest;
     uint32_t rule;
 } esp__ordering;
 
-/* Returns the lane in whose queue an op waits: the outermost of its links, else cpu before compute. */
+/* An op that needs several of these waits in the queue of only one: the outermost of its links, else cpu, else
+ * compute. */
 static uint32_t esp__lane_of(uint32_t lanes) {
     uint32_t lane = 0;
     while (lanes >> (lane + 1)) lane++;
@@ -41,7 +44,6 @@ static void esp__ordering_unit(esp__ordering *o, uint32_t u) {
     if (op < path->n) esp__ordering_add(o, path->ops[op].lanes, o->clock.ready[u], (uint64_t)u << 8 | (op + 1u));
 }
 
-/* Returns when the lane can start its next op, or UINT64_MAX if its queues are empty. */
 static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     const esp__lane_queue *q = &o->lanes[lane];
     uint64_t free_at = o->clock.free_at[lane];
@@ -50,7 +52,7 @@ static uint64_t esp__lane_start(const esp__ordering *o, uint32_t lane) {
     return q->coming.at[0].ready > free_at ? q->coming.at[0].ready : free_at;
 }
 
-/* Among the lane's ops that are ready by `now`, runs the most urgent. Returns its unit, or ESP__NEXT_BACKWARD. */
+/* Runs the most urgent of the ops that wait for this processor or link and are ready by `now`. */
 static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now) {
     esp__lane_queue *q = &o->lanes[lane];
     while (q->coming.n && q->coming.at[0].ready <= now) {
@@ -72,7 +74,6 @@ static uint32_t esp__ordering_run(esp__ordering *o, uint32_t lane, uint64_t now)
     return ESP__NEXT_BACKWARD;
 }
 
-/* Makes a sequence by `rule` and returns its makespan. */
 static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rule) {
     esp__sequence_room(p, d);
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
@@ -103,8 +104,7 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
     return d->makespan;
 }
 
-/* Replaces the schedule's sequence if the sequence by ready times or by one of the rules is shorter. Returns 1 if
- * so. */
+/* Orders the schedule's ops by ready time or by one of the rules if that makes the step shorter. Returns 1 if so. */
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d) {
     esp__schedule *other = &p->spare[2];
     int better = 0;
