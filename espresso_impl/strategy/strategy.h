@@ -108,8 +108,7 @@ static inline const esp__model *esp__model_of(const esp_ctx *ctx) { return esp__
 /* ---- units.c: sync units ---- */
 ESP__FN bool esp__unit_is_group(const esp__unit *u);
 ESP__FN bool esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u);
-/* Returns NULL if memory runs out. `chunk` is the index of a tensor's chunk; pass 0 of 1 for a whole tensor or a
- * group. */
+/* Returns NULL if memory runs out. Pass chunk 0 and n_chunks 1 for a whole tensor or a group. */
 ESP__FN esp__unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk, uint32_t n_chunks);
 ESP__FN void esp__unit_shape(const esp__unit *u, uint64_t count, uint64_t *rows, uint64_t *cols);
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__unit *u, uint64_t count,
