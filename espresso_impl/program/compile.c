@@ -64,8 +64,7 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
         esp__op *op = esp__op_codec(c, ESP__OP_DECOMPRESS, space, i);
         esp__ranges_make(c, &before, op);
         if (!c->status) esp__decomp_state(c, op);
-        if (esp__op_list(op) > 1)
-            esp__op_scratch(c, op); /* with one part, the compress op's scratch memory is enough */
+        if (esp__op_list(op) > 1) esp__op_scratch(c, op); /* for one part, the compress op's scratch is enough */
     }
     c->comps++;
     esp__compile_finalize(c, i);
