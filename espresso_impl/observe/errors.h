@@ -6,7 +6,7 @@ enum {
     ESP__ERRORS_SHARE = 256, /* samples take less than 1/256 of the run time */
     ESP__ERRORS_LANES = 8,
     ESP__ERRORS_SMALL = 100000,  /* elements; fewer take less than 0.1 ms */
-    ESP__ERRORS_EXACT = 1 << 18, /* of larger tensors, only some blocks are measured */
+    ESP__ERRORS_EXACT = 1 << 18, /* elements; of larger tensors, only some blocks are measured */
     ESP__ERRORS_BLOCK = 1 << 12
 };
 
