@@ -128,7 +128,6 @@ static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uin
     c->used = used;
 }
 
-/* Keeps the best of the mean times of `steps` calls of compress and of decompress. */
 static void measure(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t steps) {
     double seconds[2] = {0, 0};
     one_step(c, level, m, n, 0, seconds); /* fills the caches, and the residual with typical values */

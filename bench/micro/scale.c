@@ -20,7 +20,6 @@ typedef struct usage {
     int done;
 } usage;
 
-/* Returns the bytes of a line "NAME: N kB" in a file of /proc/self. */
 static uint64_t proc_kb(const char *file, const char *name) {
     char line[256];
     unsigned long long kb = 0;

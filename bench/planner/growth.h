@@ -40,7 +40,6 @@ static uint32_t sizes_of(const esp_plan_model *m) {
     return n;
 }
 
-/* Writes a line for one compressing device, and one for two. Each time is the better of two runs. */
 static void growth_row(uint32_t n, int distinct, FILE *csv) {
     static const uint32_t devices[] = {ONE_DEVICE, TWO_DEVICES};
     bench_model m = {growth_model(n, distinct), NULL, 0};

@@ -101,7 +101,6 @@ static void model_close(bench_model *m) {
 }
 
 /* ---- system and codec -------------------------------------------------------------------------------------------- */
-/* Must not be copied, because it contains pointers into itself. */
 typedef struct bench_case {
     esp_plan_system system;
     esp__costs costs;

@@ -4,7 +4,6 @@
 enum { RUNS = 21, WORST_RUNS = 5 };
 enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_ANY, STAGE_SEARCH, STAGE_FREE, STAGES };
 
-/* Does what esp_plan_make does, and sets ms[] to the time of each stage. */
 static void speed_stages(const bench_model *m, const bench_case *c, uint32_t devices, double ms[STAGES]) {
     bench_problem b, other;
     esp__bound bound;

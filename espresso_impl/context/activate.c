@@ -18,7 +18,6 @@ static void esp__agree_unit(const esp__unit *u, esp__text *t) {
                   option);
 }
 
-/* Writes a line for each setting that must be equal on all ranks. */
 static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
     esp__observers_agree(ctx, t);
     if (!ctx->observers.table[ESP__OBSERVE_AUTO]) esp__text_add(t, ESP__NOT_AUTO);

@@ -144,7 +144,6 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     return s;
 }
 
-/* Tries once to continue. Sets *fewer if ranks were lost. */
 static esp_status esp__shrink_once(esp_ctx *ctx, esp__survivors *now, bool *fewer) {
     const int32_t before = ctx->job.size;
     const esp__survivor mine = {0, 0, ctx->steps.step, esp__env_host()};

@@ -101,7 +101,6 @@ static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
 }
 
 /* ---- reading ---- */
-/* A saved state that was read and checked, but not yet applied. */
 typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
@@ -276,7 +275,6 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
                : s;
 }
 
-/* Copies the residual and codec state of one compress step from `was`, or zeroes them if `was` is NULL. */
 static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback *f, const esp__feedback *was) {
     const uint64_t bytes = f->count * sizeof(float);
     esp_status s = ESP_OK;
@@ -289,7 +287,6 @@ static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback 
     return s;
 }
 
-/* Fails only if a device fails. */
 static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++)
@@ -318,7 +315,6 @@ static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user
     return ESP_OK;
 }
 
-/* Changes nothing in the context. */
 static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
     uint64_t sum, stored;
     esp_status s;
@@ -457,7 +453,6 @@ static esp_status esp__state_path(const esp_ctx *ctx, const char *path, char *ou
     return esp__fail(ctx, ESP_E_ARG, "the state's path is too long");
 }
 
-/* Stores the directory of `path` with its last '/', or "./", in `dir`. Returns the name. */
 static const char *esp__path_split(const char *path, char *dir, size_t cap) {
     const char *slash = strrchr(path, '/');
     snprintf(dir, cap, "%.*s", slash ? (int)(slash - path + 1) : 2, slash ? path : "./");

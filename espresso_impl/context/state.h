@@ -4,7 +4,7 @@
  *     esp__state_head
  *     strategy's text
  *     per tensor: esp__state_tensor, name, pending residual (count floats) if it has one
- *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
+ *     per compress step: esp__state_comp, residual (count floats) if it has one, codec state if it has one
  *     u64 checksum of all pieces before it */
 #ifndef ESP__STATE_H
 #define ESP__STATE_H

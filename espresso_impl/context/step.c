@@ -24,7 +24,6 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     }
 }
 
-/* Frees the copy that esp_discard_step would restore a pending residual from. */
 ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t) {
     esp__device_give(ctx, t->device, t->pending_before, t->count * 4u, ESP_MEM_DEVICE);
     t->pending_before = NULL;
@@ -126,7 +125,6 @@ static bool esp__wait_more(esp_ctx *ctx) {
     return true;
 }
 
-/* Waits until all ops of the tensor have run, or are enqueued on its device. */
 static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
@@ -223,7 +221,6 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     return s;
 }
 
-/* Returns ESP_PENDING if the device has not finished the tensor's ops. Lock held. */
 static esp_status esp__tensor_test(const esp_ctx *ctx, uint32_t id) {
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     esp_status s = ESP_OK;

@@ -143,7 +143,6 @@ ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **text, const e
     return s;
 }
 
-/* Returns the first backend that can find rank and size itself, as MPI can. */
 static const esp__comm_plan *esp__backend_that_meets(const esp__comm_plan plans[ESP__SCOPES]) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         if (plans[k].backend && ESP_HAS(esp_backend, plans[k].backend, meet)) return &plans[k];
@@ -213,7 +212,6 @@ static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint
     return s;
 }
 
-/* Returns an open communicator of the same backend that contains all ranks of this scope, or NULL. */
 static void *esp__comm_parent(const esp_ctx *ctx, uint8_t scope, const esp_backend *b) {
     uint32_t first, last, from, to;
     esp__scope_levels(scope, ctx->job.topo.n_levels, &first, &last);

@@ -85,7 +85,6 @@ static const esp__op *esp__behind_next(esp_ctx *ctx) {
     return NULL;
 }
 
-/* After a collective has started or ended, an op may follow it on the device. */
 static void esp__behind_wake(esp_ctx *ctx) {
     if (ctx->active.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }

@@ -28,7 +28,6 @@ typedef struct esp__request {
     uint64_t started_ns, ended_ns, core_ns;
 } esp__request;
 
-/* Times of the current or last step, in ns of esp__now_ns. */
 typedef struct esp__step_clock {
     uint64_t begin_ns;                    /* return of the previous esp_wait_all, or of esp_start */
     uint64_t first_push_ns, last_push_ns; /* call of the first esp_push, return of the last */
@@ -181,7 +180,6 @@ ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text);
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text);
 
 /* ---- waits.c ----------------------------------------------------------------------------------------------------- */
-/* What this rank waits for, found by esp__waits_look. */
 typedef struct esp__wait {
     uint64_t since; /* time since which it waits, or UINT64_MAX if it does not */
     int32_t rank;   /* the rank that it waits for, or -1 if unknown */
@@ -198,9 +196,7 @@ ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left);
 ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap);
 
 /* ---- meter.c: when pushes and ops of a step ran ------------------------------------------------------------------ */
-/* Records when esp_push was called and returned. Lock held. */
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push);
-/* Record when ops ran. Lock held. */
 ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real);
 ESP__FN void esp__devices_times(esp_ctx *ctx); /* reads the times of ops from device events */
 /* Adds the step's times to the statistics. Call it when all tensors are synchronized. Lock held. */
@@ -211,9 +207,7 @@ ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
 
 /* ---- ops.c: ops, which are enqueued on the streams of their device ----------------------------------------------- */
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op);
-/* Returns how many elements a compress or decompress op reads, or 0 for other ops. */
 ESP__FN uint64_t esp__op_elements(const esp__active *f, const esp__op *op);
-/* Fills a codec's arguments for one range of elements, except the payloads, the residual and the codec's state. */
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c);
 /* A collective may sum payloads as one array, headers included. Before it, `hide` copies the headers away and writes
  * zeros in their place, with one other number if a payload has NaN or Inf. After it, `show` puts the headers back, and

@@ -55,7 +55,6 @@ static void esp__core_leave(esp_ctx *ctx) {
 }
 
 /* ---- compress, decompress and copy ops --------------------------------------------------------------------------- */
-/* Sleeps until `cv` is signalled or, if `until` is not 0, until that time. Lock held. */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     return until ? pthread_cond_timedwait(cv, &ctx->lanes.lock, &t) : pthread_cond_wait(cv, &ctx->lanes.lock);

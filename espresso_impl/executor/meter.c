@@ -42,7 +42,6 @@ ESP__FN void esp__devices_times(esp_ctx *ctx) {
     }
 }
 
-/* Returns the ns of span `s` in [*from, to), and moves *from behind them. */
 static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     uint64_t begin = s.start_ns > *from ? s.start_ns : *from, end = s.end_ns < to ? s.end_ns : to;
     if (end <= begin) return 0;

@@ -59,7 +59,6 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
     u->after = esp__op_event(f, op, true);
     if (!s) s = esp__device_record(d, u->after, d->stream[stream]);
     u->after_on = stream;
-    /* the next op can begin after the first piece */
     if (op->n_pieces && esp__op_is_copy(op, ESP__COPY_DOWN)) u->after = esp__piece_event(f, op, 0);
     return esp__op_failed(ctx, op->on, op, s, "");
 }
@@ -436,7 +435,6 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------- */
-/* Counts payloads with NaN or Inf among those that the device compressed. */
 static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
     const esp__memory_on *m = &ctx->active.on[device];
     const esp__device *d = m->device;

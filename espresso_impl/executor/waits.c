@@ -43,7 +43,6 @@ ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* Returns the error of a wait for a rank that left. Lock held. */
 ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap) {
     const esp_status after = ctx->health.left_after;
     if (after == ESP_E_MISMATCH)

@@ -147,7 +147,7 @@ ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) 
     head->spread = whole > 0 ? wide / whole : 0;
 }
 
-/* Replaces each time by the latest of all ranks. Collective. */
+/* Replaces each recorded time by the latest of all ranks. Collective. */
 static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
     const uint64_t n = ctx->model.n_tensors;
     uint64_t *row = (uint64_t *)(void *)r->mine;

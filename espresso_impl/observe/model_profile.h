@@ -29,7 +29,6 @@ typedef struct esp__profile {
 /* Collective. Fails if settings differ, as all ranks must exchange after the same step. r is NULL if a rank does not
  * record. */
 ESP__FN esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine);
-/* Writes the medians over the n recorded steps into r->mine. */
 ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n);
 static const double esp__profile_noisy_spread = 0.5;
 #endif

@@ -19,7 +19,6 @@ typedef struct esp__stats_now {
     uint64_t n_times;     /* step times written to esp__stats_file.times so far */
 } esp__stats_now;
 
-/* The statistics of one interval. */
 typedef struct esp__stats_sample {
     esp__stats_now now, before; /* counters at the interval's end and begin */
     double time_s;              /* time of day, in seconds since 1970 */
@@ -52,7 +51,7 @@ typedef struct esp__stats_file {
      * lock. */
     uint64_t times[ESP__STATS_TIMES];
     uint64_t n_times;
-    /* used by the sampler's thread only: */
+    /* only the sampler's thread uses the members below */
     esp__stats_now before;
     esp_tensor_stats *taken, *seen;
     uint64_t times_read;

@@ -79,7 +79,6 @@ ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
     esp__stats_member(t, "text", s->text);
 }
 
-/* Prints values[level] / divide for each level, such as "gpu":1,"machine":2. */
 static void esp__stats_levels(const esp_ctx *ctx, esp__text *t, const uint64_t *values, double divide) {
     for (uint32_t k = 1; k <= ctx->job.topo.n_levels; k++) {
         esp__text_add(t, "%s\"%s\":", k > 1 ? "," : "", esp__scope_name(&ctx->job.names, k));

@@ -239,7 +239,6 @@ static const char *esp__op_word(const esp__op *op) {
     return copies[op->copy.what];
 }
 
-/* True for a compress op, or a collective on payloads, of a codec that compresses several times per step. */
 static bool esp__op_of_rounds(const esp__unit *u, const esp__op *op) {
     const esp__step *s = &u->option.steps[op->step];
     return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__STAGE_COMP || s->compressed);

@@ -143,7 +143,7 @@ ESP__FN esp__op *esp__op_collective(esp__compile *c, int space, uint32_t i) {
     return op;
 }
 
-/* Makes the collective sum the payloads as one array, without their headers. */
+/* Makes the collective sum the payloads as one array; their headers are set aside meanwhile. */
 ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
     op->collective.coll.dtype = c->body_dtype;
     op->collective.coll.reduce = esp__codec_round(c->u->codec, op->round).op;

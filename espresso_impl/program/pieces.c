@@ -26,7 +26,6 @@ static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, 
               : work->copy.what == ESP__COPY_TO_F32;
 }
 
-/* Returns the piece that begins at `offset` in the copy, and at range number `range` of a compress or decompress op. */
 static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work, uint64_t least, uint64_t offset,
                                      uint64_t bytes, uint32_t range) {
     esp__copy_piece x = {offset, 0, 0, 0};

@@ -116,7 +116,6 @@ static inline bool esp__stream_ordered(const esp__op *op) {
 static inline bool esp__op_behind(const esp__op *op) {
     return op->kind != ESP__OP_COLLECTIVE && op->stream >= ESP__ON_LINKS;
 }
-/* Each stream has its own scratch memory, as streams run at the same time. */
 static inline uint32_t esp__scratch_of(const esp__op *op) {
     return esp__op_behind(op) ? (uint32_t)(op->stream - ESP__ON_LINKS) / 2 + 1 : 0;
 }

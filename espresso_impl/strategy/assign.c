@@ -109,7 +109,6 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *
     return ESP_OK;
 }
 
-/* Skips the codec's rounds (exchanges of a step) in which small shapes have nothing to send. */
 static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     const uint32_t last = u->codec->traits.n_rounds - 1;
     for (u->first_round = 0; u->first_round < last; u->first_round++) {

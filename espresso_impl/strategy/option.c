@@ -59,7 +59,6 @@ typedef struct esp__rule {
     {                                                                                                                  \
         ESP__N_##sub, ESP__##move, ext, ESP__N_##next, { __VA_ARGS__ }                                                 \
     }
-/* T1 to T6 are as in the paper. The comments describe a job with two levels. */
 static const esp__rule esp__rules[] = {
     /* T1: second intra step; its input is not compressed */
     ESP__R(T1, SAME, 0, END, ESP__S_COMM2),
@@ -135,7 +134,6 @@ typedef struct esp__walk {
     void *user;
     uint64_t visited;
     bool stop;
-    /* set to parse: the steps of the text */
     const esp__step *want;
     uint32_t n_want;
     uint32_t furthest; /* most steps of the text that the rules could match */
@@ -202,7 +200,6 @@ static bool esp__step_same(const esp__step *a, const esp__step *b) {
     return a->kind == ESP__STAGE_COLLECTIVE ? a->level == b->level && a->coll == b->coll : a->device == b->device;
 }
 
-/* When it parses a text, it gives up if the text has another step here. */
 static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at, const esp__step *s) {
     uint32_t n = w->option.n;
     if (w->want && (n >= w->n_want || !esp__step_same(&w->want[n], s))) {
@@ -285,7 +282,6 @@ static void esp__walk_flat(esp__walk *w) {
 
 static void esp__walk_hierarchical(esp__walk *w) { esp__walk_subtree(w, w->narrow ? ESP__N_SHARD : ESP__N_HIER, 0); }
 
-/* Bit k of `ends` says that a block of levels ends at level k + 1. */
 static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
     for (uint32_t ends = 1; ends < 1u << (n_levels - 1) && !w->stop; ends++) {
         uint32_t first = 1;
@@ -314,7 +310,6 @@ ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, bool extende
     return w.visited;
 }
 
-/* Returns the length that the whole text needs, as snprintf does. */
 static size_t esp__word_put(char *buf, size_t cap, size_t len, const char *before, const char *word) {
     size_t at = len < cap ? len : cap;
     int n = snprintf(buf + at, cap - at, "%s%s", before, word);

@@ -49,7 +49,6 @@ static void esp__sim_enter(const esp_ctx *ctx, const esp__strategy *y, esp__sim_
                        (uint64_t)unit << 32 | place);
 }
 
-/* Simulates the op that can start first. Returns false if none is left. */
 static bool esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane *lanes, double *share) {
     uint64_t best = UINT64_MAX;
     uint32_t lane = ESP__LANES;

@@ -50,7 +50,6 @@ ESP__FN void esp__region_range(const esp__region *r, const esp__coordinates *at,
 ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates *at);
 /* Returns false if this rank has no data, because a reduce or gather left it on the root. */
 ESP__FN bool esp__region_active(const esp__region *r);
-/* Returns whether this rank takes part in step `s`. `r` is the region before the step. */
 ESP__FN bool esp__region_takes_part(const esp__region *r, const esp__step *s);
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s); /* -1 if `s` has no root */
 /* Changes `r` to the region after step `i` of `o`. If *swap is not 0, the step needs dimension *swap of the payloads

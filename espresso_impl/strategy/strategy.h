@@ -126,7 +126,6 @@ ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y)
 ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint32_t n);
 /* Writes which member of its group t->rank is in each scope (such as inside machines), and the groups' sizes. */
 ESP__FN void esp__coordinates_of(const esp__topology *t, esp__coordinates *at);
-/* Writes which of a sharded tensor's `count` elements `rank` keeps. */
 ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
                               uint64_t *length);
 

@@ -45,7 +45,6 @@ static esp_status esp__reading_next(esp__reading *r, char **out) {
     return ESP_OK;
 }
 
-/* Ends the next word by a NUL, and moves *p behind it. */
 static char *esp__word(char **p) {
     char *start = *p + strspn(*p, " \t"), *end = start + strcspn(start, " \t");
     *p = *end ? end + 1 : end;
@@ -65,7 +64,6 @@ static bool esp__number(const char *word, uint64_t *out) {
     return !*word;
 }
 
-/* Returns an error text if a word cannot be a name or a codec, else NULL. */
 static const char *esp__word_wrong(const char *word, size_t most) {
     if (!*word) return "it is empty";
     if (strlen(word) > most) return "it is too long";

@@ -24,7 +24,6 @@ enum { ESP__ENTRY_MAX = 24 }; /* bytes of an entry's text, with the NUL */
 
 /* Reads "b", "UNIT:STEP", "UNIT:STEPd", "UNIT:STEPu", "UNIT:p" or "UNIT:u". Returns false if it is none of these. */
 ESP__FN bool esp__order_entry_read(const char *word, uint32_t n_units, esp__order_entry *e);
-/* Writes the entry's text into `buf`, and returns `buf`. */
 ESP__FN const char *esp__order_entry_word(const esp__order_entry *e, char buf[ESP__ENTRY_MAX]);
 ESP__FN esp_status esp__order_entry_fail(const esp_ctx *ctx, const char *where, const char *word);
 
@@ -37,7 +36,6 @@ typedef struct esp__order_units {
     uint32_t (*rounds)(const void *user, uint32_t unit);
     uint32_t *at; /* [n_units] working memory, which the caller allocates */
 } esp__order_units;
-/* Returns false if the entry's tensor or group has no such op. */
 ESP__FN bool esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units);
 /* Checks that an order has every collective once for each time its codec compresses, every other entry at most once, in
  * the sequence of each option, and "b" for every tensor or for none. `name` begins error texts. */
@@ -70,7 +68,6 @@ typedef struct esp__strategy_lines {
 ESP__FN esp_status esp__strategy_read(const esp_ctx *ctx, const char *name, char *text,
                                       const esp__text_tensors *tensors, const esp__strategy_lines *to);
 
-/* Prints the first line, then `comments`: lines that begin with '#', or "". */
 ESP__FN void esp__strategy_put_head(esp__text *t, const char *comments);
 ESP__FN void esp__strategy_put_unit(esp__text *t, const esp__text_tensors *tensors, const esp__unit_line *u);
 ESP__FN void esp__strategy_put_entry(esp__text *t, uint32_t i, uint32_t n, const esp__order_entry *e);
