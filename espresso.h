@@ -34,7 +34,7 @@
 
 #define ESPRESSO_VERSION "0.1.0"
 
-#if defined(ESPRESSO_API) /* a build, such as that of tests, has set it */
+#if defined(ESPRESSO_API) /* the including build has set it */
 #elif defined(ESPRESSO_STATIC)
 #if defined(__GNUC__)
 #define ESPRESSO_API __attribute__((unused)) static
@@ -63,7 +63,7 @@ extern "C" {
 /* ---- status and types -------------------------------------------------------------------------------------------- */
 /** The result of a call: 0 is success, a negative value an error. Values never change. */
 typedef int32_t esp_status;
-/* One row per status: name, value, text. */
+/* For each status: its name, value and text. */
 #define ESP_STATUS_LIST(X)                                                                                             \
     X(ESP_OK, 0, "done")                                                                                               \
     X(ESP_PENDING, 1, "not done yet")                                                                                  \
@@ -118,8 +118,8 @@ enum { ESP_LOG_ERROR = 1, ESP_LOG_WARN = 2, ESP_LOG_INFO = 3, ESP_LOG_DEBUG = 4 
 /* The most levels of a job. Level 1 connects the ranks of a machine, level 2 the machines, level 3 the racks. */
 enum { ESP_LEVELS = 3 };
 
-/* Where a tensor is compressed (Comp) or decompressed (Decomp): comp@cpu or comp@gpu in a strategy. The planner also
- * uses these values as array indices and bit numbers. */
+/* Where a tensor is compressed or decompressed, as in comp@cpu and comp@gpu in a strategy. The planner also uses these
+ * values as array indices and bit numbers. */
 enum { ESP_ON_CPU = 0, ESP_ON_GPU = 1 };
 
 /* Types of plugins/abi.h. */
@@ -213,7 +213,7 @@ typedef struct esp_tensor_desc {
     /** Device of the gradient's memory. Its kind needs a loaded plugin. All zero is the CPU. */
     esp_device device;
     uint32_t flags, reserved0;
-    /** Codec and option of this tensor, if not NULL, instead of those of the strategy. */
+    /** Codec and option (list of steps) of this tensor. NULL means those of the strategy. */
     const char *codec, *option;
     /** With ESP_SHARD, the codec of esp_gather, such as "bf16". If NULL, esp_gather does not compress. */
     const char *gather;
@@ -336,10 +336,10 @@ ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user)
 typedef struct esp_stats {
     uint32_t struct_size, reserved0;
     uint64_t steps;
-    uint64_t intra_bytes, inter_bytes;                       /* bytes received from this machine; from other machines */
-    uint64_t nonfinite;                                      /* parts with NaN or Inf; they do not change residuals */
-    uint64_t memory_bytes;                                   /* memory allocated for the active strategy */
-    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* total time of each kind of op */
+    uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
+    uint64_t nonfinite;                /* payloads with NaN or Inf; they do not change residuals */
+    uint64_t memory_bytes;             /* memory allocated for the active strategy */
+    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* total time of all ops of that kind */
     /* Sums over all steps. A step lasts from one return of esp_wait_all to the next. */
     uint64_t step_ns;
     uint64_t backward_ns; /* from the step's first push to its last */
@@ -347,7 +347,7 @@ typedef struct esp_stats {
     uint64_t exposed_communication_ns, exposed_compression_ns;
     uint64_t level_bytes[ESP_LEVELS]; /* bytes received over the links of level 1, 2, ... */
     uint64_t level_ns[ESP_LEVELS];    /* total time of collectives on level 1, 2, ... */
-    /** Parts of memory_bytes: buffers for payloads, and memory for residuals and codec states. */
+    /** Included in memory_bytes: buffers for payloads; residuals and codec states. */
     uint64_t slots_bytes, feedback_bytes;
     /** Upper limit of this rank's share of the backends' buffers. Not in memory_bytes. 0 if unknown. */
     uint64_t backend_bytes;
@@ -371,8 +371,8 @@ ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_ten
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name);
 ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
 
-/* A codec handle compresses without other ranks, for trials; `ctx` may have size 1. One thread at a time may use it.
- * Numbers and payloads are in host memory. */
+/* A codec handle compresses without other ranks, for trials. `ctx` may be of a job of one rank. One thread at a time
+ * may use a handle. Numbers and payloads are in host memory. */
 typedef struct esp_codec_handle esp_codec_handle;
 /** Opens codec `spec` for tensors of `count` floats. `feedback` is "none", "residual" or "residual:beta=1,gamma=1";
  *  NULL means the codec's default. */
@@ -403,7 +403,7 @@ ESPRESSO_API const float *esp_codec_residual(const esp_codec_handle *h);
 #endif
 #endif /* ESPRESSO_H */
 
-/* Outside the include guard: a file that has included the declarations before can still add the code. */
+/* Outside the include guard, so that a file that has already included the declarations can still add the code. */
 #if defined(ESPRESSO_IMPLEMENTATION) && !defined(ESPRESSO_IMPL_DONE)
 #include "espresso.c"
 #endif

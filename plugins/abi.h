@@ -9,7 +9,7 @@
  * provides a growable struct sets its struct_size. */
 
 #define ESP_ABI_MAJOR 1u /* part of the name of a plugin's entry function */
-#define ESP_ABI_MINOR 0u /* only informs: struct_size tells what a table has */
+#define ESP_ABI_MINOR 0u /* for information only: struct_size says which members a table has */
 
 #if defined(__GNUC__)
 #define ESPRESSO_EXPORT __attribute__((visibility("default")))
@@ -28,8 +28,8 @@
 #define ESP_HAS(T, t, f) ((t) != NULL && (t)->struct_size >= offsetof(T, f) + sizeof((t)->f) && (t)->f)
 /** The bit that stands for `k` in a set, as in ESP_BIT(ESP_F32) | ESP_BIT(ESP_BF16). */
 #define ESP_BIT(k) (1u << (k))
-/** Bits 0 to 31 of `caps` change how the host calls a table, so a host refuses unknown ones. Bits from 32 on are
- *  offers, and a host ignores unknown ones. */
+/** Bits 0 to 31 of `caps` change how the host must call a table, so a host refuses a table with unknown ones. Bits
+ *  from 32 on are offers, which a host may ignore. */
 #define ESP_OFFER(k) ((uint64_t)1 << (32 + (k)))
 
 /* ---- numbers and memory ------------------------------------------------------------------------------------------ */
@@ -53,7 +53,8 @@ struct esp_tensor {
     uint64_t rows, cols; /* row-major; 0 if it is no matrix */
 };
 
-/** One compressed part: a buffer with header (esp_payload_header) and body. Frozen, so arrays of it are allowed. */
+/** One compressed part of a tensor: a buffer with a header (esp_payload_header) and then the compressed data, called
+ *  body. Frozen, so arrays of it are allowed. */
 typedef struct esp_payload {
     /** For compress, data.bytes is the capacity, at least what bound() returned. For decompress, it is the size of
      *  header and body. */
@@ -103,29 +104,29 @@ struct esp_host {
 /* esp_codec.caps */
 enum {
     ESP_CODEC_HAS_STATE = 1u << 0,      /* may need memory that lasts from step to step */
-    ESP_CODEC_REDUCIBLE = 1u << 1,      /* collectives can reduce the last round's bodies */
-    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* keeps its own error feedback: ESP_ARG_OWN_MEMORY */
+    ESP_CODEC_REDUCIBLE = 1u << 1,      /* collectives can reduce its payloads without decoding them */
+    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* has its own error feedback: see ESP_ARG_OWN_MEMORY */
     ESP_CODEC_DETERMINISTIC = 1u << 3,  /* draws no random numbers */
-    ESP_CODEC_NEEDS_MATRIX = 1u << 4,   /* uses rows and columns; parts are whole rows */
-    ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* updates args->residual, which the host does otherwise */
+    ESP_CODEC_NEEDS_MATRIX = 1u << 4,   /* needs matrices, which are divided only between rows */
+    ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* updates args->residual, which the host otherwise does */
     ESP_CODEC_NO_FEEDBACK = 1u << 6,    /* default feedback is "none" (fp16, unbiased methods) */
-    ESP_CODEC_LISTS = 1u << 7,          /* one call takes several parts */
+    ESP_CODEC_LISTS = 1u << 7,          /* one call may take several parts */
     ESP_CODEC_WRAPPER = 1u << 8         /* wraps the codec of parameter of=(SPEC); has traits() */
 };
-/* esp_codec_args.flags. With OWN_MEMORY, compress reads the rank's own gradient, and the codec applies its own error
+/* esp_codec_args.flags. With OWN_MEMORY, compress gets the rank's own gradient, and the codec applies its own error
  * feedback. Without it, a residual means ordinary error feedback. */
 enum { ESP_ARG_OWN_MEMORY = 1u << 0 };
 
 enum { ESP_ROUNDS_MAX = 4 };
-/* esp_round.flags. With ALLREDUCE, an allreduce always reduces the bodies of the last round of a REDUCIBLE codec. They
- * are never sent to be decoded one by one. */
+/* esp_round.flags. With ALLREDUCE, an allreduce always reduces the last round's payloads of a REDUCIBLE codec. They are
+ * never sent to be decoded one by one. */
 enum { ESP_ROUND_ALLREDUCE = 1u << 0 };
-/** One round of a codec. A codec of n rounds compresses n times in a step. After each round but the last, collectives
- *  reduce the bodies over all ranks that the last round's payloads reach, and the next round reads the result
- *  (args->reduced). Codecs with several rounds need ESP_CODEC_FUSED_RESIDUAL. Frozen. */
+/** A codec of n rounds, such as PowerSGD with 2, compresses n times in a step. After each round but the last,
+ *  collectives reduce the payloads of all ranks that exchange payloads in the last round, and the next round reads the
+ *  result (args->reduced). Codecs with several rounds need ESP_CODEC_FUSED_RESIDUAL. Frozen. */
 typedef struct esp_round {
-    esp_reduce op;   /* how bodies are reduced; 0 (last round only): never */
-    esp_dtype dtype; /* dtype of a body's numbers, unless bound() sets another */
+    esp_reduce op;   /* how collectives combine payloads; 0 (last round only) means never */
+    esp_dtype dtype; /* dtype of the numbers in a payload, unless bound() sets another */
     uint32_t flags;  /* ESP_ROUND_* */
     uint32_t reserved0;
 } esp_round;
@@ -133,8 +134,8 @@ typedef struct esp_round {
 /** Memory that one round needs for one part, in bytes. Growable: bound() writes at most struct_size bytes. */
 struct esp_bound {
     uint32_t struct_size;
-    /** dtype of the body's numbers if they are reduced; 0 means the round's. It may depend on n_reduced, so that sums
-     *  do not overflow. */
+    /** dtype of the payload's numbers, if collectives reduce them. 0 means that of esp_round. It may depend on
+     * n_reduced, so that sums do not overflow. */
     esp_dtype dtype;
     /** Most bytes of header and body. Must not fall as `count` rises. 0, in a round before the last, means that such
      *  parts skip the round. If other parts of the tensor do not skip it, this part sends a header only. */
@@ -148,7 +149,7 @@ struct esp_bound {
  *  traits(). Growable. */
 typedef struct esp_traits {
     uint32_t struct_size;
-    uint32_t wire_version; /* a wrapper's also depends on the inner codec's */
+    uint32_t wire_version; /* as in esp_codec; a wrapper's includes the inner codec's */
     uint64_t caps;
     uint32_t n_rounds, reserved0;
     const esp_round *rounds;
@@ -175,8 +176,8 @@ enum { ESP_MODEL_LOSSY = 1u << 0 };
 /** A codec's sizes, times and error, for planner and autopilot. The host sets it to zero before the call. Growable. */
 typedef struct esp_codec_model {
     uint32_t struct_size, flags;              /* flags: ESP_MODEL_* */
-    esp_payload_size sent;                    /* payload size if bodies are not reduced */
-    esp_payload_size reduced[ESP_ROUNDS_MAX]; /* payload size of each round if bodies are reduced */
+    esp_payload_size sent;                    /* payload size if payloads are sent to be decoded */
+    esp_payload_size reduced[ESP_ROUNDS_MAX]; /* payload size in each round if collectives reduce payloads */
     /** Expected |decoded - x|^2 / |x|^2 for standard normal x, without error feedback. Negative if unknown. */
     double error;
     uint32_t n_times, reserved0; /* n_times is 0 if times are unknown on this device */
@@ -203,13 +204,13 @@ typedef struct esp_codec_args {
     uint32_t struct_size;
     uint32_t mode;       /* decompress: ESP_OUT_SET or ESP_OUT_SUM */
     uint64_t step, seed; /* for random numbers; the same on all ranks */
-    /** Seed of random numbers: the lowest rank that compresses the same numbers. Ranks with equal sources must draw the
-     *  same random numbers. */
+    /** Part of the seed: the lowest rank that compresses the same numbers. Ranks with equal sources must draw the same
+     *  random numbers. */
     uint32_t source;
-    uint32_t comp_index; /* seed: index of the Comp in the unit's option */
+    uint32_t comp_index; /* part of the seed: index of this compress step in the tensor's option */
     uint32_t flags;      /* ESP_ARG_* */
     uint32_t round;      /* round of a compress, from 0 */
-    /** Number of ranks whose bodies are reduced in this round (decompress: in the last round), or 1 if they are not. */
+    /** Number of ranks whose payloads are reduced in this round (decompress: in the last round). 1 if they are not. */
     uint32_t n_reduced;
     uint32_t n_tensors;  /* number of parts; 1 without ESP_CODEC_LISTS */
     uint32_t n_payloads; /* payloads of each part; compress: 1 */
@@ -219,11 +220,11 @@ typedef struct esp_codec_args {
     esp_tensor *const *tensor; /* f32; compress reads them, decompress writes them */
     const uint64_t *offset;    /* index of each part's first element in tensor or group */
     esp_payload *payload;      /* one per part; decompress: [n_tensors][n_payloads] */
-    /** Reduced payloads of the previous round (for decompress, of the last round but one), or NULL. */
+    /** Reduced payloads of the previous round (for decompress, of the last round but one). NULL if there is none. */
     const esp_payload *reduced;
     const esp_buf *residual; /* `count` floats each; NULL without error feedback */
-    /** Memory of state_bytes (see bound), or NULL if no part needs any. decompress gets the state of the Comp that
-     *  compressed the same parts on this rank, or NULL. */
+    /** Memory of state_bytes (see bound), or NULL if no part needs any. decompress gets the state with which this rank
+     *  compressed the same parts, or NULL. */
     const esp_buf *state;
     /** One buffer for the whole call, or NULL if no part needs any. Its size is n_tensors times the largest
      *  scratch_bytes of a part after rounding that up to a multiple of 64. */
@@ -244,9 +245,9 @@ static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
  *  (except LISTS and FUSED_RESIDUAL), and in whether they have finalize. Growable. */
 typedef struct esp_codec {
     uint32_t struct_size;
-    uint32_t wire_version; /* version of the body's format, from 1; the same on all ranks */
+    uint32_t wire_version; /* version of the payload's format, from 1; the same on all ranks */
     uint64_t caps;         /* ESP_CODEC_* */
-    uint32_t dtypes;       /* dtypes of args->tensor; must have ESP_BIT(ESP_F32) */
+    uint32_t dtypes;       /* set of dtypes of args->tensor; must include ESP_BIT(ESP_F32) */
     uint32_t devices;      /* set of devices: ESP_BIT(ESP_CPU) | ... */
     const char *name, *summary;
     /** The parameters with their defaults, "ratio=0.01,...", for help and messages. NULL if it has none. */
@@ -259,8 +260,9 @@ typedef struct esp_codec {
      *  key or a bad value. */
     esp_status (*open)(const esp_host *h, const char *params, void **self);
     void (*close)(void *self);
-    /** Returns the memory that round `round` needs for a part with the shape of `like`, whose body is reduced over
-     *  n_reduced ranks (1: not reduced). Returns ESP_E_UNSUPPORTED if the codec cannot compress such parts. */
+    /** Returns the memory that round `round` needs for a part with the shape of `like`, if collectives reduce the
+     * payloads of n_reduced ranks (1: they do not). Returns ESP_E_UNSUPPORTED if the codec cannot compress such parts.
+     */
     esp_status (*bound)(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out);
     /** Enqueues work on args->stream. `a` and its arrays are valid during the call only, but their buffers until the
      *  stream has done the work. Returns ESP_E_TOO_SMALL if a capacity is too small, and writes nothing past it. */
@@ -272,14 +274,14 @@ typedef struct esp_codec {
     /* The functions below are optional: the host tests them with ESP_HAS. */
     /** Changes the members of *out in which this codec differs from its table. It may remove caps, but not add any. */
     esp_status (*traits)(void *self, esp_traits *out);
-    /** Describes payload sizes, times and error on device `d` if n_reduced ranks' bodies are reduced. Of `like`, only
-     *  rows and cols count, which tell whether it is a matrix. */
+    /** Describes payload sizes, times and error on device `d` if collectives reduce the payloads of n_reduced ranks. Of
+     *  `like`, only rows and cols count, which tell whether it is a matrix. */
     esp_status (*model)(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d, esp_codec_model *out);
     /** Changes `count` floats of the final sum over `ranks` contributions in place, for example into a majority vote.
      *  The host passes each element once. */
     esp_status (*finalize)(void *self, float *sum, uint64_t count, uint32_t ranks, esp_stream s);
-    /** Tells where a body has plain f32 values, which a wrapper may compress again. `h` is the payload's header without
-     *  body_bytes. If `h` is NULL, it describes the largest payload of such a part. */
+    /** Tells where a payload has plain f32 values, which a wrapper may compress again. `h` is the payload's header
+     *  without body_bytes. If `h` is NULL, it describes the largest payload of such a part. */
     esp_status (*values)(void *self, const esp_tensor *like, const struct esp_payload_header *h, esp_values *out);
 } esp_codec;
 
@@ -289,13 +291,13 @@ enum {
     /** test() returns ESP_OK as soon as the work is enqueued: later work on the same stream sees the result. */
     ESP_BACKEND_STREAM_ORDERED = 1u << 0,
     ESP_BACKEND_NEEDS_PROGRESS = 1u << 1, /* makes progress only inside test() and progress() */
-    ESP_BACKEND_VARLEN = 1u << 2,         /* sends only the used bytes of each payload slot */
+    ESP_BACKEND_VARLEN = 1u << 2,         /* sends only the used bytes of a payload's buffer */
     ESP_BACKEND_SCALE = 1u << 3,          /* applies esp_coll.scale */
     ESP_BACKEND_PACED = 1u << 4,          /* emulates links: parameters inter=, latency= */
     ESP_BACKEND_CALLER = 1u << 5          /* only the trainer's thread may call it */
 };
-/** An offer that esp_shrink needs: after ranks have failed and all comms are closed, open() works again for the
- *  remaining ranks. */
+/** An offer that esp_shrink needs: after ranks have failed and all communicators are closed, open() works again for
+ *  the remaining ranks. */
 #define ESP_BACKEND_REOPENS ESP_OFFER(0)
 /** An offer: a request is complete only when the other ranks have received all that this rank sends. */
 #define ESP_BACKEND_DELIVERS ESP_OFFER(1)
@@ -348,7 +350,7 @@ typedef struct esp_coll {
     uint64_t count; /* number of items, as defined above */
     /** If not 0, src and dst are arrays of payload slots of this size, and only their used bytes need to be sent. */
     uint64_t slot_bytes;
-    esp_buf src, dst;  /* ptr may be NULL if the table above has no entry */
+    esp_buf src, dst;  /* ptr may be NULL where the table above has no entry */
     float scale;       /* factor for sums of f32, f16 and bf16; 0 means 1 */
     esp_reduce reduce; /* 0 means ESP_REDUCE_SUM */
     uint64_t width;    /* numbers per item, such as a matrix's columns; 0 means 1 */
@@ -358,9 +360,9 @@ typedef struct esp_coll {
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
     uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
-    /** The same bytes, by the outermost level in which sender and receiver differ. */
+    /** All received bytes, by the outermost level in which sender and receiver differ. */
     uint64_t level_bytes[ESP_LEVELS];
-    uint64_t memory_bytes; /* this rank's share of buffers, at most; 0 if unknown */
+    uint64_t memory_bytes; /* most memory of this rank's share of buffers; 0 if unknown */
 } esp_traffic;
 
 /** The ranks of a job that a launcher's library, such as MPI, has already connected. Growable. */
@@ -395,13 +397,13 @@ typedef struct esp_backend {
      *  error. */
     esp_status (*test)(void *comm, void *req);
     /* The functions below are optional: the host tests them with ESP_HAS. */
-    /** Sleeps until a request of this comm, or of one with the same parent, may have news. Wake or timeout_us
-     *  microseconds end the sleep, too. */
+    /** Sleeps until a request of this comm, or of one with the same parent, may be complete, until wake(), or for
+     *  timeout_us microseconds. */
     esp_status (*progress)(void *comm, uint64_t timeout_us);
     void (*wake)(void *comm); /* ends a progress() that sleeps */
     /** Returns a file descriptor on which a thread can sleep for several backends at once, or -1. All comms of one
-     *  parent have the same. It is readable from when a request may have news, or wake was called, until progress(comm,
-     *  0). To miss no event, call progress(comm, 0), test all requests, then sleep. */
+     *  parent have the same. It becomes readable when a request may be complete or wake() was called, and stays so
+     *  until progress(comm, 0). To miss no event, call progress(comm, 0), test all requests, then sleep. */
     int32_t (*wait_fd)(void *comm);
     /** Makes all pending and later calls on this comm return ESP_E_PEER soon. */
     esp_status (*abort)(void *comm);
@@ -409,8 +411,8 @@ typedef struct esp_backend {
     int32_t (*straggler)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
     /** Registers memory for many collectives, until dereg: payload slots and work buffers, but not gradients, on the
-     *  CPU and on each of `devices`. The host calls it between steps, on comms without a parent, but for all groups. A
-     *  backend has both functions or neither. */
+     *  CPU and on each of `devices`. The host calls it between steps, only on comms without a parent, but the memory is
+     *  used on all comms. A backend has both functions or neither. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
     /** Called before open() if the configuration has no address. Returns the job's ranks, and the host connects them
@@ -443,7 +445,7 @@ typedef struct esp_device_table {
     void (*free_)(void *self, void *p, uint64_t bytes, uint32_t where);
     esp_status (*stream_create)(void *self, esp_stream *out);
     void (*stream_destroy)(void *self, esp_stream s);
-    /* An event marks a place in a stream. event_query returns ESP_OK if the stream has passed it, else ESP_PENDING.
+    /* An event marks a point in a stream. event_query returns ESP_OK if the stream has passed it, else ESP_PENDING.
      * event_sync blocks until then. Both also return errors of earlier work on this device. */
     esp_status (*event_create)(void *self, void **event);
     void (*event_destroy)(void *self, void *event);
@@ -462,7 +464,7 @@ typedef struct esp_device_table {
                           uint32_t sum, uint64_t count, esp_stream s);
     /* The functions below are optional: the host tests them with ESP_HAS. */
     esp_status (*elapsed)(void *self, void *from, void *to, uint64_t *ns); /* time between two passed events */
-    /** Returns the calling thread's core time in nanoseconds. Without it, the host uses the thread's CPU clock. */
+    /** Returns the calling thread's CPU time in nanoseconds. Without it, the host uses the thread's CPU clock. */
     esp_status (*core_time)(void *self, uint64_t *ns);
     /** Copies the device's name, such as "NVIDIA H100", to `out`, cut off after room - 1 characters. */
     esp_status (*device_name)(void *self, char *out, uint64_t room);
@@ -511,10 +513,10 @@ struct esp_plugin {
 #define ESP_PAYLOAD_HEADER 64u
 enum {
     ESP_PAYLOAD_NONFINITE = 1u << 0, /* the input had NaN or Inf; it decodes to NaN everywhere */
-    ESP_PAYLOAD_EMPTY = 1u << 1      /* it decodes to zeros; not allowed if bodies are reduced */
+    ESP_PAYLOAD_EMPTY = 1u << 1      /* it decodes to zeros; not allowed if collectives reduce payloads */
 };
-/** A payload's header; esp_payload_header_of() makes it. If bodies are reduced, headers are not sent: the host keeps
- *  this rank's header, and combines the NONFINITE flags of all ranks. Frozen. */
+/** A payload's header; esp_payload_header_of() makes it. If collectives reduce payloads, headers are not sent: the host
+ *  keeps this rank's header, and combines the NONFINITE flags of all ranks. Frozen. */
 typedef struct esp_payload_header {
     uint32_t codec; /* esp_name_hash of the codec's name */
     uint16_t wire_version, flags;
@@ -543,7 +545,7 @@ static inline esp_payload_header esp_payload_header_of(uint32_t codec, uint16_t 
     h.aux = aux;
     return h;
 }
-/** Returns the size of a payload slot for bodies of up to `body` bytes: the header, and the body rounded up to 32. */
+/** Returns the bytes of a payload's buffer for up to `body` bytes of data: the header, and `body` rounded up to 32. */
 static inline uint64_t esp_payload_capacity(uint64_t body) { return ESP_PAYLOAD_HEADER + (body + 31u) / 32u * 32u; }
 /** Writes the header and *p->used. If the capacity is too small, returns ESP_E_TOO_SMALL and writes nothing. */
 static inline esp_status esp_payload_begin(esp_payload *p, const esp_payload_header *h) {

@@ -80,8 +80,7 @@ static int by_size(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-/* Returns the nanoseconds of one call. Sets *in_a_row to the time of a call when calls follow each other without
- * pause. */
+/* Returns the ns of one call. Sets *in_a_row to the ns of a call when calls follow each other without pause. */
 static double measured(const job *j, double *in_a_row) {
     double ns[RUNS];
     uint64_t took = 0;

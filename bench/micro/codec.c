@@ -84,15 +84,15 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
     if (c->table->traits && c->table->traits(c->self[0], &c->traits) != ESP_OK) die("traits failed", spec);
 }
 
-/* Runs all rounds of a compress. The payload of each round is the reduced input of the next one. The last round's
- * stays in `p`. */
+/* A codec such as PowerSGD compresses in several rounds: the payload of each is input of the next, the last one's stays
+ * in `p`. */
 static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_payload *p, esp_payload *early) {
     for (a->round = 0; a->round < c->traits.n_rounds; a->round++) {
         esp_bound b = {sizeof b, 0, 0, 0, 0};
         const int last = a->round + 1 == c->traits.n_rounds;
         if (!last && c->table->bound(c->self[level], a->tensor[0], a->round, 1, &b) != ESP_OK)
             die("bound failed", c->table->name);
-        if (!last && !b.payload_bytes) continue; /* a unit of this shape starts with a later round */
+        if (!last && !b.payload_bytes) continue; /* tensors of this shape skip this round */
         a->payload = last ? p : early;
         if (c->table->compress(c->self[level], a) != ESP_OK) die("compress failed", c->table->name);
         a->reduced = early;
@@ -128,7 +128,6 @@ static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uin
     c->used = used;
 }
 
-/* Measures one compress and one decompress, each as the mean over `steps` calls, and keeps the best times. */
 static void measure(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t steps) {
     double seconds[2] = {0, 0};
     one_step(c, level, m, n, 0, seconds); /* fills the caches, and the residual with typical values */
@@ -164,7 +163,7 @@ ESP_INLINE uint64_t bench_update_body(float *restrict e, const float *restrict g
 }
 ESP_KERNEL(bench_update, (float *restrict e, const float *restrict g, uint64_t n), (e, g, n))
 
-/* Measures the loop "/stream", which moves as many bytes as a compress. */
+/* Measures the loop that moves as many bytes as a compress. */
 static void measure_stream(bench_codec *c, bench_memory *m, uint64_t n, uint64_t steps) {
     const dense_check_phi_fn look = dense_check_phi_for(esp_simd_best());
     const bench_update_fn update = bench_update_for(esp_simd_best());

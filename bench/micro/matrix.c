@@ -38,7 +38,6 @@ static void better(double *best, double begin) {
     if (took < *best) *best = took;
 }
 
-/* One matrix, and the memory that calls need. */
 typedef struct work {
     uint64_t n, r;
     void *self;

@@ -12,7 +12,6 @@
 
 enum { TENSORS = 4, ELEMENTS = 1 << 18, STEPS = 6, RANKS_MAX = 64 };
 
-/* What one rank uses: bytes, file descriptors (fds), threads. */
 typedef struct usage {
     uint64_t before, anonymous; /* private memory before esp_open, and after the steps */
     uint64_t shared, window;    /* shared memory that is mapped, and that is in use */
@@ -21,7 +20,6 @@ typedef struct usage {
     int done;
 } usage;
 
-/* Returns the bytes of a line "NAME: N kB" in a file of /proc/self. */
 static uint64_t proc_kb(const char *file, const char *name) {
     char line[256];
     unsigned long long kb = 0;
@@ -33,7 +31,7 @@ static uint64_t proc_kb(const char *file, const char *name) {
     return kb * 1024u;
 }
 
-/* Sets *mapped to the bytes of the library's shared memory, and returns those that this rank has used. */
+/* Sets *mapped to the bytes of the library's shared memory, and returns how many of them this rank has used. */
 static uint64_t region(uint64_t *mapped) {
     char line[512];
     unsigned long long from, to, kb;
@@ -83,7 +81,7 @@ static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *c
     }
     if (!s) s = esp_start(ctx);
     out->planned.struct_size = sizeof out->planned;
-    if (!s) s = esp_stats_read(ctx, &out->planned); /* what esp_start planned, before the first step */
+    if (!s) s = esp_stats_read(ctx, &out->planned); /* planned by esp_start, before the first step */
     for (int k = 0; k < STEPS && !s; k++) {
         for (uint32_t t = 0; t < TENSORS && !s; t++) s = esp_push(ctx, t, grads[t], here);
         if (!s) s = esp_wait_all(ctx);
@@ -101,7 +99,7 @@ static void rank_run(int32_t rank, int32_t size, int32_t machines, const char *c
 
 static void show(const char *codec, int32_t size, int32_t machines, const usage *all) {
     const double mib = 1048576.0;
-    /* over all ranks except 0, which also runs the control plane */
+    /* the most of all ranks except 0, which also serves the other ranks' connections */
     double most = 0, window = 0;
     const double first = (double)(all[0].anonymous - all[0].before) / mib;
     uint64_t fds = 0;

@@ -44,7 +44,7 @@ static esp_ctx *job_open(int32_t rank, const row *r, const char *link, int numbe
     return ctx;
 }
 
-/* Sets ms[] to the milliseconds until the first result and until the last parameter. */
+/* Sets ms[] to the milliseconds until the first gradient arrived, and until the last parameter did. */
 static void job_step(esp_ctx *ctx, float *grad, float *params, double ms[2]) {
     esp_stream here = ESP_ZERO;
     if (esp_barrier(ctx)) die(ctx, "barrier");
@@ -81,7 +81,7 @@ static void bench_row(int32_t rank, const row *r, const char *link, int number) 
     float *grad = calloc(n, sizeof *grad), *params = calloc(n, sizeof *params);
     double times[2][2][ROUNDS], ratio[ROUNDS];
     if (!grad || !params) die(NULL, "memory");
-    for (int k = -1; k < ROUNDS; k++) { /* round -1 warms up */
+    for (int k = -1; k < ROUNDS; k++) { /* repetition -1 only warms up */
         for (int which = 0; which < 2; which++) {
             double ms[2];
             fill(grad, rank);

@@ -1,7 +1,7 @@
-/* shrink.c: measures for how long a rank's death stops training: from kill -9 to the end of the next step of the
- * ranks that remain, which call esp_shrink. Ranks are forked processes over shm. Each round starts a job, kills one
- * rank at a random time, and takes the time of the slowest rank that remains.
- *   build/bench/shrink [KILLS] >bench/results/micro/shrink.csv       KILLS per row, 100 by default */
+/* shrink.c: measures for how long a rank's death stops training: from kill -9 to the end of the next step of the ranks
+ * that remain, which call esp_shrink. Ranks are forked processes over shm. Each repetition starts a job, kills one rank
+ * at a random time, and takes the time of the slowest rank that remains. build/bench/shrink [KILLS]
+ * >bench/results/micro/shrink.csv (KILLS for each row, 100 by default) */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"

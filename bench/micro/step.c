@@ -77,7 +77,7 @@ static void bench_row(int32_t rank, int32_t size, const row *r, int job) {
     }
     if (esp_start(ctx)) die(ctx, "start");
     for (uint64_t i = 0; i < r->tensors * r->count; i++) g[i] = (float)((i * 2654435761u) >> 20 & 1023) - 511.5f;
-    for (int k = 0; k < ROUNDS + 1; k++) { /* the two kinds take turns; round 0 warms up */
+    for (int k = 0; k < ROUNDS + 1; k++) { /* direct calls and the library take turns; repetition 0 only warms up */
         if (esp_barrier(ctx)) die(ctx, "barrier");
         double d = direct_us(ctx, r, g);
         if (esp_barrier(ctx)) die(ctx, "barrier");

@@ -22,7 +22,7 @@ enum { TENSORS = 8, COUNT = 1 << 19, STEPS = 25 };
 
 typedef struct scene {
     const char *name, *codec;
-    int passes; /* how often computing passes over a tensor before its push */
+    int passes; /* how often the trainer computes over a tensor before its push */
 } scene;
 static const scene scenes[] = {
     {"alone", "efsignsgd", 0},
@@ -51,7 +51,7 @@ static void must(esp_status s) {
     _exit(1);
 }
 
-/* Stands for a layer's backward: arithmetic on all cores. */
+/* Stands for a layer's backward pass: arithmetic on all cores. */
 static void compute(float *g, int passes) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < COUNT; i++) {

@@ -1,7 +1,7 @@
 /* mpi_job.c: one rank of bench/peers/mpi.sh. It averages a buffer by MPI_Allreduce, by this library without
- * compression, and with a codec, in turn. Usage: mpirun -n N mpi_job LABEL BYTES ROUNDS [CODEC]. Each round prints
- * "LABEL BYTES mpi|fp32|CODEC MILLISECONDS" of the slowest rank. The buffer is one tensor; with CODEC, it is divided
- * into tensors of 1 MiB, as gradients are. */
+ * compression, and by it with a codec, in turn. Usage: mpirun -n N mpi_job LABEL BYTES ROUNDS [CODEC]. In each round it
+ * prints "LABEL BYTES mpi|fp32|CODEC MILLISECONDS" of the slowest rank. The buffer is one tensor; with CODEC, it is
+ * divided into tensors of 1 MiB, as gradients are. */
 #include "espresso.h"
 #include <mpi.h>
 #include <stdio.h>
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     if (!grad || !out) stop("no memory");
     job_open(&fp32, grad, count, each, NULL, "fp32");
     if (codec) job_open(&coded, grad, count, each, codec, "layerwise");
-    for (int round = -1; round < rounds; round++) { /* round -1 warms up */
+    for (int round = -1; round < rounds; round++) { /* round -1 only warms up */
         double ms[3] = {0};
         for (int which = 0; which < 3; which++) {
             if (which == 2 && !codec) continue;

@@ -1,10 +1,10 @@
-/* explain.h: explains in one line why a plan takes longer than its lower bound: which lanes determine the bound, how
- * busy these are, what is exposed, and which unit ends last. */
+/* explain.h: explains in one line why a planned step takes longer than its lower bound: which links or cores (lanes)
+ * determine the bound, how busy they are, how long they work while no backward runs, and which op ends last. */
 
 static const char *const lane_names[4] = {"compute", "cpu", "intra", "inter"};
 
 typedef struct lane_use {
-    double busy, idle; /* ms; idle: between the lane's first and last op */
+    double busy, idle; /* ms; idle between its first and its last op */
 } lane_use;
 
 static lane_use lane_of_plan(const esp_plan *plan, uint32_t lane) {
@@ -21,7 +21,7 @@ static lane_use lane_of_plan(const esp_plan *plan, uint32_t lane) {
     return (lane_use){(double)busy / 1e6, (double)(last - first - busy) / 1e6};
 }
 
-/* Returns the unit whose last op ends last. */
+/* Returns the tensor or group (unit) whose last op ends last. */
 static uint32_t last_unit(const esp_plan *plan) {
     uint32_t n, best = 0;
     const esp_plan_event *e = esp_plan_events(plan, &n);
@@ -31,7 +31,7 @@ static uint32_t last_unit(const esp_plan *plan) {
     return e[best].unit;
 }
 
-/* Returns the ms from the end of the backward that makes the unit ready to the end of the unit's last op. */
+/* Returns the ms from when the unit's gradients are ready to the end of its last op. */
 static double chain_ms(const esp_plan *plan, uint32_t unit) {
     uint32_t n, n_units;
     const esp_plan_event *e = esp_plan_events(plan, &n);
@@ -44,7 +44,7 @@ static double chain_ms(const esp_plan *plan, uint32_t unit) {
     return (double)(end - ready) / 1e6;
 }
 
-/* Sets *sum to the total of all backward times and *end to the end of the last backward, in ms. */
+/* Sets *sum to the total of all backward times, and *end to the end of the last one, in ms. */
 static void backward_of(const esp_plan *plan, double *sum, double *end) {
     uint32_t n;
     const esp_plan_event *e = esp_plan_events(plan, &n);

@@ -5,7 +5,7 @@
 static const uint32_t growth_sizes[] = {10, 30, 100, 300, 1000, 2000, 5000};
 enum { GROWTH = 7 };
 
-/* Makes a model of n tensors in backward order. Each layer has feed-forward and attention matrices, biases, norms. */
+/* Each layer has feed-forward and attention matrices, biases and norms, in backward order. */
 static esp_plan_model growth_model(uint32_t n, int distinct) {
     static const double parts[] = {4, 0.001, 4, 0.004, 0.001, 0.001, 1, 0.001, 3, 0.003, 0.001, 0.001};
     esp_plan_tensor *t = calloc(n, sizeof *t);
@@ -40,7 +40,6 @@ static uint32_t sizes_of(const esp_plan_model *m) {
     return n;
 }
 
-/* Writes one line for each number of devices. Each time is the better of two runs. */
 static void growth_row(uint32_t n, int distinct, FILE *csv) {
     static const uint32_t devices[] = {ONE_DEVICE, TWO_DEVICES};
     bench_model m = {growth_model(n, distinct), NULL, 0};

@@ -1,5 +1,5 @@
-/* input.h: the inputs of bench/plan: published traces as models, the paper's testbeds and codecs. It has its own
- * small scanner for model files, so that the bench needs no JSON library. It also opens the files of results. */
+/* input.h: the inputs of bench/plan: published traces as models, and the Espresso paper's testbeds and codecs. A small
+ * scanner for model files spares the bench a JSON library. It also opens the files of results. */
 #include "bench/head.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum { MODELS = 9, CODECS = 3, TESTBEDS = 2 };
-/* The six models of the paper come first; quality.h uses only these. */
+/* The six models of the Espresso paper come first; quality.h uses only these. */
 static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit", "bert-base", "gpt2",
                                                 "lstm",  "bert-large", "ncf",    "resnet50"};
 static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};
@@ -22,7 +22,7 @@ static void die(const char *what, const char *name) {
     exit(1);
 }
 static double ms_since(uint64_t start) { return (double)(esp__now_ns() - start) / 1e6; }
-/* Sorts x and returns the smallest number that is at least as large as this share of them. */
+/* Sorts x. Returns the smallest number that is at least as large as this share of the numbers. */
 static double quantile(double *x, uint32_t n, double share) {
     esp__sort(x, n);
     return x[(uint32_t)ceil(share * n) - 1];
@@ -43,7 +43,6 @@ static char *file_text(const char *path) {
     return text;
 }
 
-/* Returns the value after the next "key": between `at` and `end`. */
 static char *value_of(char *at, const char *end, const char *key) {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\":", key);
@@ -102,7 +101,6 @@ static void model_close(bench_model *m) {
 }
 
 /* ---- system and codec -------------------------------------------------------------------------------------------- */
-/* Must not be copied, because it contains pointers into itself. */
 typedef struct bench_case {
     esp_plan_system system;
     esp__costs costs;
@@ -118,7 +116,7 @@ static void case_open(bench_case *c, uint32_t codec, uint32_t testbed, uint32_t 
     esp_close(ctx);
 }
 
-/* Makes a plan. If `strategy` is NULL, it is espresso+; if `devices` is 0, the system's devices count. */
+/* If `strategy` is NULL, uses the default search, espresso+. If `devices` is 0, uses the system's devices. */
 static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char *strategy, uint32_t flags,
                            uint32_t devices, esp_plan_report *report) {
     esp_plan_config config;
@@ -135,7 +133,6 @@ static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
-/* Opens DIR/NAME.csv and writes its first lines. */
 static FILE *result_open(const char *dir, const char *name, const char *what, const char *columns) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s.csv", dir, name);

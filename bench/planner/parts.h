@@ -1,9 +1,10 @@
-/* parts.h: measures what each part of the search saves, by leaving it out: comparing options early (pruning),
- * incremental evaluation, the bound's prices. It calls private functions of the planner. */
+/* parts.h: measures what three shortcuts of the planner's search save: dropping bad options early (pruning),
+ * simulating only what a change affects (incremental evaluation), and weighting links and cores as the lower bound
+ * does (prices). */
 
 /* ---- pruning ----------------------------------------------------------------------------------------------------- */
-/* Makes the candidate options of each size, compared by `width` (ESP__WIDTH_*). Sets the mean number of paths, and
- * of core paths, per size. */
+/* Chooses the options to consider for each size of tensor by rule `width` (ESP__WIDTH_*). *paths is their mean number
+ * per size, *core that of options that none beats on every link and core and in total time. */
 static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
                              double *core, double *us) {
     double sum = 0.0, sum_core = 0.0;
@@ -27,7 +28,6 @@ static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t
     problem_close(&b);
 }
 
-/* Times the ops of every option for the first few sizes, and returns the microseconds per size. */
 static double parts_unpruned(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t *options) {
     bench_problem b;
     esp__schedule d = {0};
@@ -51,7 +51,7 @@ static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t de
     uint32_t options;
     const double all_us = parts_unpruned(m, c, devices, &options);
     fprintf(csv, "%u,%.1f", options, all_us);
-    for (uint32_t width = 0; width < 3; width++) { /* in turn ESP__WIDTH_LOADS, ENDS and EXACT */
+    for (uint32_t width = 0; width < 3; width++) {
         double paths, core, us;
         parts_candidates(m, c, devices, width, &paths, &core, &us);
         fprintf(csv, ",%.1f,%.1f", paths, us);
@@ -59,7 +59,7 @@ static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t de
 }
 
 /* ---- incremental evaluation -------------------------------------------------------------------------------------- */
-/* Makes the plan on which trials are measured. Each tensor is one unit. */
+/* Makes the plan that is then changed in trials. Tensors are neither grouped nor split. */
 static void parts_plan(bench_problem *b, esp__bound *bound, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
     esp__schedule units = {0};
@@ -79,7 +79,8 @@ static double parts_repeat_ns(esp__problem *p, esp__schedule *d, int replay) {
     return 1e6 * ms_since(start) / (double)n;
 }
 
-/* Tries all paths of all units and returns the mean ns of a trial. Counts trials and skipped units. */
+/* Tries all options for each tensor in turn. Returns the mean ns of a trial. *passed counts tensors that could be
+ * skipped. */
 static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, uint32_t *passed) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__swap *w = &k->swaps[0];
@@ -114,7 +115,7 @@ static void parts_replay(const bench_model *m, const bench_case *c, FILE *csv) {
     problem_close(&b);
 }
 
-/* ---- the bound's prices ------------------------------------------------------------------------------------------ */
+/* ---- search with and without the lower bound's prices ------------------------------------------------------------ */
 static double parts_search(const bench_model *m, const bench_case *c, uint32_t devices, int bounded, double *ms) {
     bench_problem b;
     esp__bound bound;

@@ -1,19 +1,19 @@
-/* quality.h: measures how good plans are, in 144 cases with the published costs: those of the comparison strategies,
- * of Algorithms 1 and 2, and of espresso+ with its lower bounds. The same simulator predicts all steps. */
+/* quality.h: measures how good plans are, in 144 cases with the Espresso paper's costs: plans of simple strategies, of
+ * the paper's Algorithms 1 and 2, and of espresso+ with its lower bounds. The same simulator predicts all steps. */
 
 enum { PAPER_MODELS = 6, SIZES = 4, CASES = PAPER_MODELS * CODECS * TESTBEDS * SIZES, SCHEMES_MAX = 24, TEXT = 1200 };
 typedef struct quality_case {
     uint32_t model, codec, testbed, machines;
-    double scheme[SCHEMES_MAX];    /* step in ms by esp__schemes(), including "espresso" */
-    double espresso_given;         /* Algorithms 1 and 2, whole tensors only */
-    double given[2], any[2];       /* espresso+ [usual, thorough]; given: whole tensors only */
+    double scheme[SCHEMES_MAX];    /* step in ms with each of esp__schemes() */
+    double espresso_given;         /* Algorithms 1 and 2; tensors neither grouped nor split */
+    double given[2], any[2];       /* espresso+ [usual, thorough]; `given`: neither grouped nor split */
     double upper_given, upper;     /* step if compression took no time (paper: Upper Bound) */
-    double bound_given, bound;     /* lower bounds for whole tensors and for all plans */
+    double bound_given, bound;     /* lower bounds, without and with groups and splits */
     double plan_given[2], plan[2]; /* planning time in ms */
-    double no_merge, no_split;     /* step of espresso+ (thorough) without merges, splits */
-    double alone;                  /* the step without synchronisation, on one GPU */
+    double no_merge, no_split;     /* step of thorough espresso+ without groups, or splits */
+    double alone;                  /* step on one GPU, without synchronization */
     uint32_t units, compressed, tensors;
-    char why_given[TEXT], why[TEXT]; /* why the thorough plans exceed their bounds */
+    char why_given[TEXT], why[TEXT]; /* why thorough plans exceed their bounds */
 } quality_case;
 
 static uint32_t n_schemes;
@@ -80,7 +80,7 @@ static void quality_csv(const quality_case *all, const char *dir, const char *wh
     result_close(csv);
 }
 
-/* Writes the thorough plans whose gap to the bound is above the target for 90% of the cases, and why. */
+/* Writes the plans of the thorough search whose gap to the lower bound is large, and why it is. */
 static void quality_misses(const quality_case *all, const char *dir) {
     FILE *csv =
         result_open(dir, "plan-misses",

@@ -1,9 +1,9 @@
-/* speed.h: measures planning time by model and by stage, and compares it with its target and with naive.h. */
+/* speed.h: measures planning time by model and by stage of the planner, and compares it with its target and with
+ * naive.h. */
 
 enum { RUNS = 21, WORST_RUNS = 5 };
 enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_ANY, STAGE_SEARCH, STAGE_FREE, STAGES };
 
-/* Runs the stages of esp_plan_make once, and sets ms[] to the time of each. */
 static void speed_stages(const bench_model *m, const bench_case *c, uint32_t devices, double ms[STAGES]) {
     bench_problem b, other;
     esp__bound bound;
@@ -32,7 +32,7 @@ static void speed_stages(const bench_model *m, const bench_case *c, uint32_t dev
 }
 
 typedef struct speed_row {
-    double best, median, stage[STAGES], worst; /* ms; stage: the best of each; worst: of the six cases */
+    double best, median, stage[STAGES], worst; /* ms; `stage`: best time of each; `worst`: of the six cases */
     const char *worst_case;
 } speed_row;
 

@@ -9,12 +9,12 @@
 enum { LAYERS = 2, ENOUGH = 10000 };
 enum { OUT, OUT_BIAS, LAST, PER_LAYER = 3, EMBEDDING = LAST + LAYERS * PER_LAYER }; /* parameters, in backward order */
 enum { RECURRENT, INPUT, BIAS };                                                    /* parameters of a layer */
-enum { IN, FORGET, CELL, EMIT, GATES };                                             /* parts of a row of `gate` */
+enum { IN, FORGET, CELL, EMIT, GATES };                                             /* order of the gates in a row */
 
-/* A row has all numbers of one piece at one time step; rows of a time step are adjacent. h and c begin with the
+/* A row has the numbers of one sequence at one time step. Rows of a time step are adjacent. h and c begin with the
  * state before the first step. */
 typedef struct layer {
-    float *x, *gate, *c, *h, *dh; /* x is the layer's input: h of the layer below */
+    float *x, *gate, *c, *h, *dh; /* x is the layer's input, which is h of the layer below */
 } layer;
 typedef struct lstm {
     layer l[LAYERS];
@@ -56,7 +56,7 @@ static int lstm_open(net *n, uint64_t seed) {
         y->c = at, at += (rows + n->batch) * h;
         y->h = at, at += (rows + n->batch) * h;
         y->x = l ? m->l[l - 1].h + n->batch * h : m->embedded;
-        for (size_t j = 0; j < h; j++) of_layer(n, l, BIAS)->value[FORGET * h + j] = 1; /* first, forget nothing */
+        for (size_t j = 0; j < h; j++) of_layer(n, l, BIAS)->value[FORGET * h + j] = 1; /* at first, forget nothing */
     }
     return 0;
 }
@@ -99,7 +99,7 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(rows, n->vocab, h, m->l[LAYERS - 1].h + b * h, h, 1, n->p[OUT].value, n->vocab, 1, m->score, n->vocab);
 }
 
-/* Goes one time step back. Replaces the gates with the derivatives of their sums; computes what goes further back. */
+/* Goes back one time step. Replaces the gates by the derivatives of their sums. */
 static void backward_once(const net *n, lstm *m, layer *y, const float *recurrent, size_t t) {
     const size_t h = n->hidden, b = n->batch;
     float *gate = y->gate + t * b * GATES * h;
@@ -118,17 +118,14 @@ static void backward_once(const net *n, lstm *m, layer *y, const float *recurren
     gemm(b, h, GATES * h, gate, GATES * h, 1, recurrent, 1, GATES * h, m->dh_next, h);
 }
 
-/* Sets the gradient to the sum of the rows of dy. */
 static void bias_back(const net_param *bias, const float *dy, size_t rows) {
     memset(bias->grad, 0, bias->count * sizeof(float));
     for (size_t i = 0; i < rows * bias->count; i++) bias->grad[i % bias->count] += dy[i];
 }
-/* Sets the weight's gradient to x^T dy. */
 static void weight_back(const net_param *w, const float *x, const float *dy, size_t rows) {
     memset(w->grad, 0, w->count * sizeof(float));
     gemm(w->rows, w->cols, rows, x, 1, w->rows, dy, w->cols, 1, w->grad, w->cols);
 }
-/* Sets the input's gradient, dx, to dy w^T. */
 static void input_back(const net_param *w, const float *dy, float *dx, size_t rows) {
     memset(dx, 0, rows * w->rows * sizeof(float));
     gemm(rows, w->rows, w->cols, dy, w->cols, 1, w->value, 1, w->cols, dx, w->rows);

@@ -38,8 +38,8 @@ typedef struct trainer {
     uint32_t id[NET_PARAMS];
     net net;
     text text;
-    const uint8_t **seq;              /* the pieces of text of one step */
-    double *step_ms, *wait_ms, *loss; /* for each step */
+    const uint8_t **seq; /* the pieces of text of one step */
+    double *step_ms, *wait_ms, *loss;
     size_t n_steps;
 } trainer;
 
@@ -90,7 +90,6 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
@@ -106,13 +105,12 @@ static void join_ranks(trainer *t) {
     check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
 }
 
-/* Backward calls this when gradient i is complete. */
 static void push(void *user, int i) {
     trainer *t = user;
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* Picks a step's pieces of text, which depend on seed, step and rank only. */
+/* A step's pieces of text depend on seed, step and rank only. */
 static void draw(trainer *t, size_t step) {
     const size_t ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx), batch = t->net.batch;
     for (size_t b = 0; b < batch; b++) {
@@ -133,7 +131,7 @@ static void step(trainer *t, size_t s) {
     t->step_ms[s] = now_ms() - start;
 }
 
-/* Checks that the parameters of all ranks have the same bits, as they must after any step and with any codec. */
+/* Parameters have the same bits on all ranks after any step and with any codec. */
 static void compare_ranks(const trainer *t) {
     const net *n = &t->net; /* receives rank 0's parameters in the gradients' memory */
     if (esp_rank(t->ctx) == 0) memcpy(n->grad, n->value, n->n_values * sizeof(float));
@@ -182,7 +180,7 @@ static void write_results(trainer *t) {
 
 int main(int argc, char **argv) {
     static trainer t;
-    setvbuf(stdout, NULL, _IOLBF, 0); /* line by line, so that a pipe shows progress too */
+    setvbuf(stdout, NULL, _IOLBF, 0);
     parse(&t, argc, argv);
     const char *why = text_open(&t.text, flag[TEXT].text);
     if (!why && t.text.n_train < 2 * t.net.length) why = "is too short for this --length";
@@ -201,5 +199,5 @@ int main(int argc, char **argv) {
     compare_ranks(&t);
     if (esp_rank(t.ctx) == 0) write_results(&t);
     esp_close(t.ctx);
-    return 0; /* the process ends and frees all other memory */
+    return 0;
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ENOUGH = 10000 }; /* numbers from which on several threads pay */
+enum { ENOUGH = 10000 }; /* loops over more numbers use several threads */
 
 uint64_t random_u64(uint64_t *state) {
     uint64_t z = (*state += 0x9E3779B97F4A7C15u);

@@ -19,14 +19,14 @@ enum { NET_PARAMS = 16 };
 typedef struct net_param {
     char name[32];
     size_t count, rows, cols;
-    float spread; /* first values lie between -spread and spread */
+    float spread; /* first values are between -spread and spread */
     float *value, *grad, *velocity;
 } net_param;
 
 typedef struct net {
     net_param p[NET_PARAMS]; /* in backward order */
     size_t n_params, n_values;
-    float *value, *grad, *velocity; /* of all parameters, one after the other */
+    float *value, *grad, *velocity; /* all parameters, one after the other */
     size_t vocab, width, hidden, length, batch;
     void *own; /* the model's activations */
 } net;
@@ -35,7 +35,7 @@ typedef struct net {
 typedef struct net_kind {
     const char *name;
     size_t width, hidden, length, batch; /* default sizes of the model */
-    int (*open)(net *n, uint64_t seed);  /* n's five sizes are set; returns -1 without memory */
+    int (*open)(net *n, uint64_t seed);  /* n's sizes are set; returns -1 if memory is short */
     /* Returns the mean loss, in nats per character, of seq[b][1 .. length] given the characters before each. With
      * `ready`, also computes all gradients, and calls `ready` as soon as gradient i is complete. */
     double (*pass)(net *n, const uint8_t *const *seq, void (*ready)(void *user, int i), void *user);

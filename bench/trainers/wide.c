@@ -1,7 +1,7 @@
 /* wide.c: a wide and deep model that predicts a text's next character, with few large tensors. The 1 to 4 characters
- * before it are hashed to rows of two tables. Rows of the wide table are added to the scores; rows of the deep one
- * are the input of a dense layer. The wide table's gradient is ready first, the deep one's last. Each parameter
- * needs little computing. */
+ * before it are hashed to rows of two tables. Rows of the wide table are added to the scores, and rows of the deep one
+ * are the input of a dense layer. The wide table's gradient is ready first, the deep table's last. Computing takes
+ * little time for the size of the parameters. */
 #include "net.h"
 #include <math.h>
 #include <stdlib.h>
@@ -11,10 +11,10 @@ enum { GRAMS = 4, TABLE = 16384 }; /* longest n-gram, and rows of each table */
 enum { WIDE, OUT, DENSE, DEEP };   /* parameters, in backward order */
 
 typedef struct wide {
-    size_t n, table;                       /* n is the number of places in the text */
-    uint32_t *row;                         /* for each place, GRAMS rows of the tables */
-    uint8_t *right;                        /* the character after each place */
-    float *x, *hidden, *score, *d_h, *d_x; /* for each place */
+    size_t n, table;                       /* n is the number of characters to predict */
+    uint32_t *row;                         /* [n][GRAMS] rows of the tables */
+    uint8_t *right;                        /* [n] the characters to predict */
+    float *x, *hidden, *score, *d_h, *d_x; /* activations and derivatives, a row for each character */
 } wide;
 
 static int wide_open_table(net *n, uint64_t seed, size_t table) {
@@ -35,7 +35,7 @@ static int wide_open_table(net *n, uint64_t seed, size_t table) {
 }
 static int wide_open(net *n, uint64_t seed) { return wide_open_table(n, seed, TABLE); }
 
-/* Finds the rows for the characters that end at each place of each piece. They do not reach back before the piece. */
+/* Hashes the characters before each one to rows of the tables, without reaching back before the piece of text. */
 static void hash_rows(const net *n, wide *m, const uint8_t *const *seq) {
     for (size_t i = 0; i < m->n; i++) {
         const size_t at = i % n->length;
@@ -64,8 +64,8 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(m->n, vocab, h, m->hidden, h, 1, n->p[OUT].value, vocab, 1, m->score, vocab);
 }
 
-/* Computes grad: adds each place's row of `d` to the table rows of its characters. If `shared`, all characters of a
- * place use the same row of `d`, else each has its own. */
+/* Adds row i of `d` to the gradients of the table rows that character i uses. If `shared`, all of them get the same row
+ * of `d`, else each has its own. */
 static void table_back(const wide *m, const net_param *p, const float *d, int shared) {
     memset(p->grad, 0, p->count * sizeof(float));
     for (size_t i = 0; i < m->n * GRAMS; i++) {

@@ -1,4 +1,4 @@
-/* activate.c: activates a strategy. It builds the new program, memory and feedback while the old strategy stays active.
+/* activate.c: changes the strategy. It compiles the new one and allocates its memory while the old one stays active.
  * Then all ranks switch, or none does. */
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
@@ -18,7 +18,6 @@ static void esp__agree_unit(const esp__unit *u, esp__text *t) {
                   option);
 }
 
-/* Writes a line for each setting that must be the same on all ranks. */
 static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
     esp__observers_agree(ctx, t);
     if (!ctx->observers.table[ESP__OBSERVE_AUTO]) esp__text_add(t, ESP__NOT_AUTO);
@@ -42,7 +41,7 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
-/* Compiles and allocates, which can fail on this rank alone. `pending` is as in esp__feedback_pending_take. */
+/* Compiling and allocating can fail on this rank alone. `pending` is as in esp__feedback_pending_take. */
 static esp_status esp__activate_build(esp_ctx *ctx, esp__active *next, float **pending) {
     const esp__active *now = &ctx->active;
     if (!pending) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");

@@ -1,30 +1,29 @@
-/* context.h: functions that the API's files share with each other, the observers and the autopilot. */
+/* context.h: functions shared by the files of the public API, the observers and the autopilot. */
 #ifndef ESP__CONTEXT_H
 #define ESP__CONTEXT_H
 #include "espresso_impl/executor/executor.h"
 
 /* ---- activate.c: strategies ---- */
-/* Activates the strategy of `spec`, which may be a path if `files`, and moves the feedback to it. If a rank fails, or
- * already has an error in `mine`, all ranks fail and keep the active strategy. Collective; call it between steps. */
+/* Activates the strategy of `spec`, which may be a path if `files`, and moves residuals to it. If a rank fails, or
+ * passes an error in `mine`, all ranks fail and keep the old strategy. Collective; call it between steps. */
 ESP__FN esp_status esp__activate(esp_ctx *ctx, esp_status mine, const char *spec, bool files);
 
 /* ---- open.c, step.c ---- */
-/* Fills the table of functions that plugins call. */
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
-/* Opens a context without other ranks and without a backend, only to open codecs. esp_close frees it. */
+/* Opens a context without other ranks and without a backend, just to use codecs. esp_close frees it. */
 ESP__FN esp_status esp__open_alone(esp_ctx **out);
 ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what);
-/* Prepares the next step. Call it with the lock, or while no lane runs. */
+/* Prepares the next step. Call it with the lock, or while no thread runs ops. */
 ESP__FN void esp__step_reset(esp_ctx *ctx);
 ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t);
 ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);
 /* Fails unless `stream` belongs to the tensor's device or to the CPU. `what` begins the message. */
 ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what);
-/* Runs a collective of a scope on the link thread, and waits for its end. `what` names the caller in errors. */
+/* Runs a collective outside a step on the link thread, and waits for it. `what` names the caller in errors. */
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
 
 /* ---- helpers.c, gather.c ---- */
-/* Blocks until the work that `stream` has now is done. */
+/* Blocks until the work that is now in `stream` is done. */
 ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream);
 /* Opens the codecs of esp_gather and allocates its memory. Call it after the first strategy is active. */
 ESP__FN esp_status esp__gather_open(esp_ctx *ctx);

@@ -1,4 +1,4 @@
-/* gather.c: esp_part, a rank's part of a sharded tensor (ESP_SHARD), and esp_gather, which collects the parts. */
+/* gather.c: esp_part returns a rank's part of a sharded tensor (ESP_SHARD), and esp_gather collects all parts. */
 #include "espresso_impl/context/context.h"
 
 ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, uint64_t *begin, uint64_t *count) {
@@ -75,7 +75,8 @@ ESP__FN void esp__gather_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->gather.host);
 }
 
-/* Gathers the parts without compression, from the innermost level outwards. `base` is element 0 of the tensor. */
+/* Gathers uncompressed parts level by level, in the reverse order of their division. `base` is element 0 of the
+ * tensor. */
 static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float *base) {
     esp__shard cuts = t->shard;
     const uint64_t width = cuts.width ? cuts.width : 1;
@@ -96,8 +97,8 @@ static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float 
     return s;
 }
 
-/* Returns the first slot that rank p->rank has while the tensor is divided over its first `n_cuts` levels only. Stores
- * the number of its slots in *n. */
+/* Returns the index of the first payload that rank p->rank holds while the parts of all but the first `n_cuts` levels
+ * are gathered. Stores the number of its payloads in *n. */
 static uint64_t esp__gather_slot(const esp__topology *p, const esp__shard *shard, uint32_t n_cuts, uint64_t *n) {
     uint64_t at = 0;
     *n = 1;
@@ -121,7 +122,7 @@ static void esp__gather_call(esp_ctx *ctx, const esp__tensor *t, float *data, ui
     esp__call_payload(c, ctx->gather.slots + slot * t->gather_slot, t->gather_slot, used);
 }
 
-/* Decodes every part, also this rank's own: all ranks get the same bits. */
+/* Decodes even this rank's own part, so that all ranks get the same bits. */
 static esp_status esp__gather_decode(esp_ctx *ctx, const esp__tensor *t, float *base) {
     esp_status s = ESP_OK;
     for (int32_t r = 0; r < ctx->job.size && !s; r++) {
@@ -178,12 +179,11 @@ ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp
     const esp__tensor *t = &ctx->model.tensors[id];
     if (!params) return esp__fail(ctx, ESP_E_ARG, "esp_gather: tensor '%s': params is NULL", t->name);
     s = esp__stream_check(ctx, t, stream, "esp_gather");
-    if (s || !(t->flags & ESP_SHARD)) return s; /* every rank has the whole tensor already */
+    if (s || !(t->flags & ESP_SHARD)) return s;
     if (!t->device) return esp__gather_host(ctx, t, params);
     uint64_t begin, n;
     float *host = (float *)(void *)ctx->gather.host;
-    if (esp__stream_async(stream))
-        s = esp__stream_settle(ctx, t->device, stream); /* CPU streams have no pending work */
+    if (esp__stream_async(stream)) s = esp__stream_settle(ctx, t->device, stream);
     esp__shard_range(ctx, &t->shard, t->count, ctx->job.rank, &begin, &n);
     if (!s) s = esp__device_copy(ctx, ESP__CPU_INDEX, host + begin, t->device, params + begin, n * 4u);
     if (!s) s = esp__gather_host(ctx, t, host);

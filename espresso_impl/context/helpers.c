@@ -8,7 +8,6 @@ ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream 
     return s ? esp__device_failed(ctx, device, s, "work") : ESP_OK;
 }
 
-/* Waits for the work of `stream`. Sets *index to its device, or to 0 if the host can access the device's memory. */
 static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char *what, uint32_t *index) {
     esp_status s = esp__between_steps(ctx, what);
     *index = ESP__CPU_INDEX;
@@ -23,7 +22,6 @@ static esp_status esp__helper_begin(esp_ctx *ctx, esp_stream stream, const char 
 
 enum { ESP__HELPER_BYTES = ESP__BOUNCE_BYTES / 4 };
 
-/* Runs a broadcast from `root`, or if root is -1 an allreduce. */
 static esp_status esp__helper_run(esp_ctx *ctx, esp_stream stream, const char *what, void *data, uint64_t bytes,
                                   int32_t root) {
     uint32_t on;

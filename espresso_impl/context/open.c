@@ -108,7 +108,7 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-/* Starts the threads that compress: the library's, or the OpenMP threads of a trainer's thread that waits. */
+/* The threads that compress are the library's own, or the OpenMP threads of a trainer's thread that waits. */
 static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t locals) {
     int32_t n = (int32_t)c->cpu_workers, share = (int32_t)esp__cores() / locals;
     char most[32] = "";
@@ -122,7 +122,7 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
     return esp__workers_open(ctx, n, &ctx->base.workers);
 }
 
-/* Decides which threads run the ops: the trainer's if a rank has less than two cores, else the library's. */
+/* The trainer's threads run the ops if a rank has less than two cores, else threads of the library do. */
 static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     const bool openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
     bool only = false;
@@ -151,7 +151,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
     esp__where w;
-    esp_config met = *c; /* a backend may set its oob_allgather */
+    esp_config met = *c; /* a backend may set oob_allgather */
     const char *spec = c->backend;
     char settings[4 * ESP__SPEC_MAX];
     uint64_t number = 0;
@@ -195,7 +195,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     return s;
 }
 
-/* Lets esp__alloc allocate the context itself: `first` stands for the context, which does not exist yet. */
+/* esp__alloc needs a context for its allocator, so `first` stands for the one that it allocates. */
 static esp_ctx *esp__ctx_of(esp__base *first) { return (esp_ctx *)(void *)first; }
 
 static esp_ctx *esp__ctx_new(const esp_host *user) {
@@ -237,7 +237,7 @@ static esp_status esp__open_with(const esp_config *cfg, bool alone, esp_ctx **ou
     if (!s) s = alone ? esp__open_config(ctx, &c) : esp__open_all(ctx, &c);
     if (!s && alone) s = esp__builtins_add(ctx, &c);
     if (s) {
-        char text[ESP__ERROR_MAX]; /* a copy, because esp_close frees the context */
+        char text[ESP__ERROR_MAX]; /* a copy, because esp_close frees the text */
         snprintf(text, sizeof text, "%s", esp_last_error(ctx));
         esp_close(ctx);
         return esp__fail(NULL, s, "%s", text);
@@ -275,7 +275,7 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
 /* ---- closing ---- */
 static void esp__leave(esp_ctx *ctx) {
     esp__final *f = &ctx->job.last;
-    const esp_status why = ctx->health.fatal; /* not reported if a lost rank caused it */
+    const esp_status why = ctx->health.fatal; /* not reported if a lost rank is the cause */
     if (why != ESP_E_PEER && why != ESP_E_TIMEOUT) esp__peers_cause(ctx->job.peers, why);
     esp__peers_close(ctx->job.peers, ctx->job.rank ? f->data : NULL, ctx->job.rank ? f->bytes : 0, f->collect, f->user);
     ctx->job.peers = NULL;
@@ -306,7 +306,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (!esp__process_same(&ctx->config.opened_by)) return; /* the threads did not survive the fork */
+    if (!esp__process_same(&ctx->config.opened_by)) return; /* the threads do not exist after a fork */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__leave(ctx);
@@ -383,7 +383,7 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
     return ESP_OK;
 }
 
-/* Opens the tensor's device. If the host can access its memory, the tensor is treated as one of the CPU. */
+/* If the host can access the device's memory, the tensor is treated as one of the CPU. */
 static esp_status esp__tensor_device(esp_ctx *ctx, esp__tensor *t) {
     char who[ESP__SPEC_MAX + 16];
     uint32_t index;

@@ -1,6 +1,6 @@
 /* shrink.c: esp_shrink lets the remaining ranks continue after others died. They drop the failed step, regroup
- * (job/regroup.c), get new numbers and connections, and compile the strategy for fewer ranks. If another rank dies,
- * they repeat it. */
+ * (job/regroup.c), get new ranks and connections, and compile the strategy for fewer ranks. If another rank dies
+ * meanwhile, they start again. */
 #include "espresso_impl/context/context.h"
 
 static esp_status esp__shrink_check(esp_ctx *ctx) {
@@ -48,7 +48,6 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
 }
 
 /* ---- the ranks ---- */
-/* Stops all threads and devices, and closes the comms. */
 static void esp__shrink_quiet(esp_ctx *ctx) {
     if (ctx->lanes.threads) esp__executor_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++)
@@ -66,7 +65,7 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__job *j = &ctx->job;
     esp__health *h = &ctx->health;
     uint64_t step = 0;
-    esp__regroup_adopt(j->standby, j->peers, now); /* also ends the old watch thread */
+    esp__regroup_adopt(j->standby, j->peers, now);
     j->peers = now->peers;
     j->rank = ctx->base.rank = now->rank;
     j->size = ctx->base.size = now->n;
@@ -77,7 +76,7 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
         if (now->who[r].step > step) step = now->who[r].step;
     }
     esp__topology_keep(&j->topo, now->was, now->n, now->rank, j->levels);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) { /* restores residuals, as esp_discard_step does */
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) { /* restores pending residuals from before the failed step */
         esp__tensor *t = &ctx->model.tensors[i];
         if (t->pending_before && t->phase != ESP__IDLE)
             t->pending_residual = t->pending_before, t->pending_before = NULL;
@@ -93,7 +92,6 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
 }
 
 /* ---- the strategy ---- */
-/* True if another rank was lost, so that another strategy would fail, too. */
 static bool esp__shrink_lost(esp_status s) { return s == ESP_E_PEER || s == ESP_E_TIMEOUT; }
 
 static void esp__shrink_warn(const esp_ctx *ctx, const char *instead) {
@@ -102,8 +100,7 @@ static void esp__shrink_warn(const esp_ctx *ctx, const char *instead) {
                  ctx->job.size, instead, esp_last_error(ctx));
 }
 
-/* Drops the options that single tensors demand, since they may name levels that the job no longer has. Returns true if
- * there were any. */
+/* Drops tensors' own options, since they may name levels that the job no longer has. Returns true if there were any. */
 static bool esp__shrink_free_options(esp_ctx *ctx) {
     bool any = false;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -115,8 +112,8 @@ static bool esp__shrink_free_options(esp_ctx *ctx) {
     return any;
 }
 
-/* Activates the strategy for the new job. If the job has no levels for its options, tries the built-in strategy with
- * the same codec, then fp32. With the autopilot it is fp32 at once. All ranks get the same status. */
+/* Activates the strategy for fewer ranks. If the job no longer has the levels for it, tries the built-in strategy with
+ * the same codec, then fp32. If the autopilot chose it, takes fp32 at once. All ranks get the same status. */
 static esp_status esp__shrink_activate(esp_ctx *ctx) {
     const char *simple = ctx->model.codec_spec ? "layerwise" : "fp32";
     char *text = esp__strdup(ctx, esp__observers_chose(ctx) ? "fp32" : ctx->active.strategy.text);
@@ -135,7 +132,6 @@ static esp_status esp__shrink_activate(esp_ctx *ctx) {
     return s;
 }
 
-/* Opens comms, threads, strategy and observers for the new job. */
 static esp_status esp__shrink_build(esp_ctx *ctx) {
     esp__comm_plan plans[ESP__SCOPES];
     esp_status s = esp__peers_watch(ctx->job.peers);
@@ -148,7 +144,6 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     return s;
 }
 
-/* Tries once to continue with the remaining ranks. Sets *fewer if the job has lost ranks. */
 static esp_status esp__shrink_once(esp_ctx *ctx, esp__survivors *now, bool *fewer) {
     const int32_t before = ctx->job.size;
     const esp__survivor mine = {0, 0, ctx->steps.step, esp__env_host()};
@@ -176,7 +171,7 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
     for (bool fewer = true; again; again = s == ESP_E_PEER && fewer) {
         fewer = false;
         s = esp__shrink_once(ctx, &now, &fewer);
-        /* after ESP_E_PEER it regroups again; if no rank has died, ESP_E_PEER is the result */
+        /* regroups again after ESP_E_PEER, unless no rank has died */
     }
     esp__free(ctx, now.who);
     esp__free(ctx, now.was);

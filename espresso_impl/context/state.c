@@ -1,5 +1,5 @@
-/* state.c: saves the state that must survive a restart (step, seed, strategy, residuals, codec state), and loads it.
- * Loading changes the context only if all ranks have read and checked their state. */
+/* state.c: saves and loads what must survive a restart: step, seed, strategy, residuals and codec states. Loading
+ * changes the context only after all ranks have read and checked their states. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/context/state.h"
@@ -36,9 +36,8 @@ static void esp__state_put(esp__state_out *o, const void *data, uint64_t n) {
     if (o->status == ESP_OK && padding) o->status = o->write(o->user, zeros, padding);
 }
 
-/* Writes data that lies on a device. */
 static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t device, const void *data, uint64_t n) {
-    uint8_t some[1 << 15]; /* a multiple of 8, so that pieces need no padding */
+    uint8_t some[1 << 15]; /* a multiple of 8 bytes needs no padding */
     if (device == ESP__CPU_INDEX || !o->write) {
         esp__state_put(o, data, n);
         return;
@@ -88,7 +87,6 @@ static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
     return h;
 }
 
-/* Writes this rank's state. The caller then checks that all ranks have succeeded. */
 static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
     esp__state_out o = {write, user, 0, 0, ESP_OK};
     esp__state_head h = esp__state_head_of(ctx);
@@ -103,19 +101,17 @@ static esp_status esp__state_write(esp_ctx *ctx, esp_io_fn write, void *user) {
 }
 
 /* ---- reading ---- */
-/* A state that was read and checked, but not yet applied. */
 typedef struct esp__state_in {
     esp__state_head head;
     uint8_t *body;
-    uint64_t bytes;           /* bytes of the body, with its checksum */
-    uint64_t at;              /* offset in the body of the next read */
-    char *text;               /* text of the saved strategy */
-    float **pending_residual; /* [n_tensors], or NULL for tensors without one */
-    esp__feedback *feedback;  /* [head.n_feedback]; their arrays lie in the body */
-    bool same;                /* the active strategy has the same Comps */
+    uint64_t bytes; /* bytes of `body`, with its checksum */
+    uint64_t at;    /* offset in `body` of the next read */
+    char *text;
+    float **pending_residual; /* [n_tensors]; NULL for tensors without one */
+    esp__feedback *feedback;  /* [head.n_feedback]; their arrays are in `body` */
+    bool same;                /* the active strategy has the same compress steps */
 } esp__state_in;
 
-/* Returns the next n bytes of the body, or NULL if it is shorter. */
 static const void *esp__state_take(esp__state_in *in, uint64_t n) {
     const uint8_t *p = in->body + in->at;
     if (n > in->head.body_bytes || esp__state_padded(n) > in->head.body_bytes - in->at) return NULL;
@@ -160,13 +156,13 @@ static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
     if (!text) return esp__state_corrupt(ctx, "the state ends too early");
     if (memchr(text, 0, n) || esp__hash64(ESP__HASH0, text, n) != in->head.strategy_hash)
         return esp__state_corrupt(ctx, "the state's strategy is not the one that its head names");
-    in->text = (char *)esp__alloc(ctx, n + 1); /* esp__alloc zeroes, so the text ends with 0 */
+    in->text = (char *)esp__alloc(ctx, n + 1); /* esp__alloc zeroes, so the text ends with NUL */
     if (!in->text) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's strategy");
     memcpy(in->text, text, n);
     return ESP_OK;
 }
 
-/* Checks that the saved tensors are the context's, in the same order, and allocates their pending residuals. */
+/* Checks that the saved tensors are the context's, in the same order. Allocates their pending residuals. */
 static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     if (in->head.n_tensors != ctx->model.n_tensors)
         return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved for another model: it has %u tensors, this one %u",
@@ -199,7 +195,8 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* Reads the feedback of one Comp, and checks it against the tensors, but not against the active strategy. */
+/* Reads what error feedback keeps for one compress step. Checks it against the tensors, not against the active
+ * strategy. */
 static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
     const void *p = esp__state_take(in, sizeof(esp__state_comp));
     esp__state_comp x;
@@ -222,12 +219,13 @@ static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, es
     const void *state = x.has & ESP__STATE_CODEC ? esp__state_take(in, f->state_bytes) : NULL;
     if ((x.has & ESP__STATE_RESIDUAL && !residual) || (x.has & ESP__STATE_CODEC && !state))
         return esp__state_corrupt(ctx, "the state ends too early");
-    memcpy(&f->residual, &residual, sizeof residual); /* casts const away; nobody writes through it */
+    memcpy(&f->residual, &residual, sizeof residual); /* memcpy casts const away; nobody writes through it */
     memcpy(&f->state, &state, sizeof state);
     return ESP_OK;
 }
 
-/* Fails if the active strategy has another codec for the saved elements. Other units and options are allowed. */
+/* Fails if the active strategy has another codec for the saved elements. Other options, chunks and groups are
+ * allowed. */
 static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in *in, const esp__feedback *was) {
     for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
         const esp__feedback *now = &ctx->active.feedback[i];
@@ -248,7 +246,6 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
     return ESP_OK;
 }
 
-/* Reads the feedback of all Comps, with which the body must end. */
 static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
     if (in->head.n_feedback > in->head.body_bytes / sizeof(esp__state_comp))
@@ -261,7 +258,7 @@ static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     return s;
 }
 
-/* Compares the saved Comps with the active ones. A saved residual without an active Comp becomes pending. */
+/* A saved residual that the active strategy has no place for becomes pending: the next push adds it. */
 static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
     esp_status s = ESP_OK;
     in->same = in->head.n_feedback == ctx->active.n_feedback;
@@ -278,7 +275,6 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
                : s;
 }
 
-/* Copies the feedback of one Comp from `was`, or zeroes it if `was` is NULL. */
 static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback *f, const esp__feedback *was) {
     const uint64_t bytes = f->count * sizeof(float);
     esp_status s = ESP_OK;
@@ -291,7 +287,6 @@ static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback 
     return s;
 }
 
-/* Copies the Comps' residuals and states into the context. Fails only if a device fails. */
 static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++)
@@ -301,7 +296,7 @@ static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) 
                               in->pending_residual);
 }
 
-/* Reads the body in blocks, and allocates as data arrives: a damaged head may claim any size. */
+/* Allocates as data arrives, since a damaged head may claim any size. */
 enum { ESP__STATE_AT_ONCE = 64 << 20 };
 static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
     for (uint64_t have = 0, room; have < in->bytes; have = room) {
@@ -320,7 +315,6 @@ static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user
     return ESP_OK;
 }
 
-/* Reads and checks this rank's state; changes nothing in the context. */
 static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
     uint64_t sum, stored;
     esp_status s;
@@ -347,8 +341,7 @@ typedef struct esp__state_vote {
 } esp__state_vote;
 _Static_assert(sizeof(esp__state_vote) <= ESP__JOB_ROOM, "a vote must fit into the room of a rank");
 
-/* Fails on all ranks if one has failed, or if the `loaded` states are from different saves. `mine` is this rank's
- * status. Collective. */
+/* Fails on all ranks if one passes an error in `mine`, or if the `loaded` states are of different saves. Collective. */
 static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__state_head *loaded, const char *verb) {
     esp__state_vote vote = {mine, 0, 0, 0, 0}, *all = ctx->job.room;
     char text[ESP__ERROR_MAX];
@@ -402,7 +395,7 @@ static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, bool has_ar
     return ESP_OK;
 }
 
-/* If the autopilot has chosen the active strategy, activates the saved one. Stores in *before the active one's text, to
+/* The autopilot chose the active strategy, so activate the saved one. Stores the active one's text in *before, to
  * return to it after an error. */
 static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
     if (in->head.strategy_hash == ctx->active.strategy.hash) return ESP_OK;
@@ -416,12 +409,12 @@ static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in,
 static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
     esp__state_in in;
     char *before = NULL, text[ESP__ERROR_MAX];
-    const bool chosen = esp__observers_chose(ctx); /* the same on all ranks */
+    const bool chosen = esp__observers_chose(ctx);
     memset(&in, 0, sizeof in);
     if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
     if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
     if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
-    const bool undecided = !chosen || s == ESP_OK; /* otherwise all ranks have failed above */
+    const bool undecided = !chosen || s == ESP_OK; /* else all ranks have failed above */
     if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
     if (undecided) s = esp__state_agree(ctx, s, &in.head, "load");
     if (s == ESP_OK) esp__state_apply(ctx, &in);
@@ -444,7 +437,7 @@ ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user)
     return s != ESP_OK ? s : esp__state_read_after(ctx, ESP_OK, read, user);
 }
 
-/* ---- files PATH.r<rank>of<size>: either all ranks replace theirs, or none does ---- */
+/* ---- files PATH.r<rank>of<size>: all ranks replace theirs, or none does ---- */
 static esp_status esp__state_file_put(void *user, void *data, uint64_t bytes) {
     esp__file *f = (esp__file *)user;
     esp__file_put(f, data, bytes);
@@ -460,7 +453,6 @@ static esp_status esp__state_path(const esp_ctx *ctx, const char *path, char *ou
     return esp__fail(ctx, ESP_E_ARG, "the state's path is too long");
 }
 
-/* Stores the directory of `path` with its last '/', or "./", in `dir`. Returns the name. */
 static const char *esp__path_split(const char *path, char *dir, size_t cap) {
     const char *slash = strrchr(path, '/');
     snprintf(dir, cap, "%.*s", slash ? (int)(slash - path + 1) : 2, slash ? path : "./");
@@ -496,7 +488,7 @@ ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
     return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error)) : ESP_OK;
 }
 
-/* Reports a missing file, and names a file that a job with another number of ranks saved, if there is one. */
+/* If a job with another number of ranks has saved a file, the error names it. */
 static esp_status esp__state_not_found(const esp_ctx *ctx, const char *path, const char *name) {
     char dir[4096], other[64] = "";
     const char *base = esp__path_split(path, dir, sizeof dir);

@@ -4,7 +4,7 @@
  *     esp__state_head
  *     strategy's text
  *     per tensor: esp__state_tensor, name, pending residual (count floats) if it has one
- *     per Comp:   esp__state_comp, residual (count floats) if it has one, codec state if it has one
+ *     per compress step: esp__state_comp, residual (count floats) if it has one, codec state if it has one
  *     u64 checksum of all pieces before it */
 #ifndef ESP__STATE_H
 #define ESP__STATE_H
@@ -18,10 +18,10 @@ typedef struct esp__state_head {
     uint32_t version;
     int32_t rank, size;
     uint32_t n_tensors, n_feedback;
-    uint32_t text_bytes; /* length of the strategy's text */
+    uint32_t text_bytes;
     uint64_t step, seed, strategy_hash;
-    uint64_t body_bytes; /* bytes from the head's end to the checksum */
-    uint64_t head_sum;   /* checksum of the fields above */
+    uint64_t body_bytes; /* bytes between head and checksum */
+    uint64_t head_sum;
 } esp__state_head;
 
 typedef struct esp__state_tensor {
@@ -29,18 +29,19 @@ typedef struct esp__state_tensor {
     uint32_t name_bytes, has_pending;
 } esp__state_tensor;
 
-/* The feedback of one Comp, and the tensors or chunk that it covers. A new strategy may divide them differently. */
+/* What error feedback keeps for one compress step, and for which elements. Another strategy may divide these
+ * differently. */
 typedef struct esp__state_comp {
     esp__extent place;
-    uint64_t codec, option; /* hashes of the texts */
+    uint64_t codec, option;
     uint32_t comp_index, n_ranges, raw, owner_replica;
     uint64_t offset, count, state_bytes;
-    uint32_t has, reserved0; /* ESP__STATE_RESIDUAL | ESP__STATE_CODEC */
+    uint32_t has, reserved0;
 } esp__state_comp;
 
 static inline uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
 
-/* A checksum over 8-byte words, fast enough for gigabytes. It always finds a single wrong word. */
+/* A checksum over 8-byte words, fast enough for gigabytes. It finds every single wrong word. */
 static inline uint64_t esp__state_sum(uint64_t sum, const void *data, uint64_t n) {
     const uint8_t *p = (const uint8_t *)data;
     for (uint64_t i = 0; i < n; i += 8) {

@@ -1,8 +1,8 @@
-/* step.c: the trainer's calls in every step (push, wait, end), and the helpers between steps. A step allocates nothing,
- * unless the trainer forgets to push a tensor. "Lock" is ctx->lanes.lock. */
+/* step.c: the trainer's calls in every step (push, wait, end), and between steps. A step allocates nothing, unless the
+ * trainer forgets to push a tensor. "Lock" means ctx->lanes.lock. */
 #include "espresso_impl/context/context.h"
 
-/* Starts the ops of the units of tensor `id`, except of a group that must pack another tensor first. Lock held. */
+/* Starts the ops of tensor `id`. If it is in a group, the tensors before it must be copied first. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
@@ -18,19 +18,17 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
             u->data = (uint8_t *)grad + u->place.begin * (t->dtype == ESP_F32 ? 4u : 2u);
             u->after = t->ordered ? t->pushed : NULL;
             u->after_on = -1;
-        } else if (u->pc != id - u->place.first) /* the group still waits for an earlier tensor */
+        } else if (u->pc != id - u->place.first)
             continue;
         esp__unit_ready(ctx, i, now, false);
     }
 }
 
-/* Frees the copy with which esp_discard_step would restore a pending residual. */
 ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t) {
     esp__device_give(ctx, t->device, t->pending_before, t->count * 4u, ESP_MEM_DEVICE);
     t->pending_before = NULL;
 }
 
-/* Marks the tensor as pushed, so that a second push fails. Lock held. */
 static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
     if (ctx->health.fatal) return esp__dead(ctx);
     if (t->phase != ESP__IDLE)
@@ -58,7 +56,7 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
         what, t->name, (unsigned)t->where.kind, (int)t->where.ordinal, (unsigned)d->kind, (int)d->ordinal);
 }
 
-/* Pushes `grad`, or zeros in `grad` if `zero` is set. Loops over elements run without the lock. */
+/* Pushes `grad`, filled with zeros first if `zero`. Loops over elements run without the lock. */
 static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream, bool zero) {
     esp__tensor *t = &ctx->model.tensors[id];
     esp_status s = esp__stream_check(ctx, t, stream, "esp_push");
@@ -104,17 +102,15 @@ ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_
 }
 
 /* ---- waiting ---- */
-/* Adds this thread to lanes.waiters; after its wait it subtracts itself. Lock held. */
 static void esp__wait_begin(esp_ctx *ctx) {
     esp__core_enter(ctx);
     if (!ctx->lanes.waiters++) {
         ctx->lanes.wait_since_ns = esp__now_ns();
-        /* the link thread wakes to check for timeouts */
         if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.link_cv);
     }
 }
 
-/* Sleeps until something has changed, or helps the cpu thread with a loop. Returns false if the context has failed and
+/* Sleeps until something may have changed, or shares the cpu thread's work. Returns false if the context has failed and
  * no thread uses the caller's memory any more. Lock held. */
 static bool esp__wait_more(esp_ctx *ctx) {
     if (ctx->lanes.caller_drives) return esp__drive_wait(ctx);
@@ -129,7 +125,6 @@ static bool esp__wait_more(esp_ctx *ctx) {
     return true;
 }
 
-/* Waits until all ops of the tensor have run or are enqueued on its device. */
 static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
@@ -152,7 +147,7 @@ static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
     return s;
 }
 
-/* Makes stream `on`, or if NULL the caller, wait for the tensor's ops, which are all enqueued. */
+/* Makes stream `on` or, if NULL, the caller wait for the tensor's ops, which are all enqueued. */
 static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_stream *on) {
     const esp__tensor *t = &ctx->model.tensors[id];
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
@@ -167,7 +162,8 @@ static esp_status esp__tensor_after(const esp_ctx *ctx, uint32_t id, const esp_s
     return s;
 }
 
-/* True if the context failed while a device ran a collective, which then has wrong numbers. Lock held. */
+/* True if the context failed while a device may have been running a collective, whose result is then wrong. Lock
+ * held. */
 static bool esp__in_doubt(const esp_ctx *ctx) {
     for (uint32_t i = 0; ctx->health.fatal && i < ctx->active.program.n_ops; i++) {
         if (esp__stream_ordered(&ctx->active.program.ops[i])) return true;
@@ -175,8 +171,8 @@ static bool esp__in_doubt(const esp_ctx *ctx) {
     return false;
 }
 
-/* Waits until the devices have finished the collectives of these units, or the context has failed. The host waits,
- * because a wait on the device has no timeout and does not notice a dead rank. Lock held, but released meanwhile. */
+/* Waits for collectives on devices until they are done or the context has failed. The host waits, because a wait on the
+ * device has no timeout and does not notice a dead rank. Lock held, but released meanwhile. */
 static void esp__collectives_settle(esp_ctx *ctx, uint32_t first, uint32_t n) {
     if (!esp__devices_any(ctx) || ctx->health.fatal || !esp__collective_behind(&ctx->active, first, n)) return;
     esp__wait_begin(ctx);
@@ -215,7 +211,7 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
     if (!s) s = esp__wait_issued(ctx, id);
     if (!s) s = esp__tensor_after(ctx, id, esp__stream_async(stream) ? &stream : NULL);
-    /* starts a timeout here, because the trainer may wait for the stream outside the library */
+    /* the timeout starts here, as the trainer may wait for the stream outside the library */
     if (!s && esp__stream_async(stream)) {
         pthread_mutex_lock(&ctx->lanes.lock);
         if (!ctx->lanes.stream_since_ns) ctx->lanes.stream_since_ns = esp__now_ns();
@@ -225,7 +221,6 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     return s;
 }
 
-/* Returns ESP_OK if the device has finished the tensor's ops, else ESP_PENDING. Lock held. */
 static esp_status esp__tensor_test(const esp_ctx *ctx, uint32_t id) {
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     esp_status s = ESP_OK;
@@ -291,7 +286,6 @@ static esp_status esp__missing_error(const esp_ctx *ctx) {
         ctx->steps.missing_text);
 }
 
-/* Ends this rank's pushes of the step. Lock held. */
 static esp_status esp__close_step(esp_ctx *ctx) {
     if (ctx->health.fatal) return esp__dead(ctx);
     if (ctx->steps.closed) return ESP_OK;
@@ -333,7 +327,7 @@ ESP__FN void esp__step_reset(esp_ctx *ctx) {
     ctx->steps.missing_text[0] = 0;
 }
 
-/* Waits for the devices, which may use the caller's memory even after an error. Lock held, but released meanwhile. */
+/* Devices may use the caller's memory even after an error, so wait for them. Lock held, but released meanwhile. */
 static esp_status esp__devices_end(esp_ctx *ctx) {
     pthread_mutex_unlock(&ctx->lanes.lock);
     const esp_status s = esp__devices_step_end(ctx);
@@ -374,7 +368,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
     esp_status after = esp__observers_step(ctx);
-    if (after) esp__fatal(ctx, after, esp_last_error(ctx)); /* ranks disagree about the step: pushes must fail */
+    if (after) esp__fatal(ctx, after, esp_last_error(ctx)); /* ranks are in different steps, so pushes must fail */
     return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 
@@ -430,7 +424,7 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
         const esp__feedback *f = &ctx->active.feedback[i];
         s = esp__device_add(ctx, f->device, f->residual, f->residual, factor, 0, f->count);
     }
-    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) { /* pending residuals are part of the feedback */
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         if (t->pending_residual)
             s = esp__device_add(ctx, t->device, t->pending_residual, t->pending_residual, factor, 0, t->count);
@@ -476,7 +470,7 @@ ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t 
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root) {
     esp_coll c;
     esp_status s = esp__usable(ctx);
-    float tail = 0.0f; /* holds the last bytes % 4 bytes */
+    float tail = 0.0f; /* the last bytes % 4 bytes */
     if (s) return s;
     if (root < 0 || root >= ctx->job.size)
         return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: root %d is no rank of 0 to %d", root, ctx->job.size - 1);

@@ -1,5 +1,5 @@
-/* comms.c: opens a communicator (comm) for each scope, which is a level of the job or several levels together. The link
- * thread sleeps until one of them has news. */
+/* comms.c: chooses backends, and opens a communicator of ranks for each scope (a level of links, or several
+ * together). */
 #include "espresso_impl/executor/executor.h"
 #include <poll.h>
 #include <sched.h>
@@ -41,7 +41,6 @@ static esp_status esp__link_params(esp_ctx *ctx, const char *params, const esp__
     return ESP_OK;
 }
 
-/* Chooses a backend by its spec, such as "shm:inter=1gbit". */
 static esp_status esp__backend_one(esp_ctx *ctx, const char *spec, const esp__env_links *links, esp__comm_plan *out) {
     static const esp__env_links none = {"", ""};
     char name[ESP__NAME_MAX];
@@ -60,8 +59,8 @@ static esp_status esp__backend_one(esp_ctx *ctx, const char *spec, const esp__en
     return s;
 }
 
-/* Finds the scope that a key of "levels:" names, which is a standard name such as "intra" or the job's own. *words has
- * a bit for each level that was named by its standard name. */
+/* `key` is a standard name such as "intra", or the job's own name of a level. *words has a bit for each standard name
+ * so far. */
 static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words, uint32_t *out) {
     uint32_t scope = 0;
     while (scope < ESP__SCOPES && strcmp(esp__scope_word(scope), key) != 0) scope++;
@@ -144,7 +143,6 @@ ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **text, const e
     return s;
 }
 
-/* Returns the first backend that can find rank and size itself, as MPI can. */
 static const esp__comm_plan *esp__backend_that_meets(const esp__comm_plan plans[ESP__SCOPES]) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         if (plans[k].backend && ESP_HAS(esp_backend, plans[k].backend, meet)) return &plans[k];
@@ -176,7 +174,7 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
     return ESP_OK;
 }
 
-/* Gives a scope without a backend that of its outermost level, or the only backend. */
+/* A scope without a backend of its own gets that of its outermost level, or the only backend. */
 static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]) {
     const uint32_t n_levels = ctx->job.topo.n_levels;
     int by_level = 0;
@@ -210,11 +208,10 @@ static esp_status esp__oob_allgather(void *user, const void *in, void *out, uint
     esp__oob *o = user;
     const esp_status s =
         esp__peers_allgather(o->ctx->job.peers, o->n == o->ctx->job.size ? NULL : o->members, o->n, in, out, bytes);
-    if (s) esp__plugin_detail_set(esp_last_error(o->ctx)); /* its text names the rank that failed */
+    if (s) esp__plugin_detail_set(esp_last_error(o->ctx));
     return s;
 }
 
-/* Returns the first open comm of the same backend whose group contains all ranks of this scope's groups, or NULL. */
 static void *esp__comm_parent(const esp_ctx *ctx, uint8_t scope, const esp_backend *b) {
     uint32_t first, last, from, to;
     esp__scope_levels(scope, ctx->job.topo.n_levels, &first, &last);
@@ -262,7 +259,7 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_pl
         comm->backend = plan->backend;
         void *handle = NULL;
         s = plan->backend->open(&ctx->host, &g, plan->params, &handle);
-        pthread_mutex_lock(&ctx->lanes.lock); /* the watch thread may abort all comms at any time */
+        pthread_mutex_lock(&ctx->lanes.lock); /* the watch thread may abort communicators at any time */
         comm->handle = s ? NULL : handle;
         if (!s && !g.parent) ctx->job.parents[ctx->job.n_parents++] = scope;
         pthread_mutex_unlock(&ctx->lanes.lock);
@@ -285,8 +282,9 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         ctx->job.links = esp__hash64(ctx->job.links, plans[k].params, strlen(plans[k].params) + 1);
     if (!s) s = esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]);
-    /* if machines have different numbers of ranks, there is only the scope of all ranks */
-    for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--) /* larger scopes first, because they may be parents */
+    /* if machines have different numbers of ranks, there is only the communicator of all ranks; larger ones are opened
+     * first, because they may be parents */
+    for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--)
         for (uint32_t first = 1; first + n - 1 <= t->n_levels && !s; first++) {
             uint8_t scope = esp__scope_of(first, first + n - 1, t->n_levels);
             s = esp__comm_open(ctx, scope, &plans[scope]);
@@ -309,7 +307,7 @@ ESP__FN void esp__comms_close(esp_ctx *ctx) {
     ctx->job.n_parents = 0;
 }
 
-/* ---- all comms together ------------------------------------------------------------------------------------------ */
+/* ---- all communicators together ---------------------------------------------------------------------------------- */
 ESP__FN void esp__comms_abort(esp_ctx *ctx) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         if (ctx->job.comms[k].handle && ESP_HAS(esp_backend, ctx->job.comms[k].backend, abort))
@@ -343,12 +341,11 @@ ESP__FN bool esp__comms_arm(esp_ctx *ctx) {
     return ctx->job.n_parents > 1;
 }
 
-/* Sleeps until a backend's descriptor is readable. Backends without one sleep in turn, each for a short time. */
+/* Sleeps until a backend's file descriptor is readable. Backends without one sleep in turn, each for a short time. */
 static void esp__comms_sleep_on(esp_ctx *ctx, uint64_t us) {
     struct pollfd fds[ESP__SCOPES];
     nfds_t n = 0;
-    if (__atomic_exchange_n(&ctx->job.woken, 0u, __ATOMIC_SEQ_CST))
-        return; /* another thread woke this one before the sleep */
+    if (__atomic_exchange_n(&ctx->job.woken, 0u, __ATOMIC_SEQ_CST)) return;
     for (uint32_t p = 0; p < ctx->job.n_parents; p++) {
         const esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
         int32_t fd = esp__comm_fd(c);

@@ -1,11 +1,12 @@
-/* dispatch.c: decides which op runs next on each lane. The cpu and compute lanes run first the op that was ready first;
- * each link runs its ops in the strategy's order, which is the same on all ranks. All functions need the lock. */
+/* dispatch.c: decides which op runs next. Compress, decompress and copy ops run in the order in which they become
+ * ready. Each link runs its collectives in the strategy's order, which is the same on all ranks. All functions need the
+ * lock. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/executor/observer.h"
 
-enum { ESP__PENDING_LOOK_NS = 20000 }; /* 20 us, because testing an event costs about 1 us */
+enum { ESP__PENDING_LOOK_NS = 20000 }; /* testing a device event costs about 1 us */
 
-/* ---- units whose next op is on the cpu or compute lane ----------------------------------------------------------- */
+/* ---- compress, decompress and copy ops that are ready ------------------------------------------------------------ */
 static void esp__ready_push(esp_ctx *ctx, uint32_t unit, uint64_t now) {
     esp__heap_push(&ctx->active.ready, now, unit);
     if (!ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
@@ -33,7 +34,6 @@ static const esp__op *esp__link_startable(const esp_ctx *ctx, int lane) {
     return op;
 }
 
-/* True if any link has an op that can start. */
 static bool esp__link_any(const esp_ctx *ctx) {
     for (int k = 0; k < (int)ctx->job.topo.n_levels; k++)
         if (esp__link_startable(ctx, k)) return true;
@@ -58,8 +58,8 @@ static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     }
 }
 
-/* ---- behind stream-ordered collectives --------------------------------------------------------------------------- */
-/* True if `next` and all ops between `collective` and `next` go into a stream that waits for the link. */
+/* ---- ops in a device's stream behind a collective ---------------------------------------------------------------- */
+/* True if `next` and all ops since `collective` go into a stream that waits for the link. */
 static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
     const esp__unit *u = &ctx->active.strategy.units[collective->unit];
     if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return false;
@@ -68,9 +68,9 @@ static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const
     return true;
 }
 
-/* Finds the next op for a stream that waits for a link's collectives. Ranks enqueue these ops in the strategy's order,
- * and only after all earlier collectives have started. So no op waits for something that a rank enqueues later, and
- * ranks cannot deadlock, even if streams share a hardware queue. */
+/* Finds the next op for a stream that waits for collectives. All ranks enqueue these ops in the strategy's order, and
+ * only after all earlier collectives have started. So no op waits for something that a rank enqueues later: ranks
+ * cannot deadlock, even if streams share a hardware queue. */
 static const esp__op *esp__behind_next(esp_ctx *ctx) {
     esp__active *f = &ctx->active;
     for (; f->has_behind && f->behind < f->n_order; f->behind++) {
@@ -85,13 +85,12 @@ static const esp__op *esp__behind_next(esp_ctx *ctx) {
     return NULL;
 }
 
-/* Wakes the cpu thread after a collective has started or ended, because an op may follow it on the device. */
 static void esp__behind_wake(esp_ctx *ctx) {
     if (ctx->active.has_behind && !ctx->lanes.caller_drives) pthread_cond_signal(&ctx->lanes.cpu_cv);
 }
 
 /* ---- an op has run ----------------------------------------------------------------------------------------------- */
-/* Marks the unit done, and each tensor that has no other unfinished unit. */
+/* Marks the tensor or group done. A tensor of several chunks is done after its last chunk. */
 static void esp__unit_done(esp_ctx *ctx, esp__unit *u) {
     u->phase = ESP__DONE;
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
@@ -119,7 +118,6 @@ ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, bool fro
     }
 }
 
-/* Continues the units whose device has finished the previous op. */
 static void esp__pending_poll(esp_ctx *ctx) {
     esp__active *f = &ctx->active;
     for (uint32_t i = 0; i < f->n_pending;) {

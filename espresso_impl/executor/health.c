@@ -19,12 +19,10 @@ ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id) {
     return ESP_OK;
 }
 
-/* Fails with the context's first fatal error. Lock held. */
 ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
     return esp__fail(ctx, ctx->health.fatal, "%s", ctx->health.fatal_text);
 }
 
-/* Takes the lock, because another thread may be writing the error's text. */
 ESP__FN esp_status esp__alive(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp_status s = ctx->health.fatal ? esp__dead(ctx) : ESP_OK;
@@ -32,8 +30,8 @@ ESP__FN esp_status esp__alive(esp_ctx *ctx) {
     return s;
 }
 
-/* Appends to an error's text where this rank is: tensor, op, the op's number in its link's order, and step. It names
- * the outermost link with an op in flight, or if there is none, the outermost with an op left. Lock held. */
+/* Appends to an error's text which op of which tensor and step this rank is at: the op in flight on the outermost link
+ * or, if none is in flight, the next one. Lock held. */
 static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
     const size_t n = strlen(text);
     const unsigned long long step = (unsigned long long)ctx->steps.step;

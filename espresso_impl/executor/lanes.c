@@ -1,7 +1,7 @@
-/* lanes.c: the threads that run the ops of a step. The caller pushes and waits, the cpu thread runs the cpu and compute
- * lanes, and the link thread runs the collectives. ctx->lanes.lock protects what they share. If a rank has too few
- * cores for these threads, the caller's thread runs the ops inside esp_push, esp_test and esp_wait (caller_drives), and
- * the link thread helps if the caller stays away for long. */
+/* lanes.c: the threads that run the ops of a step. The trainer's thread pushes and waits, the cpu thread compresses,
+ * decompresses and copies, and the link thread runs collectives. ctx->lanes.lock protects what they share. If there are
+ * too few cores, the trainer's thread runs the ops inside esp_push, esp_test and esp_wait (caller_drives), and the link
+ * thread helps if it stays away for long. */
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
@@ -9,10 +9,10 @@
 #include <time.h>
 
 enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
-enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* an op this large takes longer than waking a thread */
+enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* elements; such an op takes longer than waking a thread */
 enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
 
-/* ---- core time ------------------------------------------------------------------------------------------------- */
+/* ---- CPU time of ops --------------------------------------------------------------------------------------------- */
 ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on) {
     if (on)
         __atomic_or_fetch(&ctx->lanes.core_times, who, __ATOMIC_RELAXED);
@@ -20,19 +20,18 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on) {
         __atomic_and_fetch(&ctx->lanes.core_times, ~who, __ATOMIC_RELAXED);
 }
 
-/* This thread's core time at the last reading, or 0 while it is not measured. Reading that clock takes up to 2 us, so
- * it is read only when an op or a search for ops begins or ends. */
+/* This thread's CPU time at the last reading, or 0 while it is not measured. Reading it takes up to 2 us, so it is read
+ * only when an op, or a search for ops, begins or ends. */
 static __thread uint64_t esp__core_mark;
 
-/* Returns this thread's core time, or 0 if nobody reads core times. */
 static uint64_t esp__core_now(const esp_ctx *ctx) {
     uint64_t now = 0;
     if (__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) esp__device_cpu()->core_time(NULL, &now);
     return now;
 }
 
-/* Divides this thread's core time since the last reading equally among the collectives in flight. Returns the time now,
- * or 0 if nobody reads core times. Only the thread inside the backends calls it, or any if none is. */
+/* Divides this thread's CPU time since the last reading equally among the collectives in flight. Returns the time now,
+ * or 0 if nobody wants CPU times. Only the thread that calls the backends may call it. */
 static uint64_t esp__core_read(esp_ctx *ctx) {
     const uint64_t now = esp__core_now(ctx);
     if (!now) return esp__core_mark = 0;
@@ -45,7 +44,6 @@ static uint64_t esp__core_read(esp_ctx *ctx) {
     return esp__core_mark = now;
 }
 
-/* Starts to measure this thread's core time, if the trainer's threads run the ops. Lock held. */
 ESP__FN void esp__core_enter(esp_ctx *ctx) {
     esp__core_mark = 0;
     if (ctx->lanes.caller_drives && !ctx->lanes.driving) esp__core_read(ctx);
@@ -56,14 +54,12 @@ static void esp__core_leave(esp_ctx *ctx) {
     esp__core_mark = 0;
 }
 
-/* ---- cpu and compute lanes --------------------------------------------------------------------------------------- */
-/* Sleeps until `cv` is signalled, or until the time `until` if that is not 0. Lock held. */
+/* ---- compress, decompress and copy ops --------------------------------------------------------------------------- */
 static int esp__sleep(esp_ctx *ctx, pthread_cond_t *cv, uint64_t until) {
     struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     return until ? pthread_cond_timedwait(cv, &ctx->lanes.lock, &t) : pthread_cond_wait(cv, &ctx->lanes.lock);
 }
 
-/* Waits for the cpu thread's next op. Returns NULL when the context closes. Lock held. */
 static const esp__op *esp__cpu_next(esp_ctx *ctx) {
     while (!ctx->lanes.stopping) {
         uint64_t until = 0;
@@ -75,7 +71,6 @@ static const esp__op *esp__cpu_next(esp_ctx *ctx) {
     return NULL;
 }
 
-/* Runs an op of the cpu or compute lane. Lock held, but released meanwhile. */
 static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     ctx->lanes.cpu_busy = true;
     const bool help =
@@ -113,7 +108,7 @@ static void *esp__cpu_main(void *arg) {
     return NULL;
 }
 
-/* ---- link lanes -------------------------------------------------------------------------------------------------- */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     esp__link *l = &ctx->lanes.links[k];
     const esp__active *f = &ctx->active;
@@ -132,7 +127,7 @@ static esp_status esp__link_start(esp_ctx *ctx, int k, const esp__op *op) {
     return l->comm->backend->start(l->comm->handle, &c, d->stream[esp__on_link(k)], &l->req);
 }
 
-/* Tests the request of link `k`, and ends its op if it is complete. Lock not held. */
+/* Tests the collective in flight on link `k`, and ends it if it is complete. Lock not held. */
 static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     esp__link *l = &ctx->lanes.links[k];
     const esp__op *op = esp__link_head(ctx, k);
@@ -153,7 +148,7 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     return ESP_OK;
 }
 
-/* Fails the context after a backend's error. Waits first, since the watch thread may name a lost rank as the cause. */
+/* Waits a little before it fails the context, as the watch thread may find out that a lost rank is the cause. */
 static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, const char *what) {
     char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
@@ -163,7 +158,7 @@ static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, 
     if (s == ESP_E_PEER) esp__peers_check(ctx->job.peers);
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
-        /* rank 0 is silent, so it cannot name the lost rank: suspects rank 0 itself */
+        /* rank 0, which names lost ranks, is silent, so it may be lost itself */
         if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_suspect(ctx->job.peers, 0, UINT32_MAX);
         pthread_mutex_lock(&ctx->lanes.lock);
         known = ctx->health.fatal != 0;
@@ -198,7 +193,7 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     uint64_t now = esp__now_ns();
     esp__core_read(ctx);
     ctx->lanes.request.req = NULL;
-    if (s) return s; /* the context fails next, which ends the wait */
+    if (s) return s;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->lanes.request.ended_ns = now;
     ctx->lanes.request.done = true;
@@ -207,7 +202,7 @@ static esp_status esp__request_poll(esp_ctx *ctx) {
     return s;
 }
 
-/* Starts at most one op per link and a request. True if more may be ready now. Lock held, but released meanwhile. */
+/* Starts at most one collective per link. True if more may be ready now. Lock held, but released meanwhile. */
 static bool esp__links_start_some(esp_ctx *ctx) {
     bool started = false;
     for (int k = (int)ctx->job.topo.n_levels - 1; k >= 0 && !ctx->health.fatal; k--) {
@@ -234,8 +229,7 @@ static bool esp__links_start_some(esp_ctx *ctx) {
     return started;
 }
 
-/* Starts all ops that can start, including those that become ready meanwhile. Returns true if any is in flight. Lock
- * held, but released meanwhile. */
+/* Starts all collectives that can start. Returns true if any is in flight. Lock held, but released meanwhile. */
 static bool esp__links_start(esp_ctx *ctx) {
     while (esp__links_start_some(ctx)) {
     }
@@ -244,7 +238,7 @@ static bool esp__links_start(esp_ctx *ctx) {
     return ctx->lanes.request.req != NULL;
 }
 
-/* Tests all requests. Returns true if one has completed or failed. Lock not held. */
+/* Tests all collectives in flight. Returns true if one has completed or failed. Lock not held. */
 static bool esp__links_poll(esp_ctx *ctx) {
     bool progressed = false;
     esp__plugin_detail_clear();
@@ -263,15 +257,14 @@ static bool esp__links_poll(esp_ctx *ctx) {
     return progressed;
 }
 
-/* Checks whether this rank has waited too long for another. Lock not held. */
 static void esp__links_check(esp_ctx *ctx, uint64_t now) {
     esp__wait w = esp__waits_look(ctx, now);
     if (w.left) w.left = !esp__links_poll(ctx);
     esp__waits_judge(ctx, now, &w);
 }
 
-/* Waits for work while nothing is in flight: yields a few times, because a push often follows soon, then sleeps. Lock
- * held, but released meanwhile. */
+/* Nothing is in flight: yields a few times, as a push often follows soon, then sleeps. Lock held, but released
+ * meanwhile. */
 static void esp__links_idle(esp_ctx *ctx, int *yields) {
     const bool waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
     const uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
@@ -289,22 +282,20 @@ static void esp__links_idle(esp_ctx *ctx, int *yields) {
     *yields = 0;
 }
 
-/* Returns for how many microseconds the backend may sleep in progress(). */
 static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
     uint64_t left = until > now ? (until - now) / 1000u : 0;
     return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
 }
 
-/* Forgets the requests in flight after the context has failed and the backend has aborted. Lock held. */
+/* Forgets the collectives in flight after the context has failed and the backends have aborted. Lock held. */
 static void esp__links_drop(esp_ctx *ctx) {
-    for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL; /* busy links start no op */
+    for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL;
     ctx->lanes.request.req = NULL;
     ctx->lanes.link_busy = 0;
     pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
 /* ---- the trainer's threads run the ops --------------------------------------------------------------------------- */
-/* Runs a ready op of the cpu or compute lane, if no other thread does. Lock held, but released meanwhile. */
 static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     const bool mine = !ctx->health.fatal && !ctx->lanes.cpu_busy;
     const esp__op *op = mine ? esp__next_cpu(ctx, until) : NULL;
@@ -312,8 +303,8 @@ static bool esp__drive_cpu(esp_ctx *ctx, uint64_t *until) {
     return op != NULL;
 }
 
-/* Starts collectives that can start and tests those in flight, unless another thread does. Returns true if one has
- * ended. Lock held, but released meanwhile. */
+/* Starts and tests collectives, unless another thread does. Returns true if one has ended. Lock held, but released
+ * meanwhile. */
 static bool esp__drive_links(esp_ctx *ctx) {
     bool progressed = false;
     if (ctx->lanes.driving) return false;
@@ -329,9 +320,8 @@ static bool esp__drive_links(esp_ctx *ctx) {
     return progressed;
 }
 
-/* Runs all ops that can run now. Returns true if one ran. Lock held, but released meanwhile. */
 static bool esp__drive_all(esp_ctx *ctx, uint64_t *until) {
-    const uint64_t fp = esp__fp_default(); /* the trainer may have changed the floating-point mode */
+    const uint64_t fp = esp__fp_default();
     bool any = false;
     *until = 0;
     for (bool more = true; more && !ctx->health.fatal; any |= more) {
@@ -350,10 +340,10 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     esp__core_enter(ctx);
     esp__drive_all(ctx, &until);
     esp__core_leave(ctx);
-    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiters now test what is in flight */
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiting threads now test the collectives */
 }
 
-/* Checks for stragglers if `look`, else sleeps until a backend may have news. Lock held, but released meanwhile. */
+/* Checks for stragglers if `look`, else sleeps until a collective may have ended. Lock held, but released meanwhile. */
 static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, bool look) {
     const uint64_t fp = esp__fp_default(), now = esp__now_ns();
     ctx->lanes.driving = true;
@@ -396,7 +386,7 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
 }
 
-/* The link thread runs ops if no trainer's thread did so for a while. Lock held, but released meanwhile. */
+/* The link thread runs ops if no trainer's thread has done so for a while. Lock held, but released meanwhile. */
 static void esp__drive_spare(esp_ctx *ctx) {
     const uint64_t now = esp__now_ns(), pause = ctx->lanes.waiters ? ESP__LATE_LOOK_NS : ESP__SPARE_LOOK_NS;
     uint64_t until;
@@ -408,7 +398,7 @@ static void esp__drive_spare(esp_ctx *ctx) {
         const bool ran = esp__drive_links(ctx);
         if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, false);
         if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
-        /* the long op has ended: its thread tests the collectives again */
+        /* the long op has ended, and its thread tests the collectives again */
         if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
     } else if (ctx->lanes.waiters || now < ctx->lanes.drove_ns + pause) {
         esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);

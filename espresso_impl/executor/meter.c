@@ -1,4 +1,4 @@
-/* meter.c: records when the pushes and ops of a step ran, and adds up their times for statistics and observers. */
+/* meter.c: records when pushes and ops ran, and adds up their times for statistics and observers. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {
@@ -42,7 +42,6 @@ ESP__FN void esp__devices_times(esp_ctx *ctx) {
     }
 }
 
-/* Returns how many nanoseconds of the span `s` lie in [*from, to), and moves *from to their end. */
 static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     uint64_t begin = s.start_ns > *from ? s.start_ns : *from, end = s.end_ns < to ? s.end_ns : to;
     if (end <= begin) return 0;
@@ -50,13 +49,13 @@ static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     return end - begin;
 }
 
-/* Computes for [from, to) of the last step how many nanoseconds a link was busy, and how many only compression ran. */
+/* Computes for how many ns of [from, to) a link was busy, and for how many only compression ran. */
 static void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
                                uint64_t *compression) {
     uint64_t at = from, busy = 0;
     uint32_t k[ESP__LEVELS] = {0};
     *communication = 0;
-    for (;;) { /* visits the ops of all links in order of their start */
+    for (;;) {
         const esp__span *first = NULL;
         int lane = 0;
         for (int l = 0; l < ESP__LEVELS; l++) {

@@ -1,5 +1,5 @@
-/* observer.h: the interface of observers, such as trace and statistics: functions that the executor calls at fixed
- * places of a step. */
+/* observer.h: observers, such as trace and statistics, are functions that the executor calls at certain points of a
+ * step. */
 #ifndef ESP__OBSERVER_H
 #define ESP__OBSERVER_H
 #include "espresso_impl/base/base.h"
@@ -7,37 +7,35 @@
 struct esp__op;
 struct esp__range;
 
-/* One observer. Each function may be NULL. `self` is what `open` or `strategy` stored, or NULL if the user did not ask
- * for this observer; then only open, strategy and agree are called. */
+/* Each function may be NULL. `self` is what `open` or `strategy` stored, or NULL if the user does not want this
+ * observer; then only `strategy`, `agree`, `open` and `shrunk` are called. */
 typedef struct esp__observer {
-    /* Called in esp_start, before the strategy is loaded. If *spec is the strategy that this observer chooses, as
-     * "auto" is the autopilot's, it stores *self and sets *spec to the strategy that runs first. */
+    /* Called in esp_start before the strategy is loaded. An observer that chooses strategies, as "auto" does, stores
+     * *self and sets *spec to the strategy to begin with. */
     esp_status (*strategy)(esp_ctx *ctx, void **self, const char **spec);
-    /* Adds lines that esp_start compares across ranks. Also called with self NULL. */
+    /* Adds lines that must be equal on all ranks. `self` may be NULL. */
     void (*agree)(const esp_ctx *ctx, const void *self, esp__text *lines);
-    /* Called at the end of esp_start on all ranks. Leaves *self NULL if the user does not want this observer. */
+    /* Called at the end of esp_start. Leaves *self NULL if the user does not want this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
-    bool collective;                             /* open communicates with other ranks, so no rank may skip it */
-    void (*activated)(esp_ctx *ctx, void *self); /* the active strategy is new; also after open; no lock */
-    void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push); /* lock held: only copy numbers */
-    void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op,
-                    esp__span when); /* lock held: only copy numbers */
-    /* A compress op has made one part's payload. Called on the cpu thread, without the lock. */
+    bool collective;                             /* open and shrunk communicate, so every rank must call them */
+    void (*activated)(esp_ctx *ctx, void *self); /* after open and each change of strategy */
+    void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push);
+    void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op, esp__span when);
+    /* Called after a payload was made, on the thread that compressed, without the lock. */
     void (*compressed)(esp_ctx *ctx, void *self, const struct esp__op *op, const struct esp__range *part);
-    void (*loss)(esp_ctx *ctx, void *self, double loss); /* lock held: only copy numbers */
-    /* Called after every step on all ranks, without the lock, by the thread that called esp_wait_all. */
+    void (*loss)(esp_ctx *ctx, void *self, double loss);
+    /* Called after every step on all ranks, without the lock. */
     esp_status (*step)(esp_ctx *ctx, void *self);
-    /* Returns true if this observer chose the active strategy. Loading a state may then replace it by the saved
-     * strategy. All ranks return the same. */
+    /* Returns true, on all ranks, if this observer chose the active strategy. A saved state may then replace it. */
     bool (*chose)(const esp_ctx *ctx, const void *self);
-    void (*loaded)(esp_ctx *ctx, void *self); /* a saved state and its strategy were loaded */
-    /* Ranks were lost: rank and size have changed, and the strategy was compiled again. If this observer had chosen it,
-     * fp32 is active now. Called on all remaining ranks, also with *self NULL; `activated` follows. */
+    void (*loaded)(esp_ctx *ctx, void *self); /* called after a saved state was loaded */
+    /* Called after esp_shrink has changed rank and size and compiled the strategy (fp32, if this observer had chosen
+     * another). *self may be NULL. `activated` is called next. */
     esp_status (*shrunk)(esp_ctx *ctx, void **self);
-    void (*close)(esp_ctx *ctx, void *self); /* the lanes' threads have ended; also after open failed */
+    void (*close)(esp_ctx *ctx, void *self); /* after the executor's threads have ended, or open has failed */
 } esp__observer;
 
-/* The observers, in the order of calls. context/open.c fills the table. */
+/* The order of calls. context/open.c fills the table. */
 enum {
     ESP__OBSERVE_TRACE,
     ESP__OBSERVE_ERRORS,
@@ -45,7 +43,7 @@ enum {
     ESP__OBSERVE_STRAGGLERS,
     ESP__OBSERVE_PROFILE,
     ESP__OBSERVE_STATS,
-    ESP__OBSERVE_AUTO, /* absent in builds without planner */
+    ESP__OBSERVE_AUTO,
     ESP__OBSERVERS
 };
 typedef struct esp__observers {
@@ -66,5 +64,5 @@ ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* after a failure, ranks 
 ESP__FN bool esp__observers_chose(const esp_ctx *ctx);
 ESP__FN void esp__observers_loaded(esp_ctx *ctx);
 ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx);
-ESP__FN void esp__observers_close(esp_ctx *ctx); /* `ctx` need not have been started */
+ESP__FN void esp__observers_close(esp_ctx *ctx);
 #endif

@@ -1,7 +1,6 @@
-/* observers.c: calls all observers at the executor's fixed places. */
+/* observers.c: calls all observers. executor/observer.h says when. */
 #include "espresso_impl/executor/executor.h"
 
-/* Loops over the observers that the user asked for and that have this function. */
 #define ESP__OBSERVERS_WITH(i, function)                                                                               \
     for (int i = 0; i < ESP__OBSERVERS; i++)                                                                           \
         if (ctx->observers.self[i] && ctx->observers.table[i]->function)
@@ -20,14 +19,15 @@ ESP__FN void esp__observers_agree(const esp_ctx *ctx, esp__text *lines) {
             ctx->observers.table[i]->agree(ctx, ctx->observers.self[i], lines);
 }
 
-/* True if all ranks must call this observer together. A rank whose build lacks it takes part in the agreement, too. */
+/* True if all ranks must call this observer together. A rank whose build lacks it must still take part in
+ * esp__agree_ok. */
 static bool esp__is_collective(const esp__observer *o) { return !o || o->collective; }
 
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS; i++) {
         const esp__observer *o = ctx->observers.table[i];
-        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* no rank may call a collective open alone */
+        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* a rank alone in it would wait forever */
         if (o && o->open && !s) s = o->open(ctx, &ctx->observers.self[i]);
     }
     if (!s) esp__observers_activated(ctx);
@@ -79,7 +79,7 @@ ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS; i++) {
         const esp__observer *o = ctx->observers.table[i];
-        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* no rank may call a collective function alone */
+        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* a rank alone in it would wait forever */
         if (o && o->shrunk && !s) s = o->shrunk(ctx, &ctx->observers.self[i]);
     }
     return s;

@@ -1,5 +1,5 @@
-/* ops.c: runs compress, decompress and copy ops. It enqueues their work on a stream of their device, and events make
- * each op wait for the unit's previous op. The host waits only for data that it reads itself. */
+/* ops.c: runs compress, decompress and copy ops. It enqueues their work on streams, and events make each op wait for
+ * the previous one. The host waits only for data that it reads itself. */
 #include "espresso_impl/executor/executor.h"
 
 static esp__unit *esp__unit_of(const esp__active *f, const esp__op *op) { return &f->strategy.units[op->unit]; }
@@ -8,8 +8,7 @@ static esp_stream esp__stream_of(const esp__active *f, const esp__op *op) {
     return f->on[op->on].device->stream[op->stream];
 }
 
-/* Reports that a call on `device` failed. The cause may be earlier work on that device, because every later call may
- * return a kernel's error. */
+/* A device call may return the error of earlier work on that device, so the error text does not blame this op alone. */
 static esp_status esp__op_failed(const esp_ctx *ctx, uint32_t device, const esp__op *op, esp_status s,
                                  const char *before) {
     char what[ESP__ERROR_MAX / 4];
@@ -18,7 +17,6 @@ static esp_status esp__op_failed(const esp_ctx *ctx, uint32_t device, const esp_
     return esp__device_failed(ctx, device, s, what);
 }
 
-/* Reports the error of the unit's event, which ends the previous op. */
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s) {
     const esp__op *op = &ctx->active.program.ops[u->first_op + (u->pc ? u->pc - 1 : 0)];
     return esp__op_failed(ctx, u->device, op, s, u->pc ? "" : "the trainer's work before ");
@@ -30,7 +28,7 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     esp__unit *u = esp__unit_of(f, op);
     const esp__device *d = f->on[op->on].device;
     esp_status s = ESP_OK;
-    if (op->on != u->device) { /* the op is on another device, so the host waits for the event */
+    if (op->on != u->device) { /* the previous op ran on another device, so the host waits */
         void *event = u->after;
         u->after = NULL;
         return esp__unit_failed(ctx, u, esp__device_wait(f->on[u->device].device, event));
@@ -44,7 +42,6 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-/* Returns the event at the end of piece k of a copy to the host. */
 static void *esp__piece_event(const esp__active *f, const esp__op *op, uint32_t k) {
     return f->on[esp__unit_of(f, op)->device].events[2 * f->program.pieces[op->first_piece + k].event + 1];
 }
@@ -62,13 +59,12 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
     u->after = esp__op_event(f, op, true);
     if (!s) s = esp__device_record(d, u->after, d->stream[stream]);
     u->after_on = stream;
-    /* the next op begins after the first piece */
     if (op->n_pieces && esp__op_is_copy(op, ESP__COPY_DOWN)) u->after = esp__piece_event(f, op, 0);
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------------------------ */
-/* True if op works piece by piece on the numbers of `copy`, which is the op before or after it. */
+/* ---- copies between GPU and host in pieces ----------------------------------------------------------------------- */
+/* True if `op` works piece by piece on the numbers of `copy`, which is the op before or after it. */
 static bool esp__piece_pair(const esp__op *op, const esp__op *copy, uint8_t what) {
     return esp__op_is_copy(copy, what) && copy->n_pieces && copy->first_piece == op->first_piece;
 }
@@ -80,7 +76,6 @@ static esp_status esp__piece_copy(const esp__active *f, const esp__op *copy, uin
                           esp__at(f, copy, copy->copy.src) + x->offset, x->bytes, d->stream[copy->stream]);
 }
 
-/* Enqueues a copy to the host in pieces, with an event after each piece. */
 static esp_status esp__pieces_enqueue(const esp__active *f, const esp__op *copy) {
     esp_status s = ESP_OK;
     for (uint32_t k = 0; k < copy->n_pieces && !s; k++) {
@@ -90,8 +85,7 @@ static esp_status esp__pieces_enqueue(const esp__active *f, const esp__op *copy)
     return s;
 }
 
-/* Waits until piece k is on the host. Piece 0 is there when the op begins, and later pieces follow in the same stream,
- * so this wait is short. */
+/* Piece 0 is on the host before the op begins, and the others follow in the same stream, so this wait is short. */
 static esp_status esp__piece_wait(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
     const esp__active *f = &ctx->active;
     const esp__unit *u = esp__unit_of(f, op);
@@ -99,7 +93,6 @@ static esp_status esp__piece_wait(const esp_ctx *ctx, const esp__op *op, uint32_
     return esp__unit_failed(ctx, u, esp__device_wait(f->on[u->device].device, esp__piece_event(f, op, k)));
 }
 
-/* Enqueues the copy of piece k to the GPU. */
 static esp_status esp__piece_made(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
     const esp__active *f = &ctx->active;
     const esp__op *copy = op + 1;
@@ -138,7 +131,7 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
         esp__call_reduced(c, esp__at(f, op, op->codec.reduced) + r->reduced_slot * op->codec.reduced_bytes,
                           op->codec.reduced_bytes);
     const esp__memory_on *m = &f->on[op->on];
-    uint8_t *scratch = m->scratch; /* NULL if no codec needs any */
+    uint8_t *scratch = m->scratch;
     if (scratch) scratch += esp__scratch_of(op) * m->has.scratch_bytes;
     esp__call_scratch(c, scratch, m->has.scratch_bytes);
 }
@@ -154,7 +147,6 @@ static void esp__compress_range(esp_ctx *ctx, const esp__op *op, const esp__rang
     c->args.flags = op->codec.raw && esp__unit_of(f, op)->codec->own_memory ? ESP_ARG_OWN_MEMORY : 0u;
 }
 
-/* After a compress call: if it is the last round, counts payloads with NaN or Inf and calls the observers. */
 static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r, const esp__codec_call *c) {
     if (op->round + 1u != op->n_rounds) return;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
@@ -163,8 +155,8 @@ static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r
     }
 }
 
-/* Runs `work` on the op's parts, piece after piece if the op works piece by piece. One call takes all parts of a piece
- * if the codec takes lists, otherwise one part. */
+/* Runs `work` on the op's ranges of elements, piece by piece if it works so. One call takes all ranges of a piece if
+ * the codec takes lists, else one. */
 static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
                                   esp_status (*work)(esp_ctx *, const esp__op *, const esp__range *, uint32_t)) {
     const esp__program *p = &ctx->active.program;
@@ -182,7 +174,6 @@ static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
     return s;
 }
 
-/* Calls the codec's compress for `each` parts. */
 static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
     const esp__unit *u = esp__unit_of(&ctx->active, op);
     const esp__memory_on *m = &ctx->active.on[ESP__CPU_INDEX];
@@ -213,7 +204,7 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     const esp__active *f = &ctx->active;
     const esp__feedback *b = esp__feedback_of(f, op);
     esp_status s = ESP_OK;
-    /* only the first round: later rounds read the same residual */
+    /* only in the first round, as later rounds read the same residual */
     if (b && op->round == esp__unit_of(f, op)->first_round) {
         s = esp__copy_before(f, op, b->residual_before, b->residual, b->count * 4u);
         if (!s) s = esp__copy_before(f, op, b->state_before, b->state, b->state_bytes);
@@ -221,7 +212,6 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     return s ? esp__op_failed(ctx, op->on, op, s, "") : esp__ranges_run(ctx, op, esp__compress_some);
 }
 
-/* Fills the decompress call for one part, with the payloads that are added to its numbers. */
 static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__range *r, esp_payload *payloads,
                                   esp__codec_call *c) {
     const esp__active *f = &ctx->active;
@@ -240,7 +230,6 @@ static void esp__decompress_range(esp_ctx *ctx, const esp__op *op, const esp__ra
     c->args.scale = op->codec.scale;
 }
 
-/* Calls the codec's decompress for `each` parts. */
 static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const esp__range *ranges, uint32_t each) {
     const esp__unit *u = esp__unit_of(&ctx->active, op);
     esp__codec_list *l = &ctx->active.list;
@@ -259,7 +248,6 @@ static esp_status esp__decompress_some(esp_ctx *ctx, const esp__op *op, const es
 }
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
-/* Copies between the tensors of a group and the group's memory. */
 static esp_status esp__run_group(const esp_ctx *ctx, const esp__op *op, const esp__device *d, esp_stream on) {
     const esp__unit *u = esp__unit_of(&ctx->active, op);
     const uint64_t e = esp_dtype_bytes(u->dtype);
@@ -293,7 +281,6 @@ static esp_status esp__run_convert(const esp__active *f, const esp__op *op, uint
     return d->table->convert(d->self, to, to_dtype, from, from_dtype, op->copy.scale, 0, length, esp__stream_of(f, op));
 }
 
-/* Converts or scales the op's numbers, piece after piece if it works piece by piece. */
 static esp_status esp__run_converts(const esp_ctx *ctx, const esp__op *op) {
     const esp__active *f = &ctx->active;
     const uint64_t e = esp_dtype_bytes(esp__unit_of(f, op)->dtype);
@@ -320,7 +307,7 @@ static esp_status esp__run_copy(const esp_ctx *ctx, const esp__op *op) {
     case ESP__COPY_UP:
         if (!op->n_pieces)
             s = d->table->copy(d->self, esp__at(f, op, c->dst), esp__at(f, op, c->src), c->length, on);
-        else if (c->what == ESP__COPY_DOWN) /* a copy to the GPU in pieces was enqueued by the previous op */
+        else if (c->what == ESP__COPY_DOWN) /* the previous op has enqueued a copy to the GPU in pieces */
             s = esp__pieces_enqueue(f, op);
         break;
     case ESP__COPY_SWAP: s = esp__run_swap(f, op, d, on); break;
@@ -335,7 +322,7 @@ static esp_status esp__run_copy(const esp_ctx *ctx, const esp__op *op) {
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
-/* ---- any op of the cpu or compute lane --------------------------------------------------------------------------- */
+/* ---- any op except collectives ----------------------------------------------------------------------------------- */
 ESP__FN uint64_t esp__op_elements(const esp__active *f, const esp__op *op) {
     uint64_t n = 0;
     if (!esp__op_is_codec(op)) return 0;
@@ -357,8 +344,8 @@ ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
     return s ? s : esp__op_issued(ctx, op, op->stream);
 }
 
-/* ---- collectives that reduce bodies ------------------------------------------------------------------------------ */
-/* Writes the number that means "NaN or Inf" in a reduction: 1, or -1 if the reduction takes the minimum. */
+/* ---- collectives that sum payloads ------------------------------------------------------------------------------- */
+/* Writes the number that means "NaN or Inf": 1, or -1 if the collective takes the minimum, so that it survives. */
 static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
     const bool minus = op == ESP_REDUCE_MIN;
     const float f = minus ? -1.0f : 1.0f;
@@ -375,7 +362,7 @@ static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
 ESP__FN void esp__headers_hide(const esp__active *f, const esp__op *op, int32_t rank) {
     const esp__collective_op *c = &op->collective;
     uint8_t *sent = esp__at(f, op, c->src), *kept = esp__at(f, op, c->headers);
-    /* an i8 sum wraps at 256 ranks, so ranks use different places of the header */
+    /* a sum of i8 wraps at 256 ranks, so ranks set different bytes of the header */
     const uint64_t width = esp_dtype_bytes(c->coll.dtype), places = ESP_PAYLOAD_HEADER / width;
     const uint64_t place = (uint64_t)rank % places * width;
     for (uint64_t i = 0; i < c->n_sent; i++) {
@@ -403,7 +390,7 @@ ESP__FN void esp__headers_show(const esp__active *f, const esp__op *op) {
     }
 }
 
-/* ---- what a unit waits for --------------------------------------------------------------------------------------- */
+/* ---- what the next op waits for ---------------------------------------------------------------------------------- */
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u) {
     const esp__op *op = &f->program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return false;
@@ -440,7 +427,7 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
     if (!s && t->pending_residual)
         s = d->table->convert(d->self, grad, t->dtype, t->pending_residual, ESP_F32, 1.0f, 1, t->count, on);
     if (!s && work) s = esp__device_record(d, t->pushed, on);
-    if (t->pending_residual) { /* freed at the next push: the device may still read it */
+    if (t->pending_residual) { /* freed at the next push, as the device may still read it */
         t->pending_before = t->pending_residual;
         t->pending_residual = NULL;
     }
@@ -448,7 +435,6 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
 }
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------- */
-/* Counts the parts with NaN or Inf among those that the device compressed. */
 static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
     const esp__memory_on *m = &ctx->active.on[device];
     const esp__device *d = m->device;
@@ -466,7 +452,7 @@ static esp_status esp__headers_count(esp_ctx *ctx, uint32_t device) {
     return s;
 }
 
-/* Reports that work of the step failed on a device, with the tensors that it may belong to. */
+/* The failed work may belong to any of several tensors, so the error text names one and their number. */
 static esp_status esp__step_failed(const esp_ctx *ctx, uint32_t device, esp_status s) {
     const esp__unit *first = NULL;
     char what[ESP__ERROR_MAX / 4], others[40] = "";

@@ -10,7 +10,7 @@
 
 enum { ESP__TOKEN_LEAST = 4096, ESP__TOKEN_LOOK_MS = 20, ESP__TOKEN_GIVE_UP_MS = 10000 };
 
-/* True if `fd` is an end of the launcher's pipe, and not another file that got the number after the pipe was closed. */
+/* True if `fd` is an end of the launcher's pipe. A program may have closed it and reused its number. */
 static bool esp__token_end(int fd, unsigned long long inode) {
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && (unsigned long long)st.st_ino == inode;
@@ -28,7 +28,7 @@ ESP__FN void esp__tokens_open(esp_ctx *ctx) {
     }
     flags = fcntl(r, F_GETFL);
     if (flags < 0 || !(flags & O_NONBLOCK)) return;
-    fcntl(r, F_SETFD, FD_CLOEXEC); /* child programs do not inherit the pipe */
+    fcntl(r, F_SETFD, FD_CLOEXEC);
     fcntl(w, F_SETFD, FD_CLOEXEC);
     ctx->lanes.tokens[0] = r;
     ctx->lanes.tokens[1] = w;
@@ -54,7 +54,7 @@ ESP__FN bool esp__token_wait(esp_ctx *ctx, uint64_t longest_ms) {
         struct pollfd p = {ctx->lanes.tokens[0], POLLIN, 0};
         poll(&p, 1, ESP__TOKEN_LOOK_MS);
     }
-    ctx->lanes.tokens[0] = ctx->lanes.tokens[1] = -1; /* later ops do not wait for tokens any more */
+    ctx->lanes.tokens[0] = ctx->lanes.tokens[1] = -1; /* later ops wait for no token */
     esp__log(ctx, ESP_LOG_WARN, "tokens", "no token came in %u ms: ranks no longer take turns compressing",
              (unsigned)longest_ms);
     return false;

@@ -1,18 +1,17 @@
-/* waits.c: finds what this rank waits for and decides when a wait becomes an error. It may be a rank that is slow, gone
- * or silent, or this rank's own trainer, which has not pushed the next tensor. */
+/* waits.c: finds what this rank waits for, and when a wait becomes an error. It may wait for another rank that is slow,
+ * gone or silent, or for its own trainer, which has not pushed the next tensor. */
 #include "espresso_impl/executor/executor.h"
 
 enum { ESP__BEHIND_LOOK_MS = 100, ESP__LONG_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
 
-/* Returns the unit's first tensor that this rank has not pushed in this step, or NULL if all are pushed. */
 static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__unit *u) {
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)
         if (ctx->model.tensors[k].phase == ESP__IDLE) return &ctx->model.tensors[k];
     return NULL;
 }
 
-/* If nothing is in flight and this rank has not pushed a link's next tensor, warns after a while, and fails the context
- * after the timeout. Lock held. */
+/* If nothing is in flight, the trainer may have forgotten to push a tensor: warns after a while, and fails after the
+ * timeout. Lock held. */
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
@@ -34,7 +33,7 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
-/* Notes that a rank has left. This is an error only if this rank waits for it: see esp__waits_judge. */
+/* That a rank has left is an error only if this rank waits for it, which esp__waits_judge decides. */
 ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_lock(&ctx->lanes.lock);
     if (ctx->health.left_rank < 0 || left < 0) {
@@ -44,7 +43,6 @@ ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
-/* Returns the error of a wait for a rank that left. If ranks disagreed, all get that error. Lock held. */
 ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t cap) {
     const esp_status after = ctx->health.left_after;
     if (after == ESP_E_MISMATCH)
@@ -58,8 +56,8 @@ ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t 
     return after == ESP_E_MISMATCH ? after : ESP_E_PEER;
 }
 
-/* True if no byte has arrived for a second after a rank has left. Until then its last data may still be on the way.
- * Call it without the lock. */
+/* After a rank has left, its last data may still be on the way. True if none has arrived for a second. Lock not
+ * held. */
 static bool esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     esp_stats s;
     memset(&s, 0, sizeof s);
@@ -70,13 +68,12 @@ static bool esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     return now - since > ESP__LEFT_MS * 1000000ull && now - ctx->health.got_ns > ESP__LEFT_MS * 1000000ull;
 }
 
-/* Returns since when a thread, or otherwise a stream of the trainer, waits, or 0 if none does. Lock held. */
+/* Returns the time since which the trainer waits, in a thread or on a device's stream, or 0. Lock held. */
 static uint64_t esp__waits_since(const esp_ctx *ctx) {
     return ctx->lanes.waiters ? ctx->lanes.wait_since_ns : ctx->lanes.stream_since_ns;
 }
 
-/* Stores in ctx->health which collective is enqueued on a device and not finished. It has no request to test, but may
- * wait for another rank. Lock held. */
+/* Finds a collective that is enqueued on a device and not finished, as it may wait for another rank. Lock held. */
 static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     esp__health *h = &ctx->health;
     const uint64_t since = esp__waits_since(ctx), pause = ESP__BEHIND_LOOK_MS * 1000000ull;
@@ -98,7 +95,7 @@ static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     h->behind = op != NULL;
 }
 
-/* Returns the oldest request that is in flight for long. */
+/* Returns the oldest collective that has been in flight for long. */
 static esp__wait esp__oldest_request(esp_ctx *ctx, uint64_t now) {
     esp__wait o = {.since = UINT64_MAX, .rank = -1, .tensor = UINT32_MAX};
     for (int k = 0, n = (int)ctx->job.topo.n_levels; k <= n; k++) {
@@ -132,24 +129,24 @@ ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now) {
     return o;
 }
 
-/* Also stores which rank the oldest request waits for, so that the watch thread can report it to rank 0. */
+/* Also stores which rank is waited for, so that the watch thread can report it to rank 0. */
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w) {
     esp__health *h = &ctx->health;
     const bool waiting = w->since != UINT64_MAX;
     pthread_mutex_lock(&ctx->lanes.lock);
-    /* a trainer's stream can only wait for a collective on its device */
+    /* a stream of the trainer waits only for collectives on its device */
     const bool waits = ctx->lanes.waiters || w->behind;
     h->waiting = waiting;
     h->waits_for = w->rank;
     h->waits_tensor = w->tensor;
-    /* the timeout counts from when both the wait and the request have begun */
+    /* the timeout counts from when both the wait and the collective have begun */
     uint64_t since = esp__waits_since(ctx);
     if (waiting && w->since > since) since = w->since;
     const uint64_t waited_ns = waits && now > since ? now - since : 0, most_ns = ctx->config.timeout_ms * 1000000ull;
     const bool soon = waited_ns > most_ns - esp__peers_lead_ms(ctx->config.timeout_ms) * 1000000ull && waiting;
     const bool check = soon && !h->checked, over = waited_ns > most_ns && !h->suspected;
     h->checked = soon;
-    if (over && waiting) h->suspected = true; /* otherwise ops continue, and a later one may time out */
+    if (over && waiting) h->suspected = true;
     if (ctx->lanes.waiters && !waiting) esp__unpushed_look(ctx, now - since, over);
     if (w->left) {
         char text[ESP__ERROR_MAX];

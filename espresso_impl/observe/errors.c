@@ -1,11 +1,9 @@
-/* errors.c: samples the compression error of real payloads, if config.sample_errors is set. Does not change what ranks
- * send. A step samples at most one unit, in turn, and only its first Comp, which compresses the rank's own gradient or
- * its machine's sum. After that Comp, the payload is decoded into the cpu lane's memory, and then
- *     input    = decoded + new residual (with DGC this includes the momentum) or, without feedback, the gradient
- *     error    = |input - decoded|^2 / |input|^2
- *     feedback = |new residual| / |gradient|
- * A range of more than 2^18 elements is measured in blocks, and one with NaN or Inf is not measured. Samples take less
- * than 1/256 of the run time, but a small unit's first sample never waits. */
+/* errors.c: samples the compression error of real payloads, without changing what ranks send. A step samples at most
+ * one compress op, in turn: the first of a tensor or group, which compresses the rank's own gradient or its machine's
+ * sum. It decodes the payload, and then input = decoded + new residual (with DGC this includes the momentum) or,
+ * without feedback, the gradient; error = |input - decoded|^2 / |input|^2; feedback = |new residual| / |gradient|.
+ * Tensors of more than 2^18 elements are measured in blocks, and those with NaN or Inf not at all. Samples take less
+ * than 1/256 of the run time, but the first sample of a small tensor never waits. */
 #include "espresso_impl/observe/errors.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
@@ -22,7 +20,6 @@ static esp_status esp__errors_open(esp_ctx *ctx, void **self) {
     return *self ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory for the measuring of errors");
 }
 
-/* Drops all samples, as they belong to the previous strategy. */
 static void esp__errors_activated(esp_ctx *ctx, void *self) {
     struct esp__errors *g = self;
     const esp__program *p = &ctx->active.program;
@@ -51,10 +48,10 @@ static void esp__errors_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
-/* Is the op's unit the next to sample, or a small unit that was never sampled? */
+/* True if it is the op's turn, or if it compresses a small tensor that was never sampled. */
 static bool esp__errors_turn(struct esp__errors *g, uint32_t op, bool small) {
     uint32_t low = 0, high = g->n;
-    while (low + 1 < high) { /* by bisection, as units are in the order of their ops */
+    while (low + 1 < high) {
         uint32_t middle = low + (high - low) / 2;
         if (g->units[middle].op <= op)
             low = middle;
@@ -65,7 +62,6 @@ static bool esp__errors_turn(struct esp__errors *g, uint32_t op, bool small) {
     return g->units[low].op == op && (low == g->next || (small && !g->units[low].samples));
 }
 
-/* Begins a sample of this op, if it is its unit's turn and samples have not taken too much time. */
 static bool esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
     struct esp__errors *g = esp__errors_of(ctx);
     if (g->last_step == ctx->steps.step + 1) return false;
@@ -83,12 +79,12 @@ static bool esp__errors_begin(esp_ctx *ctx, const esp__op *op) {
     return true;
 }
 
-/* Sums of the squares of input, error and gradient. Each has several partial sums, so that the compiler vectorizes. */
+/* Sums of squares of input, error and gradient. Each has several partial sums, so that the compiler vectorizes. */
 typedef struct esp__errors_sums {
     double of[3][ESP__ERRORS_LANES];
 } esp__errors_sums;
 
-/* Adds up to ESP__ERRORS_LANES elements. `x` is the gradient, `y` the decoded payload, `e` the residual or NULL. */
+/* `x` is the gradient, `y` the decoded payload, `e` the residual or NULL. n is at most ESP__ERRORS_LANES. */
 static inline void esp__errors_few(esp__errors_sums *s, const float *x, const float *y, const float *e, uint64_t n) {
     for (uint64_t k = 0; k < n; k++) {
         double in = (double)x[k], out = (double)y[k], rest = e ? (double)e[k] : in - out;
@@ -110,7 +106,6 @@ static void esp__errors_block(esp__errors_sums *s, const float *x, const float *
     esp__errors_few(s, x + i, y + i, e ? e + i : NULL, n - i);
 }
 
-/* Adds a block that lies in device memory. */
 static esp_status esp__errors_block_on(const esp_ctx *ctx, esp__errors_sums *s, const esp__errors_arrays *a,
                                        uint64_t begin, uint64_t n) {
     float here[3][ESP__ERRORS_BLOCK];
@@ -145,7 +140,7 @@ ESP__FN esp_status esp__errors_add(const esp_ctx *ctx, struct esp__errors *g, co
     return st;
 }
 
-/* Makes the compute stream, on which the arrays are read, wait until the op's stream has written them. */
+/* The arrays are read on the compute stream, so make it wait until the op's stream has written them. */
 static esp_status esp__errors_settle(const esp_ctx *ctx, const esp__op *op) {
     return esp__op_behind(op) ? esp__device_join(ctx, op->on, op->stream) : ESP_OK;
 }
@@ -177,7 +172,7 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     g->elements += r->length;
 }
 
-/* Sets the tensor's statistics to those of its unit, or to the weighted mean of its chunks. The caller has the lock. */
+/* Sets the tensor's statistics: those of its group, or the weighted mean of its chunks. The caller has the lock. */
 static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__errors *g = esp__errors_of(ctx);
     const esp__tensor_units *t = &ctx->active.strategy.of_tensor[tensor];

@@ -1,13 +1,12 @@
-/* errors.h: the state of errors.c, which samples compression errors. */
 #ifndef ESP__ERRORS_H
 #define ESP__ERRORS_H
 #include "espresso_impl/executor/executor.h"
 
 enum {
-    ESP__ERRORS_SHARE = 256, /* samples take less than 1 / SHARE of the run time */
+    ESP__ERRORS_SHARE = 256, /* samples take less than 1/256 of the run time */
     ESP__ERRORS_LANES = 8,
-    ESP__ERRORS_SMALL = 100000,  /* so few elements take 0.1 ms or less */
-    ESP__ERRORS_EXACT = 1 << 18, /* of ranges with more elements, only blocks are measured */
+    ESP__ERRORS_SMALL = 100000,  /* elements; fewer take less than 0.1 ms */
+    ESP__ERRORS_EXACT = 1 << 18, /* elements; of larger tensors, only some blocks are measured */
     ESP__ERRORS_BLOCK = 1 << 12
 };
 
@@ -17,18 +16,17 @@ typedef struct esp__errors_unit {
 } esp__errors_unit;
 
 struct esp__errors {
-    esp__errors_unit *units;     /* units that this rank compresses, ordered by first op */
-    uint32_t n, next, now;       /* number of units; index of the next, of the current one */
-    uint64_t opened_ns;          /* when the current strategy was activated */
-    uint64_t spent_ns, elements; /* time and elements of all samples so far */
-    uint64_t last_step;          /* 1 + the step of the last sample */
-    /* sums of squares of the current sample */
+    esp__errors_unit *units; /* what this rank compresses, in the order of ops */
+    uint32_t n, next, now;   /* number of units; index of the next; of the current */
+    uint64_t opened_ns;
+    uint64_t spent_ns, elements; /* ns and elements of all samples so far */
+    uint64_t last_step;
     double input, lost, gradient, residual;
     bool sampling;
-    bool invalid; /* it has NaN or Inf, or a payload that does not decode */
+    bool invalid; /* the sample has NaN or Inf, or does not decode */
 };
 
-/* The arrays of a range on one device: gradient, decoded payload, and residual (may be NULL). */
+/* Gradient, decoded payload, and residual (or NULL), on one device. */
 typedef struct esp__errors_arrays {
     uint32_t device;
     const float *of[3];

@@ -1,14 +1,14 @@
 /* growth.c: warns of a residual that grows without bound, because its codec sends less than each gradient adds:
- * training then learns less and less from this tensor. Strategy auto uses the same rule. In every ESP__GROWTH_EVERY-th
- * step one compression (Comp) is checked, in turn, out of at most ESP__GROWTH_MOST that are spread over all ops. A
- * check reads a block of gradient and residual, and takes a few microseconds, so it is always on. Device memory is not
- * checked. */
+ * training then learns ever less from this tensor. It checks at most ESP__GROWTH_MOST compress ops, spread over all,
+ * one in every ESP__GROWTH_EVERY-th step. A check reads one block in a few microseconds, so it is always on. Residuals
+ * in device memory are not checked. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
 
 enum { ESP__GROWTH_EVERY = 4, ESP__GROWTH_MOST = 8, ESP__GROWTH_BLOCK = 4096 };
-/* A residual is suspicious above 30 times the gradient if it grows by a factor of 1.2, and always above 300 times. */
+/* A residual is suspicious above 30 times the gradient if it has grown by a factor of 1.2, and always above 300
+ * times. */
 static const double esp__growth_ratio = 30.0, esp__growth_factor = 1.2;
 
 ESP__FN int esp__growth_bad(double *largest, double feedback) {
@@ -21,11 +21,11 @@ ESP__FN int esp__growth_bad(double *largest, double feedback) {
 }
 
 typedef struct esp__growth {
-    uint32_t op[ESP__GROWTH_MOST];    /* the ops that are checked */
+    uint32_t op[ESP__GROWTH_MOST];
     double largest[ESP__GROWTH_MOST]; /* the largest |residual| / |gradient| of each so far */
-    int bad[ESP__GROWTH_MOST];        /* points of suspicious checks since the last good one */
+    int bad[ESP__GROWTH_MOST];        /* points (esp__growth_bad) since the last good check */
     uint32_t n, now;
-    uint64_t checked; /* 1 + the step of the last check */
+    uint64_t checked;
     bool warned;
 } esp__growth;
 
@@ -54,7 +54,7 @@ static void esp__growth_activated(esp_ctx *ctx, void *self) {
 }
 
 static double esp__growth_square(const float *x, uint64_t n) {
-    double part[8] = {0}, sum = 0; /* partial sums, so that the compiler vectorizes the loop */
+    double part[8] = {0}, sum = 0; /* partial sums, so that the compiler vectorizes */
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8)
         for (int k = 0; k < 8; k++) part[k] += (double)x[i + (uint64_t)k] * (double)x[i + (uint64_t)k];

@@ -1,6 +1,6 @@
 /* model_profile.c: records when a trainer's gradients are ready, and writes the times as a model file for the planner
- * (ESPRESSO_PROFILE=FILE[,steps=100]). Every rank records its steps; after the last one, the ranks exchange the times.
- * A tensor can be synchronized once all ranks have it, so the latest rank of each step counts. */
+ * (ESPRESSO_PROFILE=FILE[,steps=100]). After the last recorded step, ranks exchange their times. The latest rank of
+ * each step counts, as a tensor can be synchronized only once all ranks have it. */
 #include "espresso_impl/observe/model_profile.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
@@ -123,7 +123,7 @@ static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_
     return (double)(at > first ? at : first);
 }
 
-/* Returns the median over n steps of the time from tensor `earlier` (-2: forward's begin) to `later`, in ns. */
+/* Returns the median over n steps of the ns from tensor `earlier` to `later`; -2 is the forward pass' begin. */
 static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
         r->sorted[k] = esp__profile_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__profile_at(ctx, r, k, earlier));
@@ -140,17 +140,17 @@ ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) 
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         ready[i] = esp__profile_gap(ctx, r, n, -2, i);
         const double before = i ? ready[i - 1] : head->forward_ns;
-        if (ready[i] < before) ready[i] = before; /* the order of pushes may differ between steps */
+        if (ready[i] < before) ready[i] = before; /* steps may push in different orders */
     }
     const double whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
     const double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
     head->spread = whole > 0 ? wide / whole : 0;
 }
 
-/* Collective: replaces each time by the latest of all ranks. */
+/* Replaces each recorded time by the latest of all ranks. Collective. */
 static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
     const uint64_t n = ctx->model.n_tensors;
-    uint64_t *row = (uint64_t *)(void *)r->mine; /* memory for 1 + n numbers */
+    uint64_t *row = (uint64_t *)(void *)r->mine;
     for (uint32_t k = 0; k < r->steps; k++) {
         row[0] = r->forward[k];
         memcpy(row + 1, r->ready + k * n, n * 8u);
@@ -162,7 +162,6 @@ static esp_status esp__profile_latest(esp_ctx *ctx, esp__profile *r) {
     return ESP_OK;
 }
 
-/* Sets rank 0's `stolen` to the largest of all ranks, and its `cores` to the smallest. */
 static void esp__profile_combine(esp__profile *r, int32_t ranks) {
     esp__profile_rank *first = (esp__profile_rank *)r->all;
     for (int32_t k = 1; k < ranks; k++) {
@@ -222,7 +221,7 @@ static void esp__profile_print(const esp_ctx *ctx, const esp__profile *r, uint32
     }
 }
 
-/* Rank 0 writes the file from r->all. If it cannot, it only warns, and training continues. */
+/* If rank 0 cannot write the file, it only warns, and training continues. */
 static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, int32_t ranks) {
     const esp__profile_rank *head = (const esp__profile_rank *)r->all;
     esp__text t = {.ctx = ctx};
@@ -246,7 +245,7 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
 static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     esp__profile *r = self;
     if (r->done) return ESP_OK;
-    if (r->seen == r->skip) r->time = esp__machine_time_now(); /* the next step is the first one to record */
+    if (r->seen == r->skip) r->time = esp__machine_time_now();
     if (++r->seen <= r->skip) return ESP_OK;
     uint64_t row = r->seen - r->skip - 1;
     esp__meter_ready(ctx, r->ready + row * ctx->model.n_tensors);
@@ -263,7 +262,7 @@ static esp_status esp__profile_step(esp_ctx *ctx, void *self) {
     return ESP_OK;
 }
 
-/* If the job ends earlier, rank 0 writes a file from its own steps alone, since other ranks may be gone. */
+/* If the job ends early, rank 0 writes a file from its own steps alone, since other ranks may be gone. */
 static void esp__profile_close(esp_ctx *ctx, void *self) {
     esp__profile *r = self;
     if (!r->done && ctx->job.rank == 0 && r->seen > r->skip) {
@@ -284,7 +283,7 @@ static void esp__profile_close(esp_ctx *ctx, void *self) {
     esp__profile_free(ctx, r);
 }
 
-/* Stops recording, as the remaining ranks may have recorded different steps. */
+/* Stops recording: the remaining ranks may have recorded different steps. */
 static esp_status esp__profile_shrunk(esp_ctx *ctx, void **self) {
     esp__profile *r = *self;
     if (r && !r->done && ctx->job.rank == 0)

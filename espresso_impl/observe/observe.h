@@ -1,4 +1,5 @@
-/* observe.h: the observers (see executor/observer.h), and functions of some of them that other files call. */
+/* observe.h: the observers (executor/observer.h), such as trace and statistics, and functions of them that others
+ * call. */
 #ifndef ESP__OBSERVE_H
 #define ESP__OBSERVE_H
 #include "espresso_impl/executor/executor.h"
@@ -9,26 +10,27 @@ ESP__FN const esp__observer *esp__growth_observer(void);
 ESP__FN const esp__observer *esp__stragglers_observer(void);
 ESP__FN const esp__observer *esp__profile_observer(void);
 ESP__FN const esp__observer *esp__stats_observer(void);
-/* The observer of strategy auto (planner/auto). NULL in a build without planner. */
+/* Strategy auto is an observer in planner/auto. NULL in a build without planner. */
 ESP__FN const esp__observer *esp__auto_observer(void);
 
 /* ---- trace.c: records when each op of a step ran ---- */
 typedef struct esp__trace esp__trace;
-/* Allocates memory for `capacity` events. Later events are counted and dropped. */
+/* Allocates memory for `capacity` events. Later events are dropped. */
 ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace **out);
-/* Adds an event, from any thread, and copies `label`. Pass tensor UINT32_MAX if it has none, core_ns 0 if unknown. */
+/* Any thread may add events. Copies `label`. Pass tensor UINT32_MAX if it has none, and core_ns (CPU time) 0 if
+ * unknown. */
 ESP__FN void esp__trace_add(esp__trace *t, uint32_t lane, const char *label, uint32_t tensor, uint64_t step,
                             esp__span when, uint64_t core_ns, uint64_t bytes);
-/* Packs the events into the final message to rank 0. The caller frees it. */
+/* Packs the events into one message, which the rank sends to rank 0 when it closes. The caller frees it. */
 ESP__FN esp_status esp__trace_pack(esp_ctx *ctx, esp__trace *t, void **data, uint64_t *bytes);
-/* The trace file, which rank 0 writes from all ranks' final messages. */
+/* Rank 0 writes one trace file of all ranks' events. */
 typedef struct esp__trace_file esp__trace_file;
 ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__trace_file **out);
 ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, uint64_t bytes);
-ESP__FN esp_status esp__trace_file_close(esp__trace_file *f); /* renames the complete file */
+ESP__FN esp_status esp__trace_file_close(esp__trace_file *f);
 ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t);
 
-/* ---- errors.c: compression errors, sampled with config.sample_errors ---- */
+/* ---- errors.c: samples compression errors ---- */
 struct esp__errors;
 ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx) {
     return ctx->observers.self[ESP__OBSERVE_ERRORS];
@@ -36,15 +38,15 @@ ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx)
 
 /* ---- growth.c: detects residuals that grow without bound ---- */
 enum { ESP__GROWTH_LIMIT = 3 };
-/* Rates a sample of |residual| / |gradient|: 0 if it is good, else points. A residual that has ESP__GROWTH_LIMIT points
- * since the last good sample grows without bound. *largest is the largest so far, at first 0. */
+/* Returns points for a sample of |residual| / |gradient|, 0 if it is good. A residual with ESP__GROWTH_LIMIT points
+ * since its last good sample grows without bound. *largest is the largest sample so far, at first 0. */
 ESP__FN int esp__growth_bad(double *largest, double feedback);
 
 /* ---- strategy auto ---- */
-/* Is the strategy "auto" or "auto:key=val,..."? spec may be NULL. */
+/* `spec` may be NULL. */
 ESP__UNUSED static inline bool esp__auto_asked(const char *spec) {
     return spec && !strncmp(spec, "auto", 4) && (!spec[4] || spec[4] == ':');
 }
-#define ESP__NOT_AUTO "a strategy that is not auto\n" /* replaces a strategy in esp__agree_lines */
+#define ESP__NOT_AUTO "a strategy that is not auto\n" /* stands for any other strategy in esp__agree_lines */
 
 #endif

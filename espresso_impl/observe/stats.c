@@ -28,7 +28,7 @@ static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t
                      val);
 }
 
-/* Adds a file: on every rank if the name has "%r" (replaced by the rank), and otherwise on rank 0 only. */
+/* A name with "%r" is a file on every rank ("%r" becomes the rank), any other one is written by rank 0 only. */
 static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const char *name) {
     char path[4096];
     const size_t len = strlen(name);
@@ -78,8 +78,8 @@ static void esp__stats_failed(const esp_ctx *ctx, esp__stats_out *o, int error) 
              strerror(error));
 }
 
-/* Appends the lines, or nothing if the disk is full. Opens the file each time, since logrotate may have moved or
- * emptied it; in that case it writes the header again. */
+/* Appends all lines, or none if the disk is full. Opens the file each time, since logrotate may have moved or emptied
+ * it; then it writes the header again. */
 static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const esp__text *lines) {
     struct stat st;
     char last = '\n';
@@ -100,7 +100,7 @@ static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const 
     return error;
 }
 
-/* Prints what a sample adds to a JSON file. `strategy` is NULL if it has not changed and the file is not new. */
+/* `strategy` is NULL if the file has the active strategy already. */
 static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *s, const char *strategy, esp__text *t) {
     if (strategy)
         esp__text_add(t, "{\"kind\":\"strategy\",\"time\":%.0f,\"step\":%llu%s}\n", s->time_s,
@@ -135,9 +135,8 @@ static void esp__stats_write(esp__stats_file *f, const esp__stats_sample *s, con
     f->strategy_written = s->now.strategy;
 }
 
-/* Copies the step times since the last sample into `s`, and sorts them. */
 static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
-    uint64_t end = s->now.n_times, at = f->times_read; /* later times belong to the next sample */
+    uint64_t end = s->now.n_times, at = f->times_read;
     if (end - at > ESP__STATS_TIMES) at = end - ESP__STATS_TIMES;
     f->times_read = end;
     s->n_times = (uint32_t)(end - at);
@@ -148,7 +147,7 @@ static void esp__stats_times(esp__stats_file *f, esp__stats_sample *s) {
     s->step_ns = f->sorted;
 }
 
-/* Takes and writes a sample. The caller has the lock, which is released while files are written. */
+/* The caller has the lock, which is released while files are written. */
 static void esp__stats_take(esp__stats_file *f) {
     uint64_t bytes = f->ctx->model.n_tensors * sizeof *f->tensors;
     esp__stats_sample s;
@@ -182,7 +181,7 @@ static void *esp__stats_main(void *arg) {
     pthread_mutex_lock(&f->lock);
     while (!f->stop) {
         uint64_t ns = (uint64_t)until.tv_sec * 1000000000u + (uint64_t)until.tv_nsec + f->every_ns, now = esp__now_ns();
-        if (ns < now) ns = now; /* writing took longer than an interval */
+        if (ns < now) ns = now;
         until.tv_sec = (time_t)(ns / 1000000000u);
         until.tv_nsec = (long)(ns % 1000000000u);
         while (!f->stop && pthread_cond_timedwait(&f->cond, &f->lock, &until) != ETIMEDOUT) {
@@ -195,7 +194,6 @@ static void *esp__stats_main(void *arg) {
 }
 
 /* ---- the trainer's thread ---- */
-/* Copies the counters for the sampler's thread. The caller has the lock. */
 static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     esp__stats_now *n = &f->now;
     n->all.struct_size = sizeof n->all;
@@ -203,12 +201,12 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     n->step = ctx->steps.step;
     n->n_times = f->n_times;
     n->phase = ctx->steps.phase;
-    pthread_mutex_lock(&ctx->lanes.lock); /* any thread may report a loss */
+    pthread_mutex_lock(&ctx->lanes.lock);
     n->loss = ctx->steps.loss;
     pthread_mutex_unlock(&ctx->lanes.lock);
     n->predicted_ns = ctx->steps.predicted_ns;
     memcpy(n->difference, ctx->steps.difference, sizeof n->difference);
-    if (n->strategy != ctx->active.strategy.hash) { /* may allocate, as a change of strategy does anyway */
+    if (n->strategy != ctx->active.strategy.hash) {
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;
         n->strategy = ctx->active.strategy.hash;
@@ -228,7 +226,7 @@ static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
                          __ATOMIC_RELAXED);
         f->n_times++;
     }
-    if (pthread_mutex_trylock(&f->lock) != 0) return ESP_OK; /* the next step's counters include this step's */
+    if (pthread_mutex_trylock(&f->lock) != 0) return ESP_OK; /* skip: the next step's counters include this step's */
     esp__stats_publish(ctx, f);
     pthread_mutex_unlock(&f->lock);
     return ESP_OK;

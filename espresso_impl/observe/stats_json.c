@@ -56,7 +56,7 @@ static bool esp__stats_compresses(const esp__unit *u) {
     return u->codec && strcmp(u->codec->table->name, ESP__CODEC_NONE);
 }
 
-/* Is the unit compressed, and no unit before it has the same codec? */
+/* True if the unit (tensor or group) is compressed and none before it has the same codec. */
 static bool esp__stats_first_with(const esp_ctx *ctx, uint32_t unit) {
     const esp__codec *codec = ctx->active.strategy.units[unit].codec;
     for (uint32_t i = 0; i < unit; i++)
@@ -79,7 +79,6 @@ ESP__FN void esp__stats_json_strategy(const esp_ctx *ctx, esp__text *t) {
     esp__stats_member(t, "text", s->text);
 }
 
-/* Prints values[level] / divide for each level, such as "gpu":1,"machine":2. */
 static void esp__stats_levels(const esp_ctx *ctx, esp__text *t, const uint64_t *values, double divide) {
     for (uint32_t k = 1; k <= ctx->job.topo.n_levels; k++) {
         esp__text_add(t, "%s\"%s\":", k > 1 ? "," : "", esp__scope_name(&ctx->job.names, k));
@@ -109,7 +108,7 @@ static void esp__stats_us(esp__text *t, const char *key, double ns) {
     esp__json_us(t, ns);
 }
 
-/* Prints the members of a sample that need at least one step in the interval. */
+/* Prints what needs at least one step in the interval. */
 static void esp__stats_json_steps(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     const esp_stats *a = &s->now.all, *b = &s->before.all;
     const double steps = (double)(a->steps - b->steps);
@@ -136,7 +135,6 @@ static void esp__stats_json_steps(const esp_ctx *ctx, const esp__stats_sample *s
     esp__text_add(t, "}");
 }
 
-/* Prints the tensors whose compression error was sampled since the last line. */
 static void esp__stats_json_tensors(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {

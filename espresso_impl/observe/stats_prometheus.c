@@ -3,7 +3,7 @@
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/observe/stats.h"
 
-/* Prints a label. Escapes backslashes, quotes and newlines; invalid UTF-8 becomes U+FFFD. */
+/* Escapes backslashes, quotes and newlines; invalid UTF-8 becomes U+FFFD. */
 static void esp__prom_label(esp__text *t, const char *name, const char *value) {
     esp__text_add(t, ",%s=\"", name);
     for (const unsigned char *p = (const unsigned char *)value; *p;) {
@@ -23,7 +23,6 @@ static void esp__prom_family(esp__text *t, const char *name, const char *type, c
     esp__text_add(t, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* Prints one line, labelled with the rank and, if `label` is not NULL, with label="text". */
 static void esp__prom_value(const esp_ctx *ctx, esp__text *t, const char *name, const char *label, const char *text,
                             double value) {
     esp__text_add(t, "%s{rank=\"%d\"", name, ctx->job.rank);
@@ -64,7 +63,7 @@ static void esp__prom_step_times(const esp_ctx *ctx, const esp__stats_sample *s,
     esp__prom_value(ctx, t, "espresso_step_seconds_count", NULL, NULL, (double)s->now.all.steps);
 }
 
-/* Prints each sampled tensor's |residual| / |gradient| if `feedback`, or its compression error. */
+/* Prints |residual| / |gradient| of each sampled tensor if `feedback`, else its compression error. */
 static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, const char *name, const char *help,
                               bool feedback, esp__text *t) {
     int any = 0;
@@ -76,7 +75,6 @@ static void esp__prom_tensors(const esp_ctx *ctx, const esp__stats_sample *s, co
     }
 }
 
-/* Prints the bytes of each level, and the time for which each lane (compression, each level's link) was busy. */
 static void esp__prom_levels(const esp_ctx *ctx, const esp_stats *a, esp__text *t) {
     static const char bytes_name[] = "espresso_bytes_total", lane_name[] = "espresso_lane_seconds_total";
     uint64_t bytes[ESP_LEVELS];

@@ -1,6 +1,6 @@
 /* stragglers.c: when a rank has waited for ESPRESSO_STRAGGLER_MS, rank 0 logs which ranks have not pushed which
- * tensors, and later that the wait has ended. job/liveness.c notices such a wait and asks the ranks; this file makes
- * sentences of their answers. It runs on the watch thread, so a step costs nothing, and it allocates nothing. */
+ * tensors, and later that the wait has ended. job/liveness.c notices such waits and asks the ranks; this file puts
+ * their answers into words. It runs on the watch thread and allocates nothing, so a step costs nothing. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -8,8 +8,8 @@ enum { ESP__KINDS_SHOWN = 4, ESP__RANGES_SHOWN = 8 };
 
 typedef struct esp__stragglers {
     esp_ctx *ctx;
-    uint64_t step; /* the step that was reported last */
-    bool in_call;  /* the wait was in a call after that step */
+    uint64_t step; /* the last reported step */
+    bool in_call;
 } esp__stragglers;
 
 typedef struct esp__sentence {
@@ -40,7 +40,8 @@ static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const es
                           (unsigned)a->n_tensors);
 }
 
-/* Returns why ranks that wait at `at` wait for rank `r`, or "". If `r` waits too, returns "" unless `also_waiting`. */
+/* Returns why other ranks, which wait in the call described by `at`, wait for rank `r`, or "" if they do not. A rank
+ * that waits too is named only if `also_waiting`. */
 static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_state *r, const esp__answer *at,
                                         bool also_waiting) {
     const esp__answer *a = &r->answer;
@@ -65,7 +66,6 @@ static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_stat
     return t;
 }
 
-/* Adds the ranks of a kind, such as "rank 2" or "ranks 0-3, 6". */
 static void esp__sentence_ranks(esp__sentence *t, const esp__rank_state *ranks, int32_t n, int kind) {
     int32_t ranges = 0, left = 0;
     for (int32_t r = 0; r < n; r++) left += ranks[r].kind == kind;
@@ -84,7 +84,7 @@ static void esp__sentence_ranks(esp__sentence *t, const esp__rank_state *ranks, 
     }
 }
 
-/* Adds a sentence for each reason, with the ranks that have it. Returns the number of stragglers. */
+/* Adds one sentence for all ranks with the same reason. Returns the number of stragglers. */
 static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__rank_state *ranks, int32_t n,
                                    const esp__answer *at, bool also_waiting) {
     int32_t all = 0, shown = 0;
@@ -107,7 +107,7 @@ static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__ra
     return all;
 }
 
-/* Adds whose data the ranks wait for, if no rank is a straggler. */
+/* If no rank is late, says whose data the ranks wait for. */
 static void esp__sentence_under_way(const esp_ctx *ctx, esp__sentence *t, int32_t rank, const esp__answer *at) {
     esp__sentence_add(t, at->trainer == ESP__TRAINER_IN_STEP ? "; every rank has pushed all tensors"
                                                              : "; every rank has come to that call");
@@ -127,10 +127,10 @@ static void esp__stragglers_report(void *user, esp__rank_state *ranks, int32_t n
     while (first < n && !(ranks[first].waits_long && ranks[first].answer.started)) first++;
     if (first == n) return; /* the waiting rank has closed, or does not answer */
     const esp__answer *at = &ranks[first].answer;
-    if (at->trainer == ESP__TRAINER_ELSEWHERE) return; /* its wait has just ended */
+    if (at->trainer == ESP__TRAINER_ELSEWHERE) return;
     self->step = at->step;
     self->in_call = at->trainer == ESP__TRAINER_IN_CALL;
-    for (int32_t r = 0; r < n; r++) { /* kind -1: ranks that wait at the same place as `first` */
+    for (int32_t r = 0; r < n; r++) { /* kind -1 marks ranks that wait in the same call as `first` */
         const esp__answer *a = &ranks[r].answer;
         ranks[r].kind = a->started && a->step == at->step && a->trainer == at->trainer ? -1 : 0;
     }
@@ -187,7 +187,6 @@ static void esp__stragglers_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
-/* Restarts the reports with the new connections. */
 static esp_status esp__stragglers_shrunk(esp_ctx *ctx, void **self) {
     if (!*self) return ESP_OK;
     esp__free(ctx, *self);

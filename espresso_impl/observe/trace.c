@@ -1,5 +1,5 @@
-/* trace.c: records when each op ran. A rank keeps its events in memory, and sends them to rank 0 when it closes. Rank 0
- * writes all ranks' events as Chrome/Perfetto trace JSON. */
+/* trace.c: records when each op ran. Ranks keep their events in memory and send them to rank 0 when they close. Rank 0
+ * writes them as Chrome/Perfetto trace JSON. */
 #include "espresso_impl/observe/trace.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { ESP__TRACE_EVENTS = 1 << 20, ESP__TRACE_STEPS = 4096 };
-enum { ESP__TRACE_TEXT = 1 << 16 }; /* bytes to collect before they are written */
+enum { ESP__TRACE_TEXT = 1 << 16 }; /* bytes to collect before writing */
 
 ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace **out) {
     esp__trace *t = (esp__trace *)esp__alloc(ctx, sizeof *t);
@@ -38,8 +38,8 @@ ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t) {
     esp__free(ctx, t);
 }
 
-/* Returns the label's index in the hash table, or n_labels if that is full. The thread that takes a free entry writes
- * the text. Texts are read only after all threads have ended. */
+/* Returns the label's index in the hash table, or n_labels if it is full. The thread that takes a free entry writes the
+ * text; texts are read only after all threads have ended. */
 static uint32_t esp__trace_label(esp__trace *t, const char *text) {
     uint64_t key = esp__hash64(ESP__HASH0, text, strlen(text)) | 1u;
     for (uint32_t i = 0; i < 64; i++) {
@@ -100,10 +100,10 @@ struct esp__trace_file {
     esp_ctx *ctx;
     char *path;
     esp__file to;
-    esp__text text;     /* to be written to the file */
-    bool any;           /* true once the first rank's events are added */
-    int failed;         /* errno, or 0 */
-    uint64_t origin_ns; /* the first rank's origin_ns, from which times count */
+    esp__text text; /* not yet written to the file */
+    bool any;
+    int failed;
+    uint64_t origin_ns; /* times count from the first rank's origin_ns */
     int64_t wall_ns;
 };
 
@@ -115,7 +115,7 @@ static void esp__trace_file_free(esp__trace_file *f) {
     esp__free(ctx, f);
 }
 
-/* Fails now if the file cannot be written, and not after hours of training. Leaves nothing on the disk. */
+/* Fails now, and not after hours of training, if the file cannot be written. Leaves nothing on the disk. */
 ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__trace_file **out) {
     esp__trace_file *f = (esp__trace_file *)esp__alloc(ctx, sizeof *f);
     *out = NULL;
@@ -144,14 +144,13 @@ static void esp__trace_file_flush(esp__trace_file *f) {
     t->len = 0;
 }
 
-/* Prints a time in microseconds, as the format requires. */
 static void esp__trace_put_us(esp__text *t, const char *key, int64_t ns) {
     uint64_t u = ns < 0 ? (uint64_t)-ns : (uint64_t)ns;
     esp__text_add(t, ",\"%s\":%s%llu.%03u", key, ns < 0 ? "-" : "", (unsigned long long)(u / 1000),
                   (unsigned)(u % 1000));
 }
 
-/* Process ids count from 1, since viewers take 0 for the idle process. Thread ids are unique in the whole job. */
+/* Process ids count from 1, since viewers take 0 for the idle process. Thread ids are unique in the job. */
 static unsigned esp__trace_pid(int32_t rank) { return (unsigned)rank + 1; }
 static unsigned esp__trace_tid(int32_t rank, uint32_t lane) { return ((unsigned)rank + 1) * 10 + lane; }
 
@@ -191,7 +190,7 @@ static void esp__trace_file_event(esp__trace_file *f, int32_t rank, const esp__e
     esp__text_add(&f->text, ",\"bytes\":%llu}}", (unsigned long long)e->bytes);
 }
 
-/* Writes one rank's events. Clocks of machines differ, so times are shifted by the difference of the times of day. */
+/* Clocks of machines differ, so times are shifted by the difference of their times of day. */
 ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, uint64_t bytes) {
     esp__trace_file *f = (esp__trace_file *)file;
     const uint8_t *at = (const uint8_t *)data + sizeof(esp__trace_head), *events;
@@ -211,7 +210,7 @@ ESP__FN void esp__trace_file_rank(void *file, int32_t rank, const void *data, ui
         f->wall_ns = h.wall_ns;
     }
     shift = h.wall_ns - f->wall_ns;
-    if (shift > -1000000 && shift < 1000000) shift = 0; /* less than 1 ms: both ranks have the same clock */
+    if (shift > -1000000 && shift < 1000000) shift = 0; /* less than 1 ms means that both ranks have the same clock */
     esp__trace_file_names(f, rank, &h);
     for (uint64_t i = 0; i < h.n_events; i++) {
         esp__event e;
@@ -241,7 +240,7 @@ ESP__FN esp_status esp__trace_file_close(esp__trace_file *f) {
 }
 
 /* ---- the observer ---- */
-/* Reads "FILE" or "FILE,steps=60" from the configuration. */
+/* ESPRESSO_TRACE is "FILE" or "FILE,steps=60". */
 static esp_status esp__trace_parse(esp_ctx *ctx, esp__trace *t, char path[PATH_MAX]) {
     const char *spec = ctx->config.trace_path, *more = strstr(spec, ",steps=");
     char *end, name[PATH_MAX];
@@ -279,7 +278,7 @@ static esp_status esp__trace_start(esp_ctx *ctx, void **self) {
     return !s && (t->own_file || ctx->job.rank == 0) ? esp__trace_file_open(ctx, path, &t->file) : s;
 }
 
-/* Writes this rank's own file. Times count from the clock's zero, so that files of one machine can be compared. */
+/* Times count from the clock's zero, so that files of one machine can be compared. */
 static void esp__trace_write_own(esp_ctx *ctx, esp__trace *t) {
     void *data = NULL;
     uint64_t bytes;
@@ -345,7 +344,7 @@ static void esp__trace_close(esp_ctx *ctx, void *self) {
     esp__trace_free(ctx, t);
 }
 
-/* A new rank 0 opens the file, and writes it at the end. */
+/* After a loss of ranks, another rank may be rank 0, which writes the file. */
 static esp_status esp__trace_shrunk(esp_ctx *ctx, void **self) {
     esp__trace *t = *self;
     char path[PATH_MAX];

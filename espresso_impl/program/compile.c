@@ -1,6 +1,5 @@
-/* compile.c: compiles the option of every sync unit (a tensor, a chunk or a group) into the ops that this rank runs,
- * and gives every buffer a fixed place in one block of memory, the arena. It runs nothing. region.c computes which
- * elements the rank holds after each step of the option. */
+/* compile.c: compiles the option of every tensor, chunk or group into the ops that this rank runs, and gives each
+ * buffer an offset in one block of memory, the arena. region.c computes what the rank holds after each step. */
 #include "espresso_impl/program/compile.h"
 
 static bool esp__wants_mean(const esp__compile *c) {
@@ -9,8 +8,8 @@ static bool esp__wants_mean(const esp__compile *c) {
 
 static bool esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
 
-/* Divides the sum by the number of ranks, in or after the last step that changes numbers. f16 and bf16 gradients are
- * scaled later, when they are copied back into the gradient. */
+/* Divides the sum by the number of ranks, in or after the last step that changes numbers. f16 and bf16 are scaled only
+ * when they are copied back into the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->job->size;
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
@@ -20,7 +19,7 @@ static void esp__compile_mean(esp__compile *c, uint32_t i) {
         esp__backend_of(c->job, op->collective.scope)->caps & ESP_BACKEND_SCALE)
         op->collective.coll.scale = scale;
     else if (op->step == i && op->kind == ESP__OP_DECOMPRESS && esp__power_of_two(n))
-        op->codec.scale = scale; /* a power of two rounds nothing, before or after the sum */
+        op->codec.scale = scale; /* dividing by a power of two rounds nothing */
     else
         esp__op_copy(c, ESP__COPY_SCALE, i, scale);
 }
@@ -36,7 +35,7 @@ static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     c->finalized = true;
 }
 
-/* If this rank compressed the parts that a Decomp decompresses, the Decomp gets the codec's state of these parts. */
+/* A codec decompresses with the state with which this rank compressed the same elements, if it did. */
 static void esp__decomp_state(esp__compile *c, esp__op *op) {
     op->codec.feedback = c->comp_ranges ? c->comp_feedback : -1;
     for (uint32_t k = 0; k < op->codec.n_ranges && op->codec.feedback >= 0; k++) {
@@ -65,14 +64,14 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
         esp__op *op = esp__op_codec(c, ESP__OP_DECOMPRESS, space, i);
         esp__ranges_make(c, &before, op);
         if (!c->status) esp__decomp_state(c, op);
-        if (esp__op_list(op) > 1) esp__op_scratch(c, op); /* with one part, the Comp's scratch memory is enough */
+        if (esp__op_list(op) > 1) esp__op_scratch(c, op); /* for one part, the compress op's scratch is enough */
     }
     c->comps++;
     esp__compile_finalize(c, i);
     esp__compile_mean(c, i);
 }
 
-/* Compiles a collective on payloads. It receives into a new buffer, except at the root of a broadcast. */
+/* A collective on payloads receives into a new buffer, except at the root of a broadcast. */
 static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     esp__region before = c->region;
@@ -87,7 +86,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
-    if (swap) { /* reorders first: alltoall splits the outermost dimension */
+    if (swap) { /* alltoall divides the outermost dimension, so reorder first */
         for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
         const uint64_t mid = (uint64_t)c->at.size[before.dims[swap].level];
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);
@@ -101,7 +100,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
         dst = src;
     else if (s->coll != ESP_COLL_GATHER || me == root)
         dst = esp__arena_place(c, space, want * c->slot_bytes);
-    if (!held) src = dst; /* a broadcast's receivers hold nothing yet */
+    if (!held) src = dst; /* receivers of a broadcast hold nothing yet */
     esp__op *op = esp__op_collective(c, space, i);
     op->collective.coll.slot_bytes = c->slot_bytes;
     op->collective.coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
@@ -114,7 +113,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     c->slots = dst;
 }
 
-/* Compiles a collective on uncompressed numbers, which works in place in the gradient. */
+/* A collective on uncompressed numbers works in place in the gradient. */
 static void esp__compile_raw_coll(esp__compile *c, uint32_t i) {
     const esp__step *s = &c->u->option.steps[i];
     uint64_t before, n_before, after, n_after, e = esp_dtype_bytes(c->u->dtype);
@@ -166,7 +165,7 @@ static uint32_t esp__last_value(const esp__option *o) {
     return last;
 }
 
-/* Copies a group's tensors into the arena, each as soon as it is pushed, so that copies overlap backward. */
+/* Copies each tensor of a group into the arena as soon as it is pushed, so that copies overlap backward propagation. */
 static void esp__compile_pack(esp__compile *c) {
     if (!esp__unit_is_group(c->u)) return;
     c->u->packed = esp__arena_place(c, c->space, c->u->place.elements * esp_dtype_bytes(c->u->dtype)).offset;
@@ -201,7 +200,6 @@ static void esp__compile_step(esp__compile *c, uint32_t i) {
         esp__compile_raw_coll(c, i);
 }
 
-/* Copies an f16 or bf16 gradient back from f32, as the sum or the mean. */
 static void esp__compile_half_end(esp__compile *c) {
     uint32_t last = c->u->option.n - 1;
     double share = c->u->flags & ESP_SUM || c->finalized ? 1.0 : 1.0 / (double)c->job->size;
@@ -241,7 +239,6 @@ static const char *esp__op_word(const esp__op *op) {
     return copies[op->copy.what];
 }
 
-/* True for a compress op, or a collective on its payloads, of a codec with several rounds. */
 static bool esp__op_of_rounds(const esp__unit *u, const esp__op *op) {
     const esp__step *s = &u->option.steps[op->step];
     return op->n_rounds > 1 && op->kind != ESP__OP_COPY && (s->kind == ESP__STAGE_COMP || s->compressed);
@@ -252,7 +249,6 @@ ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane) {
     return esp__scope_name(&esp__job_of(ctx)->names, lane - ESP__LANE_CPU);
 }
 
-/* Writes a step's name with the job's own names of levels, such as "machine.allgather". */
 static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, size_t cap) {
     char text[40];
     esp__step_print(s, text, sizeof text);
@@ -262,7 +258,8 @@ static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, si
         snprintf(buf, cap, "%s", text);
 }
 
-/* Names the ops for the timeline: "inter.allgather fc1.weight", or for round 1 of 2 "comp@cpu[1/2] fc1.weight". */
+/* An op's name in timelines is such as "inter.allgather fc1.weight" or, in the first of two rounds, "comp@cpu[1/2]
+ * fc1.weight". */
 static esp_status esp__labels_make(esp_ctx *ctx, esp__active *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];

@@ -1,9 +1,8 @@
-/* comps.c: compiles a Comp, which compresses, into ops: one compress op for each round of the codec, and the
- * collectives between the rounds. A slot is room for one payload. */
+/* comps.c: compiles a compress step (Comp) into ops: one compress op for each round of the codec (PowerSGD has
+ * several), and the collectives between the rounds. A slot is memory for one payload. */
 #include "espresso_impl/program/compile.h"
 
-/* Finds the slot that the rounds before the last leave for the part at index[d] in each dimension d of the region `r`.
- */
+/* Returns the slot that has the sum of the previous round's payloads of the part at index[d] in each dimension d. */
 static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, const uint32_t *index) {
     uint32_t slot = 0;
     for (uint32_t k = 0; k < c->reduced_region.n_dims; k++) {
@@ -16,8 +15,8 @@ static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, c
     return slot;
 }
 
-/* Makes one range for each part of the unit that a Comp or Decomp works on. A range lists its slots in the order in
- * which their payloads are summed. */
+/* Makes one range for each part of the tensor that the op works on. The order of a range's payloads is the order in
+ * which they are summed. */
 ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
     esp__program *p = c->p;
     uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[ESP__DIMS] = {0}, s = 1;
@@ -35,7 +34,7 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
     if (list * op->codec.n_sources > p->max_payloads) p->max_payloads = list * op->codec.n_sources;
     if (list > 1 && list > p->max_list) p->max_list = list;
     esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
-    if (grown) p->ranges = grown; /* store it even if the next call fails: the old array is freed */
+    if (grown) p->ranges = grown; /* keep it even if the next call fails: the old array is freed */
     uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
     if (!grown || !slots) {
         c->status = ESP_E_NOMEM;
@@ -46,7 +45,7 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
         uint32_t index[ESP__DIMS] = {0};
         uint64_t rest = part, base = 0;
         memset(range, 0, sizeof *range);
-        /* visits parts in the order of their elements; slots may have another order */
+        /* visits parts in the order of their elements, which may differ from the order of payloads */
         for (uint32_t k = r->n_cuts; k-- > 0;)
             for (uint32_t d = 0; d < r->n_dims; d++)
                 if (r->cuts[k].open && r->dims[d].what == ESP__DIM_PART && r->dims[d].level == r->cuts[k].level) {
@@ -92,7 +91,7 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     return (int32_t)now->n_feedback++;
 }
 
-/* Returns the lowest rank that holds the same numbers. Such ranks must draw the same random numbers. */
+/* Returns the lowest rank that holds the same numbers, as these ranks must draw the same random numbers. */
 static uint32_t esp__lowest_replica(const esp__compile *c) {
     const esp__topology *p = &c->job->topo;
     int32_t place[ESP__LEVELS];
@@ -107,10 +106,9 @@ static uint32_t esp__lowest_replica(const esp__compile *c) {
     return (uint32_t)esp__rank_at(p, place);
 }
 
-/* True if the step copies one rank's payloads to the group in every round. Otherwise it reduces them. */
+/* True if the step distributes one rank's payloads in every round, instead of summing those of all ranks. */
 static bool esp__early_spreads(const esp__step *s) { return s->role == ESP__SECOND; }
 
-/* Fails if the backend cannot reduce in the op's dtype, or lacks its sum, max or min. */
 static void esp__check_reduces(esp__compile *c, const esp__op *op) {
     static const char *const ops[] = {"?", "sum", "max", "min"};
     const esp_backend *b = esp__backend_of(c->job, op->collective.scope);
@@ -145,7 +143,7 @@ ESP__FN esp__op *esp__op_collective(esp__compile *c, int space, uint32_t i) {
     return op;
 }
 
-/* Makes the collective reduce the payloads of `have` slots as one array, without their headers. */
+/* Makes the collective sum the payloads as one array; their headers are set aside meanwhile. */
 ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
     op->collective.coll.dtype = c->body_dtype;
     op->collective.coll.reduce = esp__codec_round(c->u->codec, op->round).op;
@@ -160,8 +158,8 @@ ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64
     esp__check_reduces(c, op);
 }
 
-/* Adds the collectives of a round before the last. Where ranks hold payloads of the same elements, an allreduce sums
- * them. Where only one rank holds an element, the option's own allgather or broadcast distributes it. */
+/* Adds the collectives of a round before the codec's last. Where ranks have payloads of the same elements, an allreduce
+ * sums them. Where only one rank has an element, the option's own allgather or broadcast distributes it. */
 static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     const esp__option *o = &c->u->option;
     esp__region r = c->comp_region;
@@ -198,7 +196,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     c->reduced_bytes = c->slot_bytes;
 }
 
-/* Returns how many ranks' payloads are reduced together in a round of the Comp at step `i`. */
+/* Returns how many ranks' payloads are summed in a round of the compress step `i`. */
 static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, bool last) {
     const esp__option *o = &c->u->option;
     uint32_t n = 1;
@@ -208,7 +206,7 @@ static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, bool last
     return n;
 }
 
-/* Makes the ranges of a Comp, with memory for the codec's state and the residual. All rounds use the same ranges. */
+/* Makes the ranges, memory for residual and codec state included. All rounds use the same ranges. */
 static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint64_t length) {
     esp__program *p = c->p;
     uint64_t state = 0, phi = 0;
@@ -232,7 +230,6 @@ static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint6
     c->comp_feedback = op->codec.feedback;
 }
 
-/* Reserves the scratch memory that the codec needs in a compress or decompress op. */
 ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
     for (uint32_t k = 0; k < op->codec.n_ranges && !c->status; k++) {
         const uint64_t n = c->p->ranges[op->codec.first_range + k].length;
@@ -243,7 +240,7 @@ ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
     }
 }
 
-/* Sets the size of a round's slots, which fit the unit's largest part, so that all ranks use the same size. */
+/* Payload memory fits the largest part of the tensor, so that all ranks use the same size. */
 static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t n_reduced) {
     uint64_t largest = c->u->place.elements / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {

@@ -1,4 +1,4 @@
-/* emit.c: adds ops to a unit's chain, and chooses their memory and streams, for the other files that compile. */
+/* emit.c: appends ops to a program, and chooses their memory and streams. */
 #include "espresso_impl/program/compile.h"
 
 ESP__FN esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32_t step) {
@@ -16,7 +16,6 @@ ESP__FN esp__op *esp__op_new(esp__compile *c, uint8_t kind, uint8_t lane, uint32
     return op;
 }
 
-/* Reserves memory of the unit on the given memory space. */
 ESP__FN esp__ref esp__arena_place(esp__compile *c, int space, uint64_t bytes) {
     esp__program_on *on = &c->p->on[c->device];
     uint64_t *block = space == ESP__SPACE_DEVICE ? &on->arena_bytes : &on->pinned_bytes;
@@ -25,15 +24,14 @@ ESP__FN esp__ref esp__arena_place(esp__compile *c, int space, uint64_t bytes) {
     return r;
 }
 
-/* Returns the stream of the newest op. After a collective in stream order it is a stream that waits for that link, so
- * that the host need not wait. Otherwise it is the stream of kernels. */
+/* After a collective that runs in a device's stream, the next op goes into a stream that waits for it, so that the host
+ * need not wait. Other ops go into the stream of kernels. */
 static int esp__stream_now(const esp__compile *c, const esp__op *op) {
     if (c->status || op == &c->p->ops[c->u->first_op]) return ESP__ON_COMPUTE;
     if (op[-1].kind != ESP__OP_COLLECTIVE) return op[-1].on == c->device ? op[-1].stream : ESP__ON_COMPUTE;
     return esp__stream_ordered(op - 1) ? esp__on_behind(op[-1].lane - ESP__LANE_INTRA) : ESP__ON_COMPUTE;
 }
 
-/* Places the newest op: it works on memory of `space`, in `stream` or in a stream that waits for a link. */
 ESP__FN void esp__op_place(esp__compile *c, esp__op *op, int space, int stream) {
     const uint32_t device = esp__space_device(c, space);
     esp__program_on *on = &c->p->on[device];

@@ -1,11 +1,10 @@
-/* feedback.c: moves residuals to a new strategy, so that no gradient is lost. A residual of the rank's own gradient
- * moves to the Comp that compresses the same elements first in the new strategy. Every other residual becomes pending:
- * the lowest rank that has it adds it to its next push. */
+/* feedback.c: moves error feedback's residuals to a new strategy, so that no gradient is lost. The residual of a rank's
+ * own gradient moves to where the new strategy first compresses the same elements. Any other residual becomes pending:
+ * the lowest rank that has it adds it to its next gradient. */
 #include "espresso_impl/program/program.h"
 
-/* Finds where the new strategy keeps the residual of element `begin` of a tensor. Stores its address in *out and its
- * device in *device, or NULL in *out if no Comp there compresses the rank's own gradient. Returns how many of the
- * `length` elements go to the same place. */
+/* Finds where the new strategy keeps the residual of element `begin` of a tensor, or sets *out to NULL if it keeps
+ * none. Returns how many of `length` elements are kept together there. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__active *to, uint32_t tensor, uint64_t begin,
                                     uint64_t length, float **out, uint32_t *device) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[tensor];
@@ -27,7 +26,8 @@ static bool esp__feedback_same_place(const esp__feedback *a, const esp__feedback
     return !memcmp(&a->place, &b->place, sizeof a->place) && a->offset == b->offset && a->count == b->count;
 }
 
-/* A codec's state moves only if the same codec has the same elements in the same parts, because it cannot be split. */
+/* A codec's state cannot be split, so it moves only if the same codec compresses the same elements in the same
+ * parts. */
 static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was) {
     esp_status s = ESP_OK;
     const esp__tensor_units *of = &to->strategy.of_tensor[was->place.first];
@@ -43,10 +43,10 @@ static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__active
     return s;
 }
 
-/* A piece of an old residual, and its address `to` in the new strategy. `to` is NULL if the piece becomes pending. */
+/* A piece of an old residual. `to` is its address in the new strategy, or NULL if it becomes pending. */
 typedef struct esp__pending {
     uint32_t tensor;
-    uint64_t begin, length; /* elements of the tensor */
+    uint64_t begin, length; /* in elements of the tensor */
     float *to;
     uint32_t to_device;
     const float *from;
@@ -56,7 +56,7 @@ typedef struct esp__pending_at {
     uint64_t done; /* elements of `segment` that are moved already */
 } esp__pending_at;
 
-/* Finds the next piece of one Comp's residual. `at` is zeroed before the first. Returns false after the last. */
+/* Finds the next piece of a residual. Zero `at` before the first call. Returns false after the last piece. */
 static bool esp__pending_next(const esp_ctx *ctx, const esp__active *to, const esp__feedback *was, esp__pending_at *at,
                               esp__pending *p) {
     esp__segment *s = &at->segment;
@@ -91,12 +91,11 @@ ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *t
     return ESP_OK;
 }
 
-/* Adds a piece of a residual on device `from` to its tensor's pending residual. */
 static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t from, float *pending, float *room) {
     const uint32_t to = esp__model_of(ctx)->tensors[p->tensor].device;
     float *out = pending + p->begin;
     const float *in = p->from;
-    if (from != to) { /* copies it first to the tensor's device, into `room` */
+    if (from != to) { /* adds on the tensor's device, after a copy there */
         const esp_status s = esp__device_copy(ctx, to, room, from, p->from, p->length * 4u);
         if (s) return s;
         in = room;
@@ -129,7 +128,7 @@ ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const
                                       float **pending) {
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < n && !s; i++) s = esp__feedback_move_one(ctx, to, &all[i], pending);
-    for (uint32_t i = 0; i < to->n_feedback && !s; i++) { /* keeps a copy for esp_discard_step */
+    for (uint32_t i = 0; i < to->n_feedback && !s; i++) {
         esp__feedback *f = &to->feedback[i];
         if (f->residual_before)
             s = esp__device_copy(ctx, f->device, f->residual_before, f->device, f->residual, f->count * 4u);

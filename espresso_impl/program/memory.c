@@ -1,7 +1,6 @@
-/* memory.c: allocates and frees all memory of a compiled strategy: arena, residuals, scratch memory and queues. */
+/* memory.c: allocates and frees all memory of a compiled strategy: payloads, residuals, scratch memory and queues. */
 #include "espresso_impl/program/program.h"
 
-/* Returns false and sets *s if `bytes` more bytes would exceed ESPRESSO_MEMORY_MAX. */
 static bool esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t bytes, esp_status *s) {
     if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return true;
     if (!*s)
@@ -15,7 +14,6 @@ static bool esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t byt
     return false;
 }
 
-/* Allocates memory on a device, or host memory that is pinned for it. */
 static void *esp__take_on(esp_ctx *ctx, esp__active *f, uint32_t device, uint64_t bytes, uint32_t where,
                           esp_status *s) {
     const esp__device *d = esp__device_at(ctx, device);
@@ -48,8 +46,8 @@ static esp_status esp__feedback_take(esp_ctx *ctx, esp__active *f) {
     return s;
 }
 
-/* Lists for each link the ops that this rank runs on it, in the strategy's order. at[unit] counts the unit's ops that
- * are listed. op_of[unit * ESP__CHAIN_MAX + place] is this rank's op there plus 1, or 0 if it has none. */
+/* Lists for each link the ops that this rank runs on it, in the strategy's order. at[unit] counts the steps of a tensor
+ * or group that are listed. op_of[unit * ESP__CHAIN_MAX + step] is this rank's op + 1, or 0 if it has none. */
 static void esp__links_sequence(esp__active *f, uint32_t *at, uint32_t *op_of) {
     const esp__strategy *y = &f->strategy;
     esp__chain_step chain[ESP__CHAIN_MAX];
@@ -89,7 +87,6 @@ static uint64_t esp__used_bytes(const esp__program *p, const esp__program_on *on
     return (1u + on->n_behind) * esp__list_most(p) * sizeof(uint64_t);
 }
 
-/* Allocates the memory that the ops on one device need. */
 static esp_status esp__memory_on_take(esp_ctx *ctx, esp__active *f, uint32_t device) {
     const esp__program_on *p = &f->program.on[device];
     esp__memory_on *m = &f->on[device];
@@ -144,7 +141,6 @@ ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f) {
     for (uint32_t k = 0; k < esp__device_list_of(ctx)->n; k++) esp__arena_withdraw(ctx, &f->on[k].announced);
 }
 
-/* Announces the arena to the backends that can send from this kind of memory. */
 static esp_status esp__arena_announce(esp_ctx *ctx, const esp_buf *arena, esp__announced *a) {
     for (uint32_t p = 0; p < esp__job_of(ctx)->n_parents && arena->bytes; p++) {
         const esp__comm *c = &esp__job_of(ctx)->comms[esp__job_of(ctx)->parents[p]];
@@ -187,7 +183,7 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f) {
         f->on[k].device = esp__device_at(ctx, k);
         if (p->on[k].n_events) s = esp__memory_on_take(ctx, f, k);
     }
-    for (uint32_t i = 0; i < f->strategy.n_units && !s; i++) { /* a group's data is its copy in the arena */
+    for (uint32_t i = 0; i < f->strategy.n_units && !s; i++) {
         esp__unit *u = &f->strategy.units[i];
         u->data = esp__unit_is_group(u) ? f->on[u->device].arena + u->packed : NULL;
     }

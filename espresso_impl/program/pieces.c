@@ -2,10 +2,10 @@
  * copies the next, or decompresses the next while the GPU copies one back. Results stay the same. */
 #include "espresso_impl/program/compile.h"
 
-enum { ESP__PIECES_MAX = 16 }; /* most pieces of a conversion to or from f32 */
+enum { ESP__PIECES_MAX = 16 }; /* most pieces of a copy of f16 or bf16 numbers */
 
-/* True if a host op can work piece by piece on a copy's numbers. Stores in *at and *bytes the numbers that the op
- * reads, or with `up` those that it writes. */
+/* True if the host op `work` can run piece by piece. Stores in *at and *bytes the numbers that it reads or, with `up`,
+ * writes. */
 static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, esp__ref *at, uint64_t *bytes) {
     const uint64_t e = esp_dtype_bytes(c->u->dtype);
     if (work->kind == (up ? ESP__OP_DECOMPRESS : ESP__OP_COMPRESS)) {
@@ -26,7 +26,6 @@ static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, 
               : work->copy.what == ESP__COPY_TO_F32;
 }
 
-/* Returns the piece that begins `offset` bytes into the copy, and with part `range` of a Comp or Decomp. */
 static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work, uint64_t least, uint64_t offset,
                                      uint64_t bytes, uint32_t range) {
     esp__copy_piece x = {offset, 0, 0, 0};
@@ -40,7 +39,7 @@ static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work,
     return x;
 }
 
-/* Cuts a copy into pieces, if the op `work` before or after it uses the same numbers on the host. */
+/* Cuts a copy into pieces, if the op before or after it uses the same numbers in host memory. */
 static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at) {
     esp__program *p = c->p;
     esp__op *copy = &p->ops[copy_at], *work = &p->ops[work_at];

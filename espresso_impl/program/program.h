@@ -1,6 +1,6 @@
-/* program.h: a strategy compiled for this rank into ops, which the executor runs. Each sync unit (a tensor, a chunk or
- * a group) has a chain of ops, which run one after another. A Comp compresses, a Decomp decompresses. A slot is room
- * for one payload, which has a header and a body. A codec with several rounds compresses several times per step. */
+/* program.h: a strategy compiled for this rank into ops, which the executor runs. The ops of one sync unit (a tensor, a
+ * chunk of one, or a group) run one after another. A slot is memory for one compressed payload: a header and the data.
+ * A codec such as PowerSGD compresses several times per step, in several rounds. */
 #ifndef ESP__PROGRAM_H
 #define ESP__PROGRAM_H
 #include "espresso_impl/device/device.h"
@@ -10,94 +10,95 @@
 
 enum { ESP__OP_COMPRESS = 1, ESP__OP_DECOMPRESS, ESP__OP_COLLECTIVE, ESP__OP_COPY };
 enum {
-    ESP__COPY_SWAP = 1, /* reorders payloads for alltoall */
-    ESP__COPY_TO_F32,   /* f16 or bf16 gradient to f32, times `scale` */
-    ESP__COPY_FROM_F32, /* f32 to the f16 or bf16 gradient, times `scale` */
-    ESP__COPY_SCALE,    /* multiplies the numbers by `scale`, in place */
-    ESP__COPY_FINALIZE, /* calls the codec's finalize() (majority vote) */
-    ESP__COPY_PACK,     /* copies a tensor into its group's memory */
-    ESP__COPY_UNPACK,   /* copies a group's memory back into its tensors */
-    ESP__COPY_DOWN,     /* copies from the unit's GPU to the host */
-    ESP__COPY_UP        /* copies from the host to the unit's GPU */
+    ESP__COPY_SWAP = 1, /* reorders payloads before an alltoall */
+    ESP__COPY_TO_F32,   /* converts f16 or bf16 to f32, times `scale` */
+    ESP__COPY_FROM_F32, /* converts f32 to f16 or bf16, times `scale` */
+    ESP__COPY_SCALE,
+    ESP__COPY_FINALIZE,
+    ESP__COPY_PACK,   /* copies a tensor into its group's memory */
+    ESP__COPY_UNPACK, /* copies a group's memory back into its tensors */
+    ESP__COPY_DOWN,   /* copies from the GPU to the host */
+    ESP__COPY_UP      /* copies from the host to the GPU */
 };
 
-/* Memory of an op: an offset in the gradient, in the arena of the unit's device, or in the host memory that is pinned
- * for that device. Units on the CPU use no pinned memory. */
+/* An address: `offset` bytes into the gradient (DATA), into the strategy's block of memory on the gradient's device
+ * (ARENA), or into host memory that is pinned for a GPU (PINNED). */
 enum { ESP__AT_NOTHING = 0, ESP__AT_DATA, ESP__AT_ARENA, ESP__AT_PINNED };
 typedef struct esp__ref {
     uint8_t at;
-    uint64_t offset; /* in bytes */
+    uint64_t offset;
 } esp__ref;
 
-/* One part of a compress or decompress op: a range of elements, and the slots of its payloads. */
+/* Elements that one call of the codec compresses or decompresses, and the payloads of them. */
 typedef struct esp__range {
-    uint64_t begin, length; /* elements of the unit */
-    uint32_t first_slot;    /* index in program.slots of its first slot number */
-    uint32_t reduced_slot;  /* slot of its reduced payload of the previous round */
+    uint64_t begin, length; /* in elements of the tensor or group */
+    uint32_t first_slot;    /* index in program.slots, which has slot numbers */
+    uint32_t reduced_slot;  /* slot of the sum of the previous round's payloads */
     uint64_t state_offset, state_bytes;
 } esp__range;
 
-/* A piece of a copy between GPU and host (pieces.c). The op before or after the copy works on the same pieces. */
+/* A large copy between GPU and host is cut into pieces (pieces.c), so that the CPU can compress or decompress one piece
+ * while another is copied. */
 typedef struct esp__copy_piece {
-    uint64_t offset, bytes; /* from the copy's begin */
-    uint32_t n_ranges;      /* parts of a Comp or Decomp in this piece */
-    uint32_t event;         /* event at the piece's end, in a copy to the host */
+    uint64_t offset, bytes; /* offset in the copy */
+    uint32_t n_ranges;      /* ranges of the compress or decompress op in this piece */
+    uint32_t event;         /* event recorded at the piece's end, if the copy is to the host */
 } esp__copy_piece;
 
 typedef struct esp__collective_op {
-    esp_coll coll;       /* pointers are unset: src and dst give them */
-    uint8_t scope;       /* scope whose backend runs it */
-    uint8_t links;       /* links that it uses; bit 0 is intra */
-    bool stream_ordered; /* the backend runs it in the device's stream */
-    bool rebuild;        /* reduces payload bodies: headers stay on this rank */
+    esp_coll coll; /* without pointers: they follow from src and dst */
+    uint8_t scope; /* which ranks take part, such as ESP__INTRA */
+    uint8_t links; /* bit set of links that it uses; bit 0 is intra */
+    bool stream_ordered;
+    bool rebuild; /* sums payloads; their headers are not sent */
     esp__ref src, dst;
-    /* the members below are set if rebuild is true */
-    uint64_t slot_bytes, n_sent, n_slots; /* n_sent: slots at src; n_slots: slots at dst */
-    uint64_t own_slot;                    /* slot at src that has the header of the first slot at dst */
-    esp__ref headers;                     /* memory for n_slots headers */
+    /* set if `rebuild` is true */
+    uint64_t slot_bytes, n_sent, n_slots; /* payloads at src (n_sent) and at dst (n_slots) */
+    uint64_t own_slot;                    /* payload at src with the header of the first at dst */
+    esp__ref headers;
 } esp__collective_op;
 
 typedef struct esp__codec_op {
-    const esp__codec *codec; /* the codec's implementation for the op's device */
-    bool raw;                /* the Comp reads the rank's own gradient, not a sum */
-    bool headers_later;      /* the host reads the headers only at the step's end */
+    const esp__codec *codec; /* implementation for the op's device */
+    bool raw;                /* compresses the rank's own gradient, not a sum */
+    bool headers_later;      /* headers stay on the GPU until the step's end */
     uint8_t comp_index;
     uint32_t first_range, n_ranges, n_sources;
-    int32_t feedback; /* index in active.feedback, or -1 */
+    int32_t feedback;
     uint32_t source, n_reduced;
-    esp__ref data, slots; /* element 0 of the unit as f32; payload slot 0 */
+    esp__ref data, slots; /* element 0 of the f32 numbers; first payload */
     uint64_t slot_bytes;
-    esp__ref reduced;       /* slot 0 of the previous round; unset in the first */
-    uint64_t reduced_bytes; /* bytes of one slot of the previous round */
-    uint32_t first_header;  /* index in memory_on.headers */
-    float scale;            /* factor of the result of a decompress */
+    esp__ref reduced;       /* first payload of the previous round; unset in the first */
+    uint64_t reduced_bytes; /* bytes of one payload of the previous round */
+    uint32_t first_header;  /* index of its first header in esp__memory_on.headers */
+    float scale;            /* a decompress op multiplies its result by it */
 } esp__codec_op;
 
 typedef struct esp__copy_op {
     uint8_t what; /* ESP__COPY_* */
     float scale;
-    uint32_t member;          /* PACK: the tensor, whose push the op waits for */
-    const esp__codec *codec;  /* the codec of FINALIZE */
-    esp__ref src, dst;        /* addresses of SWAP, DOWN and UP */
-    esp__ref grad, work;      /* other ops: element 0 of the gradient, and as f32 */
+    uint32_t member; /* PACK: index of the tensor */
+    const esp__codec *codec;
+    esp__ref src, dst;        /* set for SWAP, DOWN and UP */
+    esp__ref grad, work;      /* set for other copies: element 0 of the gradient, and of its f32 copy */
     uint64_t begin, length;   /* in elements; for DOWN and UP in bytes */
-    uint64_t outer, mid, run; /* SWAP transposes runs of bytes: [outer][mid] to [mid][outer] */
+    uint64_t outer, mid, run; /* SWAP transposes [outer][mid] runs of `run` bytes to [mid][outer] */
 } esp__copy_op;
 
 typedef struct esp__op {
     uint8_t kind, lane;
-    uint8_t step;            /* index of the step in the unit's option */
-    uint8_t round, n_rounds; /* the codec's round, from 0, and their number */
-    uint8_t on, stream;      /* device whose memory the op uses; stream on it */
-    bool timed_later;        /* device events give the op's time, at the step's end */
-    uint32_t event;          /* event in memory_on.events at the op's end */
+    uint8_t step;
+    uint8_t round, n_rounds; /* the codec's round, from 0, and the number of rounds */
+    uint8_t on, stream;      /* index of the device, and of a stream on it */
+    bool timed_later;        /* its duration is read from device events at the step's end */
+    uint32_t event;          /* index of its end in esp__memory_on.events */
     uint32_t unit;
-    /* Pieces of a copy between GPU and host, or 0 if it is not cut. The host's op beside the copy has the same. */
+    /* pieces of a copy between GPU and host, and of the host's op before or after it; n_pieces is 0 if it is not cut */
     uint32_t first_piece, n_pieces;
     char *label;
     union {
         esp__collective_op collective;
-        esp__codec_op codec; /* for compress and decompress */
+        esp__codec_op codec;
         esp__copy_op copy;
     };
 } esp__op;
@@ -111,24 +112,23 @@ static inline bool esp__op_is_codec(const esp__op *op) {
 static inline bool esp__stream_ordered(const esp__op *op) {
     return op->kind == ESP__OP_COLLECTIVE && op->collective.stream_ordered;
 }
-/* True if the op is in a stream that waits for a link's collectives. */
+/* True if the op is in a stream that waits for the collectives of a link. */
 static inline bool esp__op_behind(const esp__op *op) {
     return op->kind != ESP__OP_COLLECTIVE && op->stream >= ESP__ON_LINKS;
 }
-/* Returns the index of the op's scratch memory. Each stream has its own. */
 static inline uint32_t esp__scratch_of(const esp__op *op) {
     return esp__op_behind(op) ? (uint32_t)(op->stream - ESP__ON_LINKS) / 2 + 1 : 0;
 }
-/* Returns how many parts go into one call of the codec: all, if the codec takes lists. */
+/* Returns how many ranges one call of the codec takes: all, if the codec takes lists. */
 static inline uint32_t esp__op_list(const esp__op *op) {
     return op->codec.codec->traits.caps & ESP_CODEC_LISTS && op->codec.n_ranges ? op->codec.n_ranges : 1;
 }
 
 typedef struct esp__program_on {
     uint64_t arena_bytes, pinned_bytes;
-    uint64_t scratch_bytes, phi_count; /* largest need of one codec call; phi_count in floats */
+    uint64_t scratch_bytes, phi_count; /* most that a codec call needs: bytes, and floats */
     uint32_t n_events, n_headers;
-    uint32_t n_behind; /* number of streams that wait for links */
+    uint32_t n_behind;
 } esp__program_on;
 
 typedef struct esp__program {
@@ -137,76 +137,76 @@ typedef struct esp__program {
     uint32_t *slots;
     esp__copy_piece *pieces;
     uint32_t n_ops, n_ranges, n_slots, n_pieces;
-    uint64_t cap_ops, cap_ranges, cap_slots, cap_pieces; /* allocated bytes of the arrays */
-    uint32_t max_payloads, max_list; /* largest numbers of payloads, and of parts, in one codec call */
+    uint64_t cap_ops, cap_ranges, cap_slots, cap_pieces;
+    uint32_t max_payloads, max_list; /* most payloads, and most ranges, of a codec call */
     esp__program_on on[ESP__DEVICES_MAX];
 } esp__program;
 
 static inline uint32_t esp__list_most(const esp__program *p) { return p->max_list ? p->max_list : 1; }
 
-/* What error feedback keeps for one Comp of one unit on this rank. The context owns the memory. */
+/* What error feedback keeps for one compress step on this rank. The context owns the memory. */
 typedef struct esp__feedback {
-    esp__extent place;      /* tensors or chunk of the unit */
-    uint64_t codec, option; /* hashes of the texts of codec and option */
+    esp__extent place;
+    uint64_t codec, option; /* hashes, to find the same codec and option in the next strategy */
     uint32_t comp_index, n_ranges;
-    bool raw;               /* the Comp reads the rank's own gradient, not a sum */
-    bool owner_replica;     /* this rank is the lowest that has this residual */
-    uint32_t device;        /* device of the arrays below */
-    uint64_t offset, count; /* range of elements in the unit */
-    float *residual;        /* [count], or NULL */
-    uint8_t *state;         /* the codec's state, or NULL */
+    bool raw;           /* compresses the rank's own gradient, not a sum */
+    bool owner_replica; /* of the ranks with this residual, this is the lowest */
+    uint32_t device;
+    uint64_t offset, count; /* in elements of the tensor or group */
+    float *residual;
+    uint8_t *state;
     uint64_t state_bytes;
-    float *residual_before; /* with ESP_DISCARDABLE, copies from before the step */
+    float *residual_before; /* copies from before the step, with ESP_DISCARDABLE */
     uint8_t *state_before;
 } esp__feedback;
 
-/* The backends that know an arena, because the library called their reg(). */
+/* The backends whose reg() was called with an arena, so that they can send from it directly. */
 typedef struct esp__announced {
-    uint32_t to;              /* bit p: the backend of job.parents[p] knows the arena */
-    void *given[ESP__SCOPES]; /* [p]: handle that this backend's reg() returned */
+    uint32_t to;              /* bit p is set if the backend of job.parents[p] knows it */
+    void *given[ESP__SCOPES]; /* [p] is the handle that its reg() returned */
 } esp__announced;
 
-/* A program's memory on one device, and the host memory for copies to and from it. */
+/* A program's memory on one device, and pinned host memory for copies to and from it. */
 typedef struct esp__memory_on {
     esp__device *device;
     uint8_t *arena, *pinned, *scratch;
-    float *phi;          /* [has.phi_count] for compress inputs and decoded payloads */
-    uint64_t *used;      /* compress writes payload sizes here, which nobody reads */
-    uint8_t *headers;    /* headers of all payloads compressed in this step */
-    uint8_t *flags;      /* copy of `headers` on the host, at the step's end */
-    uint64_t settled_ns; /* time at which the device finished the last step */
-    void **events;       /* [2 n_events] begin and end of ops; NULL without events */
-    esp__program_on has; /* sizes that were allocated */
+    float *phi;          /* [has.phi_count] inputs of compress ops and decoded payloads */
+    uint64_t *used;      /* codecs write payload sizes here; nothing reads them */
+    uint8_t *headers;    /* headers of the payloads compressed in this step */
+    uint8_t *flags;      /* copy of `headers` in host memory, made at the step's end */
+    uint64_t settled_ns; /* when the device finished the last step */
+    void **events;       /* [2 n_events] begin and end of ops, or NULL */
+    esp__program_on has;
     esp__announced announced;
 } esp__memory_on;
 
 typedef struct esp__active {
-    bool discardable;   /* ESP_DISCARDABLE is set */
-    bool sample_errors; /* an observer measures compression errors */
+    bool discardable;
+    bool sample_errors; /* measure compression errors */
     esp__strategy strategy;
     esp__program program;
     esp__feedback *feedback;
     uint32_t n_feedback;
-    uint64_t cap_feedback; /* allocated bytes of `feedback` */
+    uint64_t cap_feedback;
     uint64_t memory_bytes;
-    uint64_t slots_bytes, feedback_bytes; /* parts of memory_bytes: arenas; residuals and states */
-    uint64_t most_bytes;                  /* ESPRESSO_MEMORY_MAX, or 0 if there is no limit */
-    esp_payload *payloads;                /* argument of the decompress with most payloads */
+    uint64_t slots_bytes, feedback_bytes; /* of memory_bytes: arenas; residuals and codec states */
+    uint64_t most_bytes;
+    esp_payload *payloads; /* scratch: arguments of a decompress call */
     void *list_room;
-    esp__codec_list list;                                     /* argument of the codec call with most parts */
-    esp__heap ready;                                          /* units whose next op needs a cpu or compute lane */
+    esp__codec_list list;
+    esp__heap ready;                                          /* tensors or groups whose next op needs a core */
     uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link, in the strategy's order */
     uint32_t *order, n_order;                                 /* collectives of all links, in the strategy's order */
-    bool has_behind;                                          /* some ops are in streams that wait for links */
-    uint32_t behind;      /* all ops that wait for order[0 .. behind) are enqueued */
-    esp__span *op_time;   /* [program.n_ops] times in the current or last step */
-    uint64_t *op_core_ns; /* [program.n_ops] core time; 0 unless lanes.core_times is set */
+    bool has_behind;                                          /* true if streams wait for links' collectives */
+    uint32_t behind;      /* ops that wait for order[0] to order[behind - 1] are enqueued */
+    esp__span *op_time;   /* [program.n_ops] begin and end in this step, or the last */
+    uint64_t *op_core_ns; /* [program.n_ops] ns of CPU time; 0 if it is not measured */
     esp__memory_on on[ESP__DEVICES_MAX];
-    uint32_t *pending, n_pending; /* units that wait for their device to finish an op */
+    uint32_t *pending, n_pending; /* tensors or groups whose op a device has not finished */
 } esp__active;
 
 /* ---- compile.c --------------------------------------------------------------------------------------------------- */
-/* Compiles all units of f->strategy into f->program, and computes the sizes of f->feedback without allocating it. */
+/* Compiles f->strategy into f->program. Computes the sizes of f->feedback, without allocating its arrays. */
 ESP__FN esp_status esp__program_make(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
 
@@ -214,28 +214,28 @@ ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p);
 ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__active_free(esp_ctx *ctx, esp__active *f);
 
-ESP__FN uint8_t *esp__at(const esp__active *f, const esp__op *op, esp__ref r); /* address of `r` in this step */
+ESP__FN uint8_t *esp__at(const esp__active *f, const esp__op *op, esp__ref r);
 /* Returns the event at the op's begin or end, or NULL if the op's work is done when its call returns. */
 static inline void *esp__op_event(const esp__active *f, const esp__op *op, bool end) {
     void *const *events = f->on[op->on].events;
     return events ? events[2 * op->event + end] : NULL;
 }
 
-/* Announces f's arenas to each backend that has reg() and can send from such memory. withdraw undoes it; call it
- * between steps and before the backends close. */
+/* Announces the arenas to each backend that has reg() and can send from such memory. Call withdraw between steps,
+ * before the backends close. */
 ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f);
 
-/* ---- feedback.c: from one strategy to the next, so that nothing is lost ------------------------------------------ */
-/* Allocates pending[tensor] for each residual of all[n] that has no place in the strategy `to`. `pending` has n_tensors
- * pointers; NULL if a tensor needs none. */
+/* ---- feedback.c: residuals move from one strategy to the next ---- */
+/* Allocates pending[tensor] where the new strategy `to` does not keep a residual of all[n]. `pending` has n_tensors
+ * pointers. */
 ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
                                               float **pending);
-/* Adds these residuals to `pending`, and moves the other residuals of all[n] into `to`. Fails only if a device fails.
- * Residuals are then lost, and the job must end. */
+/* Moves the residuals of all[n] into `to`, or else adds them to `pending`. If it fails (only if a device fails),
+ * residuals are lost, and the job must end. */
 ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
                                       float **pending);
 
-/* Returns the lane's name for people, with the job's own names of levels, such as "machine". */
+/* Returns the name of a link or core, with the job's own names of levels, such as "machine". */
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane);
 #endif

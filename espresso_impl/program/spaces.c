@@ -1,8 +1,7 @@
-/* spaces.c: adds copies and conversions to a unit, where an op needs its numbers in another memory or format. A unit on
- * a GPU uses the GPU's memory and the host's; a unit on the CPU uses one memory and needs no copies. */
+/* spaces.c: adds copies and conversions where an op needs its numbers in another memory (GPU or host) or format. */
 #include "espresso_impl/program/compile.h"
 
-/* Records that the unit's numbers are in `space` from here on. */
+/* Records that the numbers are in memory `space` from here on. */
 ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
     const uint64_t count = c->u->place.elements;
     const bool work = c->half && esp__option_compresses(&c->u->option);
@@ -12,7 +11,7 @@ ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
     c->work = work ? c->works[space] : c->grads[space];
 }
 
-/* Call it before any op of the unit is compiled. */
+/* Call it before any op of the tensor or group is compiled. */
 ESP__FN void esp__spaces_start(esp__compile *c) {
     c->device = c->u->device;
     const esp__device *d = esp__device_at(c->ctx, c->device);
@@ -25,7 +24,6 @@ ESP__FN void esp__spaces_start(esp__compile *c) {
     esp__numbers_begin(c, ESP__SPACE_DEVICE);
 }
 
-/* Warns once if ops that the strategy wants on a GPU must run on the CPU. */
 static void esp__warn_of_cpu(const esp__compile *c) {
     esp__device_list *devices = esp__device_list_of(c->ctx);
     const esp__device *d = esp__device_at(c->ctx, c->device);
@@ -43,20 +41,18 @@ static void esp__warn_of_cpu(const esp__compile *c) {
                  "decomp@gpu run on the CPU workers");
 }
 
-/* Returns the memory space on which a Comp or Decomp works. */
 ESP__FN int esp__codec_space(esp__compile *c, const esp__step *s) {
     if (s->device != ESP_ON_GPU) return c->host;
     esp__warn_of_cpu(c);
     return c->device_codec ? ESP__SPACE_DEVICE : c->host;
 }
 
-/* Returns the memory space whose memory the scope's backend can use. */
+/* Returns the memory that the backend of these links can send from. */
 ESP__FN int esp__link_space(const esp__compile *c, uint8_t scope) {
     const esp_devkind kind = esp__device_at(c->ctx, c->device)->id.kind;
     return esp__backend_of(c->job, scope)->devices & ESP_BIT(kind) ? ESP__SPACE_DEVICE : c->host;
 }
 
-/* Adds a copy op of `bytes` bytes between GPU and host. `space` is the destination. */
 static void esp__space_copy(esp__compile *c, int space, uint32_t step, esp__ref src, esp__ref dst, uint64_t bytes) {
     esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, step);
     const bool up = space == ESP__SPACE_DEVICE;
@@ -67,7 +63,6 @@ static void esp__space_copy(esp__compile *c, int space, uint32_t step, esp__ref 
     op->copy.length = bytes;
 }
 
-/* Adds a copy of this rank's numbers to `space`, if they are not there. */
 ESP__FN void esp__numbers_to(esp__compile *c, int space, uint32_t step) {
     const bool work = c->half && !c->in_grad;
     const uint64_t e = work ? 4u : esp_dtype_bytes(c->u->dtype);
@@ -83,21 +78,18 @@ ESP__FN void esp__numbers_to(esp__compile *c, int space, uint32_t step) {
     esp__space_copy(c, space, step, from, to, length * e);
 }
 
-/* Adds a copy of payloads to `space`, and returns where they are then. */
 static esp__ref esp__slots_on(esp__compile *c, int space, uint32_t step, esp__ref from, uint64_t bytes) {
     const esp__ref to = esp__arena_place(c, space, bytes);
     esp__space_copy(c, space, step, from, to, bytes);
     return to;
 }
 
-/* Adds a copy of this rank's `held` payloads to `space`, if they are not there. */
 ESP__FN void esp__payloads_to(esp__compile *c, int space, uint32_t step, uint64_t held) {
     if (c->slots_space == space) return;
     c->slots_space = space;
     if (held && !c->status) c->slots = esp__slots_on(c, space, step, c->slots, held * c->slot_bytes);
 }
 
-/* Adds a copy of the previous round's reduced payloads to `space`, if this rank uses them (`active`). */
 ESP__FN void esp__reduced_to(esp__compile *c, int space, uint32_t step, bool active) {
     if (c->reduced_space == space || !active || !c->reduced.at) return;
     c->reduced_space = space;
@@ -106,14 +98,14 @@ ESP__FN void esp__reduced_to(esp__compile *c, int space, uint32_t step, bool act
             esp__slots_on(c, space, step, c->reduced, esp__region_slots(&c->reduced_region, &c->at) * c->reduced_bytes);
 }
 
-/* Reserves scratch memory for a call of the codec with n parts. Each part has its own. */
+/* Of the n parts in one call of a codec, each has its own scratch memory. */
 static void esp__room_for_scratch(uint64_t *room, uint64_t each, uint32_t n) {
     const uint64_t all = n > 1 ? n * ((each + 63u) / 64u * 64u) : each;
     if (all > *room) *room = all;
 }
 
-/* Reserves scratch memory for the codec's calls in one round, with n_parts parts of `count` numbers. `b` is what the
- * codec's CPU implementation needs for one part. */
+/* Reserves scratch memory for a call with n_parts parts of `count` numbers. `b` is the need of the CPU's codec for
+ * one. */
 ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uint32_t round, uint32_t n_reduced,
                                  uint32_t n_parts, const esp_bound *b) {
     const esp__codec *codec = esp__codec_of(c, space);
@@ -134,8 +126,8 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uin
         esp__room_for_scratch(&c->p->on[esp__space_device(c, space)].scratch_bytes, t.scratch_bytes, n_parts);
 }
 
-/* Reserves f32 buffers for parts of `count` numbers. The host needs one for the input of compress and one for a decoded
- * payload. A GPU needs only the latter, and only if compression errors are measured. */
+/* The host needs a buffer for the input of a compress op, and one for a decoded payload. A GPU needs only the latter,
+ * and only if compression errors are measured. */
 ESP__FN void esp__room_for_phi(esp__compile *c, int space, uint64_t count) {
     uint64_t *phi = &c->p->on[esp__space_device(c, space)].phi_count;
     const uint64_t n = space == c->host ? 2 * count : c->f->sample_errors ? count : 0;
@@ -160,8 +152,8 @@ ESP__FN void esp__to_f32(esp__compile *c, uint32_t step) {
     c->in_grad = false;
 }
 
-/* Copies f32 numbers back into the f16 or bf16 gradient, as the sum so far times `share`. During the option, share is 1
- * / (ranks summed so far), so that f16 does not overflow. At its end it gives the sum or the mean. */
+/* During the option, `share` is 1 / (ranks summed so far), so that f16 does not overflow. At its end it gives the sum
+ * or mean. */
 ESP__FN void esp__from_f32(esp__compile *c, uint32_t step, double share) {
     if (!c->half || c->in_grad) return;
     esp__op_copy(c, ESP__COPY_FROM_F32, step, (float)share);

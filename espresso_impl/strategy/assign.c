@@ -1,4 +1,4 @@
-/* assign.c: assigns a codec and an option to a sync unit, and checks that job, codec and unit allow them. */
+/* assign.c: gives a tensor, chunk or group its codec and option, and checks that job, codec and shape allow them. */
 #include "espresso_impl/strategy/strategy.h"
 
 /* Translates an option for two levels (intra and inter) to a job with more levels. */
@@ -24,7 +24,7 @@ ESP__FN void esp__raw_option(const esp_ctx *ctx, bool shard, esp__option *o) {
     }
 }
 
-/* Returns the codec's default option or, in a job that allows only flat options, a similar flat one. */
+/* Returns the codec's default option or, if the job allows only flat options, a similar flat one. */
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
     const bool reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
@@ -36,7 +36,7 @@ static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec
                : "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 }
 
-/* Do the option's steps name every level of the job? Parsing has checked that they name none twice. */
+/* Returns whether the option's steps name every level of the job. The parser has checked that none is named twice. */
 static bool esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
     const esp__topology *t = &esp__job_of(ctx)->topo;
     uint32_t outermost = 0, first, last;
@@ -50,7 +50,6 @@ static bool esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
     return outermost == t->n_levels;
 }
 
-/* Fails if the job's levels, the codec or the unit's shape do not allow its option. */
 static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *option, const char *where) {
     if (!esp__option_is_flat(&u->option) && !esp__hierarchical(ctx))
         return esp__fail(ctx, ESP_E_ARG,
@@ -110,7 +109,6 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *
     return ESP_OK;
 }
 
-/* Sets the unit's first round: a codec may have no payload body in earlier rounds for small shapes. */
 static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     const uint32_t last = u->codec->traits.n_rounds - 1;
     for (u->first_round = 0; u->first_round < last; u->first_round++) {
@@ -122,7 +120,7 @@ static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     return ESP_OK;
 }
 
-/* Only a unit that is no group can take codec or option from a tensor: read.c has checked that a group's have none. */
+/* read.c has checked that no tensor of a group has a codec or option of its own. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];

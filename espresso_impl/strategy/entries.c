@@ -1,4 +1,4 @@
-/* entries.c: reads and prints the entries of an order, and checks that an order is complete. */
+/* entries.c: reads, prints and checks the order in which a strategy file wants its collectives and other ops to run. */
 #include "espresso_impl/strategy/text.h"
 #include <ctype.h>
 
@@ -48,7 +48,7 @@ ESP__FN bool esp__order_entry_fits(const esp__order_entry *e, const esp__order_u
     return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__STAGE_COLLECTIVE);
 }
 
-/* A unit's chain: its option's steps in the sequence in which they run, once for each round of the codec. */
+/* The steps of an option in the order in which they run; a codec such as PowerSGD runs some of them several times. */
 typedef struct esp__order_chain {
     const esp__option *option;
     uint32_t n;
@@ -61,7 +61,6 @@ static void esp__order_chain_of(const esp__order_units *units, uint32_t unit, es
     out->n = esp__option_chain(out->option, 0, units->rounds ? units->rounds(units->user, unit) : 1, out->step);
 }
 
-/* Returns the first collective of the chain at or after place `at`, or c->n. */
 static uint32_t esp__order_next(const esp__order_chain *c, uint32_t at) {
     return esp__chain_collective(c->option, c->step, c->n, at);
 }
@@ -101,9 +100,10 @@ static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *n
     return ESP_OK;
 }
 
-/* Returns the entry's first place after `from` in the sequence of all entries that its unit may have, or 0. */
+/* Numbers all entries that a tensor may have: pack, each step with its copies, unpack. Returns this entry's smallest
+ * number above `from`, or 0. */
 static uint32_t esp__order_place(const esp__order_units *units, const esp__order_entry *e, uint32_t from) {
-    static const uint32_t within[] = {1, 0, 2}; /* within a step: copy down, the step, copy up */
+    static const uint32_t within[] = {1, 0, 2};
     esp__order_chain c;
     if (e->what == ESP__ENTRY_PACK) return from ? 0 : 1;
     if (e->what == ESP__ENTRY_UNPACK) return from < UINT32_MAX ? UINT32_MAX : 0;
@@ -115,7 +115,7 @@ static uint32_t esp__order_place(const esp__order_units *units, const esp__order
     return 0;
 }
 
-/* Checks that each unit's entries are in sequence. units->at has the place of each unit's last entry so far. */
+/* units->at[unit] is the number (from esp__order_place) of the unit's last entry so far. */
 static esp_status esp__order_check_chains(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
                                           uint32_t n, const esp__order_units *units) {
     uint32_t backwards = 0;

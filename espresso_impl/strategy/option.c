@@ -1,11 +1,11 @@
-/* option.c: the grammar of options, the decision tree of the Espresso paper (section 4.2, Tables 2 and 3). Parses and
- * prints options, and enumerates the tree. The paper's tables are for two levels, intra and inter. More levels are
- * divided into blocks of neighbouring levels. Two neighbouring blocks use the tables: the inner one the intra steps,
- * the outer one the inter steps, which may in turn contain the steps of the next block outwards. */
+/* option.c: parses, prints and enumerates options by the grammar of the Espresso paper (section 4.2, Tables 2 and 3).
+ * The paper has two levels of links, intra and inter. More levels are joined to blocks of neighbours. Of two
+ * neighbouring blocks, the inner one follows the paper's rules for intra steps, the outer one those for inter steps,
+ * which may contain the steps of the next block outwards. */
 #include "espresso_impl/strategy/option.h"
 
-/* A rule of the grammar is a few symbols, then at most one sub-tree. COMM1 opens a pair, and COMM2 closes it: they are
- * reduce_scatter and allgather, or reduce and broadcast with a root. C at the end stands for compressed. */
+/* A rule is up to three symbols, then the name of another set of rules. COMM1 and COMM2 are a pair: reduce_scatter and
+ * allgather, or reduce and broadcast. A C at the end means that payloads are sent. */
 enum esp__symbol {
     ESP__S_NONE = 0,
     ESP__S_COMM,   /* allreduce */
@@ -14,8 +14,8 @@ enum esp__symbol {
     ESP__S_COMMC,  /* allgather of payloads */
     ESP__S_COMM1C, /* alltoall or gather of payloads */
     ESP__S_COMM2C, /* allgather or broadcast of payloads */
-    ESP__S_SUMC,   /* allreduce of payload bodies (extension) */
-    ESP__S_SUM1C,  /* reduce_scatter of payload bodies (extension) */
+    ESP__S_SUMC,   /* allreduce of payloads; not in the paper */
+    ESP__S_SUM1C,  /* reduce_scatter of payloads; not in the paper */
     ESP__S_COMP,
     ESP__S_DECOMP
 };
@@ -31,13 +31,13 @@ enum esp__subtree {
     ESP__N_T4C,
     ESP__N_T5,
     ESP__N_T6,
-    /* replaced by a sub-tree for the next block outwards (OUT) or for this block's second step (BACK); RAW or COMP is
-     * what that gets as input */
+    /* replaced by the rules for the next block outwards (OUT), or for this block's second steps (BACK), with RAW
+     * (uncompressed) or COMP (compressed) input */
     ESP__N_OUT_RAW,
     ESP__N_OUT_COMP,
     ESP__N_BACK_RAW,
     ESP__N_BACK_COMP,
-    /* for sharded tensors, whose pairs stay open; LAST is for the outermost block, or for the flat tree */
+    /* for sharded tensors; LAST is for the outermost block, or the only one */
     ESP__N_SHARD,
     ESP__N_SHARD_COMP,
     ESP__N_SHARD_LAST,
@@ -45,13 +45,12 @@ enum esp__subtree {
     ESP__N_SHARD_OUT_RAW,
     ESP__N_SHARD_OUT_COMP
 };
-/* Which block the rule's sub-tree is for: the same, the next one outwards, or the next one inwards. */
 enum { ESP__SAME = 0, ESP__OUTWARD = 1, ESP__BACK = -1 };
 
 typedef struct esp__rule {
     uint8_t subtree;
     int8_t move;
-    bool extended; /* sums payload bodies, which the paper does not */
+    bool extended; /* sums payloads, which the paper's options do not */
     uint8_t next;
     uint8_t symbols[3];
 } esp__rule;
@@ -60,7 +59,6 @@ typedef struct esp__rule {
     {                                                                                                                  \
         ESP__N_##sub, ESP__##move, ext, ESP__N_##next, { __VA_ARGS__ }                                                 \
     }
-/* The comments below speak of a job with two levels. */
 static const esp__rule esp__rules[] = {
     /* T1: second intra step; its input is not compressed */
     ESP__R(T1, SAME, 0, END, ESP__S_COMM2),
@@ -88,8 +86,7 @@ static const esp__rule esp__rules[] = {
     /* T4: inter steps; their input is compressed */
     ESP__R(T4, SAME, 0, T4C, ESP__S_NONE),
     ESP__R(T4, SAME, 0, T3, ESP__S_DECOMP),
-    /* first steps: HIER for the innermost block, or a middle one without compressed input; MID for a middle block with
-     * compressed input */
+    /* first steps; the input of HIER is uncompressed, that of MID compressed */
     ESP__R(HIER, OUTWARD, 0, OUT_RAW, ESP__S_COMM1),
     ESP__R(HIER, OUTWARD, 0, OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(HIER, OUTWARD, 1, OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -102,7 +99,7 @@ static const esp__rule esp__rules[] = {
     ESP__R(FLAT, SAME, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(FLAT, SAME, 1, END, ESP__S_COMP, ESP__S_SUMC, ESP__S_DECOMP),
     ESP__R(FLAT, SAME, 1, T2, ESP__S_COMP, ESP__S_SUM1C),
-    /* for sharded tensors: the first steps of all blocks, without second steps */
+    /* for sharded tensors: only the first collective of each pair, so that each rank keeps its part */
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_RAW, ESP__S_COMM1),
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(SHARD, OUTWARD, 1, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -123,30 +120,28 @@ static const char *const esp__coll_names[] = {
     [ESP_COLL_BROADCAST] = "broadcast", [ESP_COLL_GATHER] = "gather",
     [ESP_COLL_REDUCE] = "reduce"};
 
-/* The state of a walk through the grammar, which either enumerates options or parses a text. */
+/* The state while the grammar's rules are applied one by one, to enumerate options or to parse a text. */
 typedef struct esp__walk {
     esp__option option;
-    uint8_t scope[ESP__LEVELS]; /* [n_blocks] the blocks' scopes, the innermost first */
-    bool rooted[ESP__LEVELS];   /* has the block's open pair a root? */
+    uint8_t scope[ESP__LEVELS]; /* [n_blocks] the levels of each block, the innermost block first */
+    bool rooted[ESP__LEVELS];   /* true if the block's pair is reduce and broadcast */
     uint32_t n_blocks;
     uint32_t devices;
     bool extended;
-    bool narrow; /* for sharded tensors; without pairs that have a root */
-    /* used to enumerate */
+    bool narrow; /* only options of sharded tensors */
+    /* set to enumerate */
     int (*each)(void *user, const esp__option *o);
     void *user;
     uint64_t visited;
     bool stop;
-    /* used to parse: the steps of the text */
     const esp__step *want;
     uint32_t n_want;
-    uint32_t furthest;  /* steps matched on the best path so far */
-    char expected[256]; /* the steps that could follow there */
+    uint32_t furthest; /* most steps of the text that the rules could match */
+    char expected[256];
 } esp__walk;
 
 static void esp__walk_symbols(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at);
 
-/* Returns the sub-tree that a rule's `next` stands for at this block. */
 static uint8_t esp__walk_next(const esp__walk *w, uint8_t next, uint32_t block) {
     const bool outermost = block + 1 == w->n_blocks;
     switch (next) {
@@ -205,7 +200,6 @@ static bool esp__step_same(const esp__step *a, const esp__step *b) {
     return a->kind == ESP__STAGE_COLLECTIVE ? a->level == b->level && a->coll == b->coll : a->device == b->device;
 }
 
-/* Appends step `s` and continues. When it parses a text, it continues only if the text has this step here. */
 static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uint32_t at, const esp__step *s) {
     uint32_t n = w->option.n;
     if (w->want && (n >= w->n_want || !esp__step_same(&w->want[n], s))) {
@@ -217,7 +211,7 @@ static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uin
                      w->expected[0] ? ", " : "", text);
         return;
     }
-    if (n == ESP__MAX_STEPS) return; /* no path of the grammar is longer */
+    if (n == ESP__MAX_STEPS) return; /* never happens: every option of the grammar is shorter */
     w->option.steps[n] = *s;
     w->option.n = n + 1;
     esp__walk_symbols(w, r, block, at + 1);
@@ -246,7 +240,7 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
         s.coll = w->rooted[block] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
         esp__walk_step(w, r, block, at, &s);
         break;
-    default: { /* opens a pair without a root, then one with a root */
+    default: { /* first a pair without a root, then one with a root */
         static const uint8_t colls[3][2] = {{ESP_COLL_REDUCE_SCATTER, ESP_COLL_REDUCE},
                                             {ESP_COLL_ALLTOALL, ESP_COLL_GATHER},
                                             {ESP_COLL_REDUCE_SCATTER, 0}};
@@ -288,7 +282,6 @@ static void esp__walk_flat(esp__walk *w) {
 
 static void esp__walk_hierarchical(esp__walk *w) { esp__walk_subtree(w, w->narrow ? ESP__N_SHARD : ESP__N_HIER, 0); }
 
-/* Walks once for each division of the levels into two blocks or more. Bit k of `ends`: a block ends at level k + 1. */
 static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
     for (uint32_t ends = 1; ends < 1u << (n_levels - 1) && !w->stop; ends++) {
         uint32_t first = 1;
@@ -317,7 +310,6 @@ ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, bool extende
     return w.visited;
 }
 
-/* Adds a word at `len`, cut off at `cap`. Returns the length that the whole text needs, as snprintf does. */
 static size_t esp__word_put(char *buf, size_t cap, size_t len, const char *before, const char *word) {
     size_t at = len < cap ? len : cap;
     int n = snprintf(buf + at, cap - at, "%s%s", before, word);
@@ -335,7 +327,6 @@ ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap) {
     return len;
 }
 
-/* Reads a word of the text as a step. Returns false if it is none. */
 static bool esp__step_read(const char *word, size_t len, esp__step *s) {
     memset(s, 0, sizeof *s);
     for (uint8_t kind = ESP__STAGE_COMP; kind <= ESP__STAGE_DECOMP; kind++)
@@ -363,10 +354,9 @@ static int esp__option_found(void *user, const esp__option *o) {
     return 1;
 }
 
-/* Makes a block of each scope that the text's steps name. These must cover all levels from 1 on. If they name only
- * flat, intra and inter, the text is for two levels. */
+/* The scopes that a text names must cover all levels from 1 on. Only flat, intra and inter stand for two levels. */
 static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
-    uint8_t at[ESP__LEVELS + 2] = {0}; /* [level]: the scope that begins at it, or 0 */
+    uint8_t at[ESP__LEVELS + 2] = {0}; /* at[level] is the scope whose first level it is, or 0 */
     uint32_t first, last, next = 1;
     at[1] = ESP__INTRA, at[2] = ESP__INTER;
     for (uint32_t i = 0; i < w->n_want; i++)
@@ -396,10 +386,9 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
     return ESP_OK;
 }
 
-/* The steps of an option's text. The grammar may not allow them. */
 typedef struct esp__option_words {
     esp__step steps[ESP__MAX_STEPS];
-    size_t position[ESP__MAX_STEPS + 1]; /* columns of the steps, and of the end */
+    size_t position[ESP__MAX_STEPS + 1]; /* column in the text of each step, and of the end */
     uint32_t n;
 } esp__option_words;
 

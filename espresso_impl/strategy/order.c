@@ -1,12 +1,10 @@
-/* order.c: makes the order of collectives if a strategy has none, by simulating a step with fixed costs. An op starts
- * when its input is ready and its lane is free. The op that has been ready for longest goes first, and of equal ones
- * the one of the lower unit. Nothing depends on the rank, so all ranks get the same order. The planner's strategies
- * have an order. */
+/* order.c: makes the order of collectives for a strategy that has none, by simulating a step with fixed costs. A link
+ * or core runs the op that was ready first. Nothing depends on the rank, so all ranks get the same order. */
 #include "espresso_impl/base/heap.h"
 #include "espresso_impl/strategy/strategy.h"
 
 typedef struct esp__sim_lane {
-    esp__heap waiting; /* key: unit << 32 | index in the unit's chain of steps */
+    esp__heap waiting; /* key: unit << 32 | index of its next step */
     uint64_t free_at;
 } esp__sim_lane;
 
@@ -24,8 +22,8 @@ static uint32_t esp__step_lane(const esp_ctx *ctx, const esp__step *s) {
     return last;
 }
 
-/* Returns the assumed ns of a step, for 10 Gbit/s between machines and 100 Gbit/s inside. Only their ratios matter, as
- * they decide which op is ready first. `share` is the fraction of the unit that this rank has. */
+/* Returns an assumed duration in ns, for 10 Gbit/s between machines and 100 Gbit/s inside. Only the sequence
+ * matters. */
 static uint64_t esp__nominal_ns(const esp_ctx *ctx, const esp__unit *u, const esp__step *s, double share) {
     double bytes = (double)u->place.elements * share * 4.0;
     uint32_t lane = esp__step_lane(ctx, s);
@@ -51,7 +49,6 @@ static void esp__sim_enter(const esp_ctx *ctx, const esp__strategy *y, esp__sim_
                        (uint64_t)unit << 32 | place);
 }
 
-/* Runs the op that can start first. Returns false if no op is left. */
 static bool esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane *lanes, double *share) {
     uint64_t best = UINT64_MAX;
     uint32_t lane = ESP__LANES;
@@ -83,7 +80,6 @@ static bool esp__sim_run_one(const esp_ctx *ctx, esp__strategy *y, esp__sim_lane
     return true;
 }
 
-/* Simulates backward propagation: a unit is ready when its last tensor's gradient is. */
 static void esp__sim_backward(const esp_ctx *ctx, const esp__strategy *y, esp__sim_lane *lanes, double *share) {
     uint64_t now = 0;
     uint32_t reached = 0;

@@ -1,4 +1,4 @@
-/* read.c: makes a strategy's units and order from the lines that text.c has read. Must not know the text's format. */
+/* read.c: builds a strategy from the lines that text.c has read. Must not know the text's format. */
 #include "espresso_impl/strategy/strategy.h"
 
 static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elements) {
@@ -11,7 +11,7 @@ ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx) {
     return (esp__text_tensors){ctx, esp__model_of(ctx)->n_tensors, esp__text_tensor};
 }
 
-/* Fails if these tensors cannot form a group, for example because their dtypes differ. */
+/* Fails if the tensors cannot be synchronized as one, for example because their dtypes differ. */
 static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__unit_line *u) {
     const esp__tensor *a = &esp__model_of(ctx)->tensors[u->first];
     for (const esp__tensor *t = a; t < a + u->n; t++) {
@@ -38,7 +38,6 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
     return ESP_OK;
 }
 
-/* The strategy that the callbacks below fill. */
 typedef struct esp__loading {
     esp_ctx *ctx;
     esp__strategy *y;

@@ -1,4 +1,4 @@
-/* region.c: computes how each step of an option changes a rank's region. The results depend on the arguments only. */
+/* region.c: computes how each step of an option changes what a rank holds. The result depends on the arguments only. */
 #include "espresso_impl/strategy/region.h"
 
 ESP__FN void esp__region_start(esp__region *r) { memset(r, 0, sizeof *r); }
@@ -52,7 +52,7 @@ ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s)
     uint32_t first, last;
     if (s->kind != ESP__STAGE_COLLECTIVE || !esp__coll_rooted(s->coll)) return -1;
     esp__scope_levels(s->level, 0, &first, &last);
-    /* each rank of a machine has another group, and these get roots on different machines */
+    /* the groups of a machine's ranks have their roots on different machines, to share the load */
     for (uint32_t level = 1; level < first; level++) turn += (uint64_t)at->index[level];
     return (int32_t)(turn % (uint64_t)at->size[s->level]);
 }
@@ -82,7 +82,8 @@ static void esp__cut_push(esp__region *r, uint8_t level, uint8_t open) {
     r->n_cuts++;
 }
 
-/* A Comp cuts its region before it compresses, once for each later collective that distributes the parts. */
+/* A compress step makes one payload for each part that a later collective sends elsewhere, so it divides the elements
+ * first. */
 static void esp__region_comp(esp__region *r, const esp__option *o, uint32_t i) {
     r->compressed = 1;
     for (i++; i < o->n && o->steps[i].kind != ESP__STAGE_DECOMP; i++) {
@@ -129,14 +130,14 @@ static void esp__region_payload_coll(esp__region *r, const esp__coordinates *at,
             esp__dims_prepend(r, ESP__DIM_SOURCE, s->level);
         }
         break;
-    default: break; /* an allreduce of bodies or a broadcast keeps the slots */
+    default: break; /* an allreduce or a broadcast keeps the number of payloads */
     }
 }
 
 static void esp__region_raw_coll(esp__region *r, const esp__coordinates *at, const esp__step *s) {
     switch (s->coll) {
     case ESP_COLL_REDUCE_SCATTER: esp__cut_push(r, s->level, 0); break;
-    case ESP_COLL_ALLGATHER: r->n_cuts--; break; /* joins the parts of the last cut */
+    case ESP_COLL_ALLGATHER: r->n_cuts--; break; /* it joins the parts of the last reduce_scatter */
     case ESP_COLL_REDUCE: r->idle[s->level] = at->index[s->level] != esp__region_root(at, s); break;
     default: break;
     }

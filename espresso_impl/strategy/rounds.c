@@ -1,12 +1,12 @@
-/* rounds.c: the sequence of an option's steps for a codec of several rounds, such as PowerSGD. A Comp compresses once
- * in each round. Before the next round, all ranks need the sum of the payload bodies, so these are summed over all
- * groups whose gradients the option sums. Only the last round's payloads pass through all steps of the option. */
+/* rounds.c: the sequence in which an option's steps run if the codec, such as PowerSGD, compresses several times per
+ * training step. Between two of these rounds all ranks need the sum of the payloads, so an allreduce sums them. Only
+ * the last round's payloads pass through all steps of the option. */
 #include "espresso_impl/strategy/option.h"
 
 ESP__FN bool esp__early_step(const esp__option *o, uint32_t comp, uint32_t i) {
     const esp__step *s = &o->steps[i];
     if (i <= comp || s->kind != ESP__STAGE_COLLECTIVE || !s->compressed) return false;
-    for (uint32_t k = comp + 1; k < i; k++) /* a second collective of the scope does not sum */
+    for (uint32_t k = comp + 1; k < i; k++) /* the second collective of a scope distributes, and sums nothing */
         if (o->steps[k].kind != ESP__STAGE_COLLECTIVE || o->steps[k].level == s->level) return false;
     return true;
 }

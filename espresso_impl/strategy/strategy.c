@@ -1,11 +1,11 @@
-/* strategy.c: makes a strategy from a built-in name or, through read.c, from a text, and prints a strategy as text. */
+/* strategy.c: makes a strategy from a built-in name or from the text of a file, and prints strategies. */
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 
 enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
-/* Is the tensor too small to be compressed? Never, if its description names a codec or option. */
+/* A tensor with a codec or option of its own is never too small to be compressed. */
 static bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
     return t->count < esp__model_of(ctx)->min_compress_elements && !t->codec_override && !t->option_override;
 }
@@ -31,14 +31,13 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
     return esp__order_make(ctx, y);
 }
 
-/* Fails because `path` is neither a built-in strategy nor a file, and suggests a similar name. */
 static void esp__no_strategy(const esp_ctx *ctx, const char *path, const char *why) {
     static const char *const names[] = {"fp32", "layerwise", "auto"};
     const char *suggestion = NULL;
     char hint[ESP__SPEC_MAX * 2] = "";
     unsigned best = 3;
     size_t n = strcspn(path, ":;");
-    const esp__registry *known = ctx ? esp__registry_of(ctx) : NULL; /* the command has no context here */
+    const esp__registry *known = ctx ? esp__registry_of(ctx) : NULL; /* the command-line tool has no context */
     for (uint32_t i = 0; known && i < known->codecs.n; i++)
         if (strlen(known->codecs.at[i].codec->name) == n && !memcmp(known->codecs.at[i].codec->name, path, n))
             snprintf(hint, sizeof hint, " ('%.*s' is a codec: ESPRESSO_CODEC=%.200s, or esp_config.codec)", (int)n,
@@ -78,7 +77,7 @@ static void esp__unit_print(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__option_print(&u->option, option, sizeof option);
     if (esp__unit_is_chunk(ctx, u)) {
         x.n_chunks = y->of_tensor[p->first].n;
-        x.chunk = p->begin ? 1 : 0; /* the printer only checks whether it is 0 */
+        x.chunk = p->begin ? 1 : 0;
     }
     esp__strategy_put_unit(t, &tensors, &x);
 }

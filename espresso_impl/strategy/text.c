@@ -1,29 +1,29 @@
-/* text.c: reads and prints a strategy's text. Error texts have file, line and the words expected there. */
+/* text.c: reads and prints the text of a strategy. Error texts have the file, the line and what was expected there. */
 #include "espresso_impl/strategy/text.h"
 #include <ctype.h>
 
 /* ---- lines and words ---- */
-/* The reader's state. A split tensor is open until its last chunk was read, and a group until its line was read. */
+/* The lines of a split tensor's chunks follow it; the lines of a group's tensors precede it. */
 typedef struct esp__reading {
     const esp_ctx *ctx;
     const char *name;
-    const esp__text_tensors *tensors; /* the tensors that the text must have, or NULL */
+    const esp__text_tensors *tensors; /* the model's tensors, or NULL to accept any */
     const esp__strategy_lines *to;
-    char *at;                      /* the text from here on is not read yet */
+    char *at;                      /* the text that is not read yet */
     char where[ESP__SPEC_MAX * 2]; /* "FILE:LINE" */
     int line;
-    uint32_t n_tensors, n_units; /* numbers read so far */
+    uint32_t n_tensors, n_units;
     uint64_t n_elements;
-    const char *last; /* the last tensor's name, and its number of elements */
+    const char *last; /* the last tensor's name; `count` is its number of elements */
     uint64_t count;
-    uint32_t n_chunks; /* chunks of the split tensor that is open, or 0 */
-    uint32_t chunk;    /* number of its chunks read so far */
-    uint64_t cut;      /* number of their elements */
-    uint32_t members;  /* tensors of the group that is open */
+    uint32_t n_chunks; /* chunks of the split tensor being read, or 0 */
+    uint32_t chunk;    /* number of its chunks that were read */
+    uint64_t cut;      /* elements of these chunks */
+    uint32_t members;  /* tensors of the group being read */
     uint64_t member_elements;
 } esp__reading;
 
-/* Sets *out to the next line without its blanks, or to NULL at the end. Skips empty lines and comments. */
+/* Sets *out to the next line that is not empty or a comment, or to NULL at the end. */
 static esp_status esp__reading_next(esp__reading *r, char **out) {
     for (*out = NULL; *r->at;) {
         char *start = r->at, *end = start + strcspn(start, "\n"), *hash;
@@ -45,7 +45,6 @@ static esp_status esp__reading_next(esp__reading *r, char **out) {
     return ESP_OK;
 }
 
-/* Returns the next word of *p, ends it by a NUL in place, and moves *p after it. */
 static char *esp__word(char **p) {
     char *start = *p + strspn(*p, " \t"), *end = start + strcspn(start, " \t");
     *p = *end ? end + 1 : end;
@@ -53,7 +52,6 @@ static char *esp__word(char **p) {
     return start;
 }
 
-/* Reads a word as a decimal number. Returns false if it is none. */
 static bool esp__number(const char *word, uint64_t *out) {
     uint64_t x = 0;
     if (!*word) return false;
@@ -66,7 +64,6 @@ static bool esp__number(const char *word, uint64_t *out) {
     return !*word;
 }
 
-/* Returns an error text if a word cannot be a tensor's name or a codec of at most `most` bytes, and else NULL. */
 static const char *esp__word_wrong(const char *word, size_t most) {
     if (!*word) return "it is empty";
     if (strlen(word) > most) return "it is too long";
@@ -76,7 +73,6 @@ static const char *esp__word_wrong(const char *word, size_t most) {
 }
 
 /* ---- units ---- */
-/* Checks a tensor's name and number of elements against the model's next tensor. */
 static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t count) {
     const esp__text_tensors *m = r->tensors;
     const char *wrong = esp__word_wrong(name, ESP__TENSOR_NAME_MAX);
@@ -225,7 +221,6 @@ static esp_status esp__read_line(esp__reading *r, char *line) {
     return esp__fail(r->ctx, ESP_E_ARG, "%s: '%s': expected 'tensor', 'chunk', 'group' or 'order'", r->where, word);
 }
 
-/* Checks that the text has not ended too early. */
 static esp_status esp__read_end(esp__reading *r) {
     const esp__text_tensors *m = r->tensors;
     uint64_t count;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 /* Flags with their defaults. The enumerators are indices into flags[]. The flags before N_RUN determine the results, so
- * a checkpoint can only be resumed with the same ones. */
+ * a checkpoint can be resumed only with the same values of them. */
 enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, MOMENTUM, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
 enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
 enum { OPTIMIZER = N_NUMBERS, STRATEGY, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
@@ -48,13 +48,13 @@ static size_t count(int f) { return (size_t)flags[f].number; }
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[MAX_PARAMS]; /* espresso's ids of the parameters */
+    uint32_t id[MAX_PARAMS];
     gpt net;
     text text;
-    const uint8_t **seq;                     /* the texts of a micro-batch */
-    double *step_ms, *wait_ms, *at_s, *loss; /* per step of this process */
+    const uint8_t **seq;                     /* [batch] sequences of characters */
+    double *step_ms, *wait_ms, *at_s, *loss; /* for each step of this process */
     size_t n_steps;
-    char run[900]; /* a line that describes the run */
+    char run[900]; /* line in checkpoints with the flags before N_RUN */
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("gpt", what, why); }
@@ -78,7 +78,7 @@ static void parse(int argc, char **argv) {
     if (flags[RESUME].text && !flags[CHECKPOINT].text) die("--resume", "needs --checkpoint DIR");
 }
 
-/* Opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
+/* Tensors are added in backward order, and all ranks begin with rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flags[STRATEGY].text, cfg.codec = flags[CODEC].text, cfg.backend = flags[BACKEND].text;
@@ -95,8 +95,8 @@ static void join_ranks(trainer *t) {
     check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
 }
 
-/* Draws the pieces of text of a micro-batch. They depend only on the seed and on how many pieces were drawn before, so
- * a resumed run needs no saved random state. */
+/* The pieces of text depend only on the seed and on how many were drawn before, so a resumed run needs no saved random
+ * state. */
 static void draw(trainer *t, size_t step, size_t micro) {
     const size_t ranks = (size_t)esp_size(t->ctx), rank = (size_t)esp_rank(t->ctx), batch = count(BATCH);
     for (size_t b = 0; b < batch; b++) {
@@ -111,8 +111,8 @@ static void push(void *user, int i) {
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* Replaces push in steps in which the second head (tensor 0) has no gradient. Every rank then pushes zeros for tensor
- * 0, since its residual may still have something to send. */
+/* In steps in which the second head (tensor 0) has no gradient, every rank pushes zeros for it, since its residual may
+ * still have something to send. */
 static void push_without_second(void *user, int i) {
     trainer *t = user;
     if (i)
@@ -146,8 +146,8 @@ static double lr_at(size_t s) {
     return flags[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
 }
 
-/* Tells espresso about a new learning rate, since residuals of earlier steps must be scaled to it. It does so when the
- * rate crosses a power of 1.1, which depends on the step alone, so that a resumed run does the same. */
+/* Residuals of earlier steps must be scaled to a new learning rate: when it crosses a power of 1.1, which depends on
+ * the step alone, so that a resumed run does the same. */
 static void scale_feedback(const trainer *t, size_t s) {
     const double now = floor(log(lr_at(s)) / log(1.1)), before = s ? floor(log(lr_at(s - 1)) / log(1.1)) : now;
     if (now < before || now > before)

@@ -54,7 +54,7 @@ static float *take(float **at, size_t count) {
     return p;
 }
 
-/* Sets the addresses of all activations, from `base` on, unless base is NULL. Returns how many numbers they need. */
+/* Sets the addresses of all activations from `base` on, if that is not NULL. Returns how many numbers they need. */
 static size_t place(gpt *m, float *base) {
     const size_t n = m->s.batch * m->s.context, d = m->s.width,
                  square = m->s.batch * m->s.heads * m->s.context * m->s.context;
@@ -93,7 +93,7 @@ int gpt_open(gpt *m, shape s, uint64_t seed) {
     return 0;
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+/* ---- building blocks of a layer ---------------------------------------------------------------------------------- */
 /* Adds x (n x in) * w to y (n x out). The next function is its backward pass. */
 static void linear(size_t n, size_t in, size_t out, const float *x, const float *w, float *y) {
     gemm(n, out, in, x, in, 1, w, out, 1, y, out);
@@ -197,8 +197,8 @@ const float *gpt_forward(gpt *m, const uint8_t *const *seq, size_t batch) {
     return m->score;
 }
 
-/* Returns the cross entropy of the softmax of `score` against the character `shift` positions later. Sets d, unless it
- * is NULL, to the derivative times `scale`. */
+/* Returns the cross entropy of the softmax of `score` against the character `shift` positions later. If `d` is not
+ * NULL, sets it to the derivative times `scale`. */
 static double cross_entropy(const gpt *m, const float *score, const uint8_t *const *seq, size_t n, size_t shift,
                             float scale, float *d) {
     const size_t vocab = m->s.vocab, c = m->s.context;
@@ -218,14 +218,15 @@ double gpt_loss(gpt *m, const uint8_t *const *seq, size_t batch) {
     return cross_entropy(m, m->score, seq, batch * m->s.context, 1, 0, NULL);
 }
 
-/* Backward pass of the scores, which are x times the embedding matrix: adds to that matrix's gradient and to dx. */
+/* Scores are x times the embedding matrix, so this adds to that matrix's gradient and to dx. */
 static void head_back(gpt *m, size_t n, const float *x, float *dx) {
     const size_t d = m->s.width, vocab = m->s.vocab;
     gemm(vocab, d, n, m->d_score, 1, vocab, x, d, 1, embedding(m)->grad, d);
     gemm(n, d, vocab, m->d_score, vocab, 1, embedding(m)->value, d, 1, dx, d);
 }
 
-/* Forward and backward pass of the second head. Adds to d_norm, the derivative by the output of the last norm. */
+/* Forward and backward pass of the second head. Adds to d_norm, the derivative of the loss by the output of the last
+ * norm. */
 static void second_back(gpt *m, const uint8_t *const *seq, size_t n, float scale) {
     const size_t d = m->s.width;
     const float *x = m->l[m->s.layers].norm1;
@@ -250,7 +251,7 @@ double gpt_backward(gpt *m, const uint8_t *const *seq, size_t batch, int second,
     if (ready) ready(user, 0);
     norm_back(n, d, l->x, last_norm(m), m->d_norm, m->dx);
     if (ready) ready(user, 1);
-    for (size_t at = m->s.layers; at-- > 0;) { /* dx becomes the derivative by the layer's input */
+    for (size_t at = m->s.layers; at-- > 0;) { /* dx becomes the derivative of the loss by the layer's input */
         param *p = of_layer(m, at, 0);
         const int first = (int)(p - m->p);
         l = &m->l[at];

@@ -8,7 +8,7 @@ typedef struct text {
     uint8_t *token;           /* n numbers below `vocab` */
     size_t n, n_train, vocab; /* numbers from n_train on are held out */
     char character[256];      /* the character of each number */
-    uint64_t hash;            /* hash of the text's bytes */
+    uint64_t hash;
 } text;
 
 /** Reads a file, or all regular files of a folder in the order of their names. Returns NULL, or an error text. The

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Flags with their defaults. Numeric flags come first. The enumerators are indices into flags[]. */
+/* Flags with their defaults. Flags with numbers come first. The enumerators are indices into flags[]. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, EVAL, SHARD, ELASTIC, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, GATHER, DATA, JSON, CURVE, N_FLAGS };
 static flag flags[N_FLAGS] = {
@@ -34,17 +34,17 @@ static flag flags[N_FLAGS] = {
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[N_PARAMS]; /* espresso's ids of the parameters */
+    uint32_t id[N_PARAMS];
     model net;
     dataset train, test;
-    uint32_t *order;           /* the order of training images in this epoch */
+    uint32_t *order;
     uint8_t *labels;           /* labels of one batch */
     double *step_ms, *wait_ms; /* per step: total time, and wait for gradients */
     double *loss;              /* per step */
-    double lr;                 /* rate for which residuals are scaled now */
+    double lr;                 /* learning rate that residuals are scaled to */
     size_t n_steps;
-    size_t state_bytes; /* bytes of the optimizer's state on this rank */
-    int lost;           /* a rank was lost in this step (--elastic 1) */
+    size_t state_bytes;
+    int lost; /* a rank was lost in this step (--elastic 1) */
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("train", what, why); }
@@ -62,7 +62,7 @@ static int check_elastic(trainer *t, esp_status s, const char *what) {
     return !t->lost;
 }
 
-/* Allocates the optimizer's state for all parameters, or with --shard 1 for those parts that this rank updates. */
+/* With --shard 1, a rank has optimizer state only for the parts of parameters that it updates. */
 static void open_state(trainer *t) {
     for (int i = 0; i < N_PARAMS; i++) {
         uint64_t begin, n;
@@ -73,7 +73,7 @@ static void open_state(trainer *t) {
     if (!t->state_bytes) die("model", "out of memory");
 }
 
-/* Opens the context, adds the parameters in backward order, starts, and broadcasts rank 0's values. */
+/* Tensors are added in backward order, and all ranks begin with rank 0's values. */
 static void join_ranks(trainer *t) {
     esp_config cfg = ESP_ZERO;
     cfg.strategy = flags[STRATEGY].text, cfg.codec = flags[CODEC].text, cfg.backend = flags[BACKEND].text;
@@ -98,16 +98,15 @@ static void push(void *user, int i) {
     if (!t->lost) check_elastic(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* Tells espresso about a new learning rate, since residuals of earlier steps must be scaled to it. Changes of less than
- * a tenth do not matter, so this waits for a larger one. */
+/* Residuals of earlier steps must be scaled to a new learning rate. Changes of less than a tenth do not matter. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
     t->lr = lr;
 }
 
-/* Goes on without the ranks that were lost in step `s` or earlier. The failed step may have succeeded on some ranks, so
- * all take over rank 0's parameters, optimizer state and step. Returns the step to repeat. */
+/* Goes on without the lost ranks. Some ranks may have finished the failed step and others not, so all take over rank
+ * 0's parameters, optimizer state and step. Returns the step to repeat. */
 static size_t shrink(trainer *t, size_t s) {
     uint64_t at;
     do {
@@ -125,7 +124,7 @@ static size_t shrink(trainer *t, size_t s) {
     return t->n_steps = (size_t)at;
 }
 
-/* Runs one step on the images whose numbers are in `pick`. Returns the loss. */
+/* Trains on the images whose numbers are in `pick`. Returns the loss. */
 static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     const double start = run_now_ms();
     scale_feedback(t, lr);
@@ -144,14 +143,14 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     return (double)loss;
 }
 
-/* Returns the fraction of test images that the model classifies correctly. Each rank tests some of them. Sets t->lost
- * if a rank is lost. */
+/* Returns the fraction of test images that are classified correctly. Each rank tests some of them. Sets t->lost if a
+ * rank is lost. */
 static double accuracy(trainer *t, size_t batch) {
     const size_t classes = t->net.width[N_LAYERS], stride = (size_t)esp_size(t->ctx) * batch;
     float right = 0;
     for (size_t i = (size_t)esp_rank(t->ctx) * batch; i < t->test.n; i += stride) {
         const size_t n = t->test.n - i < batch ? t->test.n - i : batch;
-        for (size_t j = 0; j < n; j++) t->order[j] = (uint32_t)(i + j); /* the next epoch computes a new order */
+        for (size_t j = 0; j < n; j++) t->order[j] = (uint32_t)(i + j);
         data_batch(&t->test, t->order, n, t->net.x[0], t->labels);
         const float *score = model_forward(&t->net, n);
         for (size_t j = 0; j < n; j++, score += classes) {
@@ -191,7 +190,7 @@ static void train(trainer *t) {
         if (!last && (at + 1 < per_epoch || flags[EVAL].number < 1)) continue;
         right = accuracy(t, batch);
         again = t->lost;
-        if (again) { /* repeats the last step to get its result */
+        if (again) { /* a rank was lost: repeats the last step */
             s = shrink(t, last ? s : s + 1) - 1;
             continue;
         }

@@ -11,7 +11,7 @@ extern "C" {
 #include "../train/run.h"
 }
 
-/* Flags with their defaults. Numeric flags come first. The enumerators are indices into flags[]. */
+/* Flags with their defaults. Flags with numbers come first. The enumerators are indices into flags[]. */
 enum { EPOCHS, BATCH, LR, MOMENTUM, SEED, MAX_STEPS, LIMIT_TRAIN, LIMIT_TEST, SHARD, BF16, N_NUMBERS };
 enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, DATA, JSON, CURVE, N_FLAGS };
 static flag flags[N_FLAGS] = {
@@ -35,18 +35,18 @@ static flag flags[N_FLAGS] = {
 
 typedef struct trainer {
     esp_ctx *ctx;
-    uint32_t id[N_PARAMS]; /* espresso's ids of the parameters */
-    esp_stream stream;     /* the network's stream */
+    uint32_t id[N_PARAMS];
+    esp_stream stream;
     model host;            /* names, sizes and initial values */
     network net;
     dataset train, test;
     images train_images, test_images;
-    uint32_t *order, *order_here; /* order of training images: device, pinned host memory */
-    double *loss, *loss_here;     /* loss per step: on the device, on the host */
+    uint32_t *order, *order_here; /* order of training images on the device, and in pinned host memory */
+    double *loss, *loss_here;     /* loss of each step on the device, and on the host */
     double *step_ms;
-    double lr;     /* rate for which residuals are scaled now */
+    double lr;     /* learning rate that residuals are scaled to */
     size_t n_read; /* losses that were copied to the host */
-    int open;      /* a step has not been waited for */
+    int open;      /* true if a step still runs */
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("train_cuda", what, why); }
@@ -69,7 +69,6 @@ static void join_ranks(trainer *t) {
 #endif
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
 }
-/* Makes one of the visible devices current, and returns its number. */
 static int choose_device(const trainer *t) {
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -77,8 +76,7 @@ static int choose_device(const trainer *t) {
     CUDA(cudaSetDevice(esp_rank(t->ctx) % n));
     return esp_rank(t->ctx) % n;
 }
-/* Adds the parameters in backward order, together with the device of their gradients, and broadcasts rank 0's
- * values. */
+/* Tensors are added in backward order, and all ranks begin with rank 0's values. */
 static void add_tensors(trainer *t, int device) {
     t->stream.dev.kind = ESP_CUDA, t->stream.dev.ordinal = device, t->stream.native = t->net.stream;
     for (int i = 0; i < N_PARAMS; i++) {
@@ -109,14 +107,12 @@ static void end_step(trainer *t) {
     if (t->open) check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->open = 0;
 }
-/* Tells espresso about a new learning rate, since residuals of earlier steps must be scaled to it. Changes of less than
- * a tenth do not matter, so this waits for a larger one. */
+/* Residuals of earlier steps must be scaled to a new learning rate. Changes of less than a tenth do not matter. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
     if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
     t->lr = lr;
 }
-/* Runs step s on the images order[first], order[first + 1], ... */
 static void step(trainer *t, size_t s, size_t first, double lr) {
     const size_t batch = (size_t)flags[BATCH].number;
     net_forward(&t->net, &t->train_images, t->order + first, 0, batch);
@@ -131,7 +127,7 @@ static void step(trainer *t, size_t s, size_t first, double lr) {
     for (int i = N_PARAMS - 1; i >= 0; i--) /* the next forward needs the first layer first */
         check(t, esp_gather(t->ctx, t->id[i], t->net.value[i], t->stream), "esp_gather");
 }
-/* Waits for the device, copies the losses of the first n steps, and returns the mean of those that are new. */
+/* Waits for the device. Returns the mean of the losses of the first n steps that were not yet read. */
 static double read_losses(trainer *t, size_t n) {
     double sum = 0;
     CUDA(cudaStreamSynchronize(t->net.stream));
@@ -159,7 +155,6 @@ static double accuracy(trainer *t) {
     check(t, esp_allreduce(t->ctx, &sum, 1), "esp_allreduce");
     return (double)sum / (double)t->test.n;
 }
-/* Draws a new order of the images for the epoch that begins with step s. */
 static void shuffle(trainer *t, size_t s) {
     CUDA(cudaStreamSynchronize(t->net.stream)); /* the stream may still read the last order */
     run_shuffle(t->order_here, t->train.n, (uint64_t)flags[SEED].number << 32 | s);

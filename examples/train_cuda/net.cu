@@ -16,7 +16,6 @@ void cuda_must(cudaError_t e, const char *call) {
 /* SIDE x SIDE threads compute a tile of TILE x TILE results, DEPTH products at a time. */
 enum { THREADS = 256, TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE };
 
-/* Reads number i of float or bf16 memory. */
 static __device__ float number(const void *p, int bf16, size_t i) {
     return bf16 ? __uint_as_float((unsigned)((const uint16_t *)p)[i] << 16) : ((const float *)p)[i];
 }
@@ -207,7 +206,7 @@ void net_backward(network *n, size_t count, double *loss, void (*ready)(void *us
         ready(user, (int)w);
         launch(n, blocks(out, THREADS), 1, column_sums, n->dx[l + 1], count, out, n->bf16, n->grad[w + 1]);
         ready(user, (int)w + 1);
-        if (l) multiply(n, count, in, out, dy, weight, NULL, 0, n->x[l], 0, n->dx[l]); /* x masks like ReLU */
+        if (l) multiply(n, count, in, out, dy, weight, NULL, 0, n->x[l], 0, n->dx[l]); /* zero where ReLU made x zero */
     }
 }
 

@@ -21,7 +21,7 @@ typedef struct network {
     void *grad[N_PARAMS];      /* their gradients, float or bf16 */
     float *momentum[N_PARAMS]; /* for the parts that this rank updates */
     float *x[N_LAYERS + 1], *dx[N_LAYERS + 1];
-    uint8_t *label;     /* labels of the batch in x[0] */
+    uint8_t *label;     /* labels of the images in x[0] */
     uint32_t *right;    /* correctly classified images, see net_count */
     size_t state_bytes; /* bytes of momentum */
     int bf16;

@@ -15,8 +15,8 @@ static const char example_name[] = "example";
 
 typedef struct example_request {
     esp_coll c;
-    uint64_t number; /* number of the collective, equal on all ranks */
-    int32_t next;    /* rank whose data this rank reads next */
+    uint64_t number;
+    int32_t next; /* rank whose data this rank reads next */
     int busy;
 } example_request;
 
@@ -71,7 +71,7 @@ static FILE *example_receive(const example_comm *e, uint64_t number, int32_t fro
 
 /* ---- the data of each collective --------------------------------------------------------------------------------- */
 static uint64_t example_width(const esp_coll *c) { return c->width ? c->width : 1; }
-/* Returns the bytes of an item, which is a payload slot or `width` numbers. */
+/* Returns the bytes of an item, which is one payload or `width` numbers. */
 static uint64_t example_unit(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * example_width(c);
 }

@@ -56,7 +56,7 @@ static uint64_t example_body_bytes(uint64_t count) { return count ? 4 + (count +
 static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                 esp_bound *out) {
     (void)self;
-    (void)round, (void)n_reduced; /* one round, and its bodies are never summed */
+    (void)round, (void)n_reduced; /* one round, and payloads are never summed */
     const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_body_bytes(like->count)), 0,
                          0}; /* no scratch memory, no state */
     memcpy(out, &b,

@@ -26,7 +26,7 @@ static uint64_t example_numbers(const esp_tensor *t) { return t->rows ? t->rows 
 static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                 esp_bound *out) {
     (void)self;
-    (void)round, (void)n_reduced; /* there is one round, and a sum has the size of a body */
+    (void)round, (void)n_reduced; /* one round, and a sum is as large as a payload */
     const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_numbers(like) * 4), 0,
                          0}; /* no scratch memory, no state */
     memcpy(out, &b,
@@ -42,7 +42,7 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     (void)self;
     if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes) return ESP_E_TOO_SMALL;
     for (uint64_t i = 0; i < t->count; i++)
-        if (!isfinite(x[i])) h.flags = ESP_PAYLOAD_NONFINITE; /* still with a body, since collectives sum it */
+        if (!isfinite(x[i])) h.flags = ESP_PAYLOAD_NONFINITE; /* sent with all numbers, since collectives sum them */
     esp_payload_begin(a->payload, &h);
     for (uint64_t i = 0; i < n; i++) {
         double sum = 0;
