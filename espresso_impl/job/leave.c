@@ -1,4 +1,4 @@
-/* leave.c: closes a rank's connections: it announces that it leaves, and rank 0 collects the final messages. */
+/* leave.c: closes a rank's connections and tells the other ranks so. Rank 0 collects statistics before. */
 #include "espresso_impl/job/peers.h"
 #include <unistd.h>
 
@@ -10,7 +10,7 @@ ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank) {
     return left;
 }
 
-/* Rank 0 waits for the final messages of all other ranks, and passes them to `collect`. */
+/* Rank 0 waits for the FINAL message of all other ranks, and passes its data to `collect`. */
 static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, const void *, uint64_t), void *user) {
     const uint64_t deadline = esp__now_ns() + (p->dead >= 0 ? 300000000u : 5000000000u);
     for (bool waiting = true; waiting;) {
@@ -28,7 +28,7 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
     }
 }
 
-/* Rank 0 has finished, but for at most a second it still informs the other ranks of those that leave: only it can. */
+/* Rank 0 goes on for at most a second to tell the other ranks which ranks leave: they are only connected to it. */
 static void esp__peers_linger(esp__peers *p) {
     const uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
