@@ -71,7 +71,6 @@ static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     return got;
 }
 
-/* Tries each directory of a list that is separated by ':'. */
 static esp_status esp__search_list(esp__search *s, const char *dirs) {
     while (dirs && *dirs) {
         const size_t len = strcspn(dirs, ":");

@@ -1,4 +1,4 @@
-/* registry.c: checks the function tables of plugins, and stores them. Needs no lock, as esp_start ends additions. */
+/* registry.c: checks the function tables of plugins, and stores them. Needs no lock: after esp_start, none is added. */
 #include "espresso_impl/registry/registry.h"
 
 static const char esp__from_builtin[] = "built in";
@@ -57,10 +57,9 @@ static bool esp__member_set(const void *table, const esp__member *m) {
 typedef struct esp__entry {
     esp__kind kind;
     esp__registered its;
-    const char *missing; /* the first required member that is not set, or NULL */
+    const char *missing;
 } esp__entry;
 
-/* Returns the number of a plugin's tables. An old plugin's struct ends before `devices`. */
 static uint32_t esp__plugin_entries(const esp_plugin *p) {
     return p->n_codecs + p->n_backends + (ESP_HAS(esp_plugin, p, devices) ? p->n_devices : 0);
 }
