@@ -1,4 +1,4 @@
-/* call.c: calls a codec's compress and decompress, and keeps the residual if the codec does not do so itself. */
+/* call.c: calls a codec's compress and decompress, and computes the residual if the codec does not. */
 #include "espresso_impl/codec/codec.h"
 #include "codecs/common/simd.h"
 
@@ -27,7 +27,6 @@ ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream) {
     c->part.data.dev = stream.dev;
 }
 
-/* Sets a buffer for a member of esp_codec_args. Returns the buffer, or NULL if it is empty. */
 static const esp_buf *esp__call_buf(esp_buf *b, esp_device dev, const void *p, uint64_t bytes) {
     memcpy(&b->ptr, &p, sizeof p);
     b->bytes = bytes;
@@ -92,7 +91,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
     c->args.tensor = l->tensor;
     c->args.offset = l->offset;
     c->args.residual = c->args.state = NULL;
-    for (uint32_t i = 0; i < l->n; i++) { /* sets the arrays only if a part uses them: empty parts do not */
+    for (uint32_t i = 0; i < l->n; i++) { /* stays NULL if no tensor of the call has such memory */
         if (l->residual[i].ptr && l->residual[i].bytes) c->args.residual = l->residual;
         if (l->state[i].ptr && l->state[i].bytes) c->args.state = l->state;
     }
@@ -101,7 +100,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
 }
 
 /* ---- calls ---- */
-/* Points the parts' data to the array at `at`, one part after another. */
+/* Gives each tensor of the call its numbers of the array at `at`, in order. */
 static void esp__call_numbers(const esp__codec_call *c, float *at) {
     for (uint32_t t = 0; t < c->args.n_tensors; t++) {
         c->args.tensor[t]->data.ptr = at;
@@ -109,7 +108,7 @@ static void esp__call_numbers(const esp__codec_call *c, float *at) {
     }
 }
 
-/* Computes phi = beta * residual + gamma * data, the input of compress, one part after another. */
+/* Computes phi = beta * residual + gamma * data for all tensors of the call. */
 static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     const float beta = c->args.beta, gamma = c->args.gamma;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
@@ -139,7 +138,7 @@ static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back)
     }
     for (uint32_t k = 0; k < saved.n_tensors && finite && !s; k++) {
         const uint64_t n = saved.tensor[k]->count;
-        /* a part with NaN or Inf keeps its old residual */
+        /* a tensor with NaN or Inf keeps its old residual */
         const uint64_t kept = esp__payload_nonfinite(&saved.payload[k]) ? 0 : n;
         float *e = saved.residual[k].ptr;
         ESP_SIMD
