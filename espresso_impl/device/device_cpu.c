@@ -126,7 +126,7 @@ static void esp__cpu_convert_run(void *arg, uint64_t begin, uint64_t end) {
 }
 static esp_status esp__cpu_convert(void *self, void *dst, esp_dtype to, const void *src, esp_dtype from, float scale,
                                    uint32_t sum, uint64_t count, esp_stream s) {
-    const uint64_t fp = esp__fp_default(); /* the trainer may have changed the floating-point mode */
+    const uint64_t fp = esp__fp_default(); /* the program may have changed the floating-point mode */
     esp__cpu_conversion c = {dst, src, to, from, scale, sum != 0};
     (void)s;
     esp__cpu_for(self, count, ESP__CPU_GRAIN, esp__cpu_convert_run, &c);
