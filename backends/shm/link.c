@@ -30,7 +30,6 @@ static double shm_parse_span(const char *s, double most) {
     return end != s && v >= 0 && v * k <= most && k > 0 ? v * k : -1;
 }
 
-/* Copies the text from *at to the next character of `stops` into `out`, and moves *at to that character. */
 static void shm_parse_word(const char **at, const char *stops, char *out, size_t cap) {
     size_t n = strcspn(*at, stops);
     snprintf(out, cap, "%.*s", (int)backend_min(n, cap - 1), *at);
