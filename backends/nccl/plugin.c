@@ -40,7 +40,6 @@ static esp_status nccl_probe(const esp_host *h, int32_t *score) {
 }
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-/* Parses a whole number. Returns -1 if it is malformed or not in [0, most]. */
 static long long nccl_number(const char *text, long long most) {
     char *end;
     const long long x = strtoll(text, &end, 10);
@@ -189,7 +188,7 @@ static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
     return NULL;
 }
 
-/* Does the part of opening that needs no other rank. */
+/* Reads the parameters, opens the libraries and allocates memory, for which no other rank is needed. */
 static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *params, nccl_params *p) {
     char why[512];
     esp_status s = nccl_read_params(m->who.host, params, p);
@@ -299,7 +298,7 @@ static esp_status nccl_check_call(nccl_comm *m, const esp_coll *c, esp_stream s)
     return ESP_OK;
 }
 
-/* Multiplies the result by the scale, if nccl_scales_first() says that NCCL has not. */
+/* Multiplies the result by the scale, if NCCL has not done so (nccl_scales_first). */
 static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
     const esp_coll *c = &r->c;
     const esp_device_table *t = NULL;
