@@ -59,7 +59,6 @@ static esp_status esp__agree_first(esp_ctx *ctx, const char *text, uint64_t line
     return s;
 }
 
-/* Fails with a text that names the first differing line, and the ranks that differ from rank 0 in it. */
 static esp_status esp__agree_report(esp_ctx *ctx, const char *text, uint64_t lines) {
     const esp__job *job = esp__job_of(ctx);
     esp__differing mine = {0}, *all = esp__alloc(ctx, (uint64_t)job->size * sizeof mine);

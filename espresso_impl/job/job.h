@@ -24,7 +24,6 @@ typedef struct esp__where {
     const char *secret;   /* ESPRESSO_SECRET or NULL; it must not be printed */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
-/* Sets and returns the error of a job whose ranks know no address at which to meet. */
 ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w);
 /* The values of ESPRESSO_INTER_LINK and ESPRESSO_OUTER_LINK, which emulate slow links. "" if not set. */
 typedef struct esp__env_links {
@@ -35,7 +34,6 @@ ESP__FN uint64_t esp__env_host(void);
 ESP__FN esp__env_links esp__env_links_get(void);
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out);
 ESP__FN const char *esp__optimizer_name(uint32_t optimizer);
-/* Warns of variables whose names look like a misspelt ESPRESSO_* (env_names.c). */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx);
 
 /* ---- rendezvous.c (ranks meet), exchange.c (allgather), liveness.c (deaths, timeouts, stragglers) ---- */
@@ -47,8 +45,8 @@ typedef struct esp__answer {
     uint32_t tensor;   /* tensor of its oldest request, or UINT32_MAX */
     uint64_t step;
     uint64_t waited_ns;
-    uint32_t started;                    /* 0 before esp_start, after an error, in esp_close */
-    uint32_t trainer;                    /* one of ESP__TRAINER_* */
+    uint32_t started; /* 0 before esp_start, after an error, in esp_close */
+    uint32_t trainer;
     uint32_t open;                       /* 1 if a tensor of this step was pushed */
     uint32_t n_tensors, n_missing;       /* tensors in all, and those not pushed yet */
     uint32_t missing[ESP__ANSWER_NAMES]; /* ids of the first tensors not pushed */
@@ -97,7 +95,7 @@ typedef struct esp__rank_state {
     bool connected;
     bool answered;
     bool waits_long; /* its program has waited for after_ns or longer */
-    int kind;        /* for use by the callback */
+    int kind;
     esp__answer answer;
 } esp__rank_state;
 /* Callbacks that report stragglers. The watch thread calls all of them. */
@@ -127,7 +125,7 @@ ESP__FN void esp__standby_close(esp_ctx *ctx, esp__standby *s); /* s may be NULL
 ESP__FN bool esp__standby_ready(const esp__standby *s);
 /* A rank that continues after a regroup. "Old" ranks are numbered as before the regroup, "new" ranks as after it. */
 typedef struct esp__survivor {
-    int32_t origin; /* its rank when the job began */
+    int32_t origin;
     uint32_t epoch; /* 1 + the regroups that it took part in */
     uint64_t step, host;
 } esp__survivor;
@@ -164,10 +162,10 @@ typedef struct esp__topology {
 
 /* What this rank sends to rank 0 when it closes, such as statistics, and what rank 0 calls for each rank's data. */
 typedef struct esp__final {
-    void *data; /* memory of the context's allocator */
+    void *data;
     uint64_t bytes;
     void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes);
-    void (*done)(void *user); /* called after the last collect */
+    void (*done)(void *user);
     void *user;
 } esp__final;
 
@@ -189,13 +187,13 @@ typedef struct esp__job {
     uint32_t levels; /* levels that the user has set; topo may have fewer */
     esp__topology topo;
     const esp_backend *backend;   /* the backend of collectives over all ranks */
-    esp__comm comms[ESP__SCOPES]; /* [scope]; backend NULL if there are no such groups */
+    esp__comm comms[ESP__SCOPES]; /* [scope]; backend is NULL if the job has no such groups */
     uint64_t links;
     uint8_t parents[ESP__SCOPES]; /* scopes whose communicator was not split from another one */
-    esp__level_names names;       /* the user's, as in "levels:gpu=(shm),machine=(mpi)" */
+    esp__level_names names;       /* the user's names of levels, as in "levels:gpu=(shm)" */
     uint32_t n_parents;
-    uint32_t woken; /* atomic: 1 if woken since the link thread last slept */
-    void *room;     /* [size][ESP__JOB_ROOM], so that agree.c allocates nothing */
+    uint32_t woken;
+    void *room; /* [size][ESP__JOB_ROOM], so that agree.c allocates nothing */
     esp__final last;
 } esp__job;
 static inline const esp__job *esp__job_of(const esp_ctx *ctx) { return esp__base_of(ctx)->job; }
@@ -241,7 +239,7 @@ static inline void esp__raise_to(uint64_t *v, const uint64_t *other, uint64_t n)
 }
 /* Collective: the maximum of each number over all ranks. `room` has space for n numbers of each rank. */
 ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room);
-/* Returns true if collectives can use two levels: machines have the same number of ranks, above one. */
+/* Returns true if collectives can use two levels: there are several machines, with as many ranks each, above one. */
 ESP__FN bool esp__hierarchical(const esp_ctx *ctx);
 /* Translates a level of a strategy or cost that was written for two levels: "intra" becomes this job's innermost level
  * with several ranks, and "inter" all levels outside of it. Returns `level` itself in a job of two levels. */

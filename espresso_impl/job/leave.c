@@ -54,7 +54,7 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
     if (!p) return;
     if (p->has_thread && p->pid == (long)getpid()) {
         pthread_mutex_lock(&p->lock);
-        p->closing = true; /* no callback starts after this */
+        p->closing = true;
         if (p->rank == 0 && collect && bytes) collect(user, 0, last, bytes);
         if (p->rank == 0 && collect) esp__peers_collect(p, collect, user);
         if (p->rank == 0) esp__peers_linger(p);

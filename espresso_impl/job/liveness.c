@@ -15,9 +15,9 @@ enum {
     /* how long rank 0 waits for answers; a healthy rank may need as long if threads outnumber cores */
     ESP__ANSWER_MS = 300,
     ESP__DECISION_MS = 800,         /* how long other ranks wait for rank 0's decision */
-    ESP__SILENCE_GRACE_MS = 50,     /* after a timeout, for ranks that were silent before it */
-    ESP__WAIT_POLL_NS = 50000000,   /* between two checks whether the program waits */
-    ESP__PASS_ON_NS = 20000000,     /* between messages about ranks that have left */
+    ESP__SILENCE_GRACE_MS = 50,     /* wait after a timeout for ranks that were silent before */
+    ESP__WAIT_POLL_NS = 50000000,   /* time between two checks whether the program waits */
+    ESP__PASS_ON_NS = 20000000,     /* time between two messages about ranks that left */
     ESP__HUB_SILENT_NS = 2000000000 /* rank 0 counts as silent if it sends no ASK for so long */
 };
 enum { ESP__CAUSES = 64 };
@@ -53,7 +53,6 @@ static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t c
     if (first) ESP__CALL(p, lost, (p->ev.user, rank, died ? 0 : error ? -(int)cause : 1));
 }
 
-/* The other ranks believe that this one is dead or silent, and continue without it. */
 static void esp__watch_excluded(esp__peers *p) {
     if (p->excluded) return;
     p->excluded = true;
@@ -83,7 +82,6 @@ ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause) {
     if (other) esp__watch_pass_on(p);
 }
 
-/* Handles the end of a connection. Rank 0 notifies all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cause) {
     if (c->state != ESP__HERE) return;
     c->state = state;
@@ -315,7 +313,6 @@ ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet) {
 }
 
 /* ---- stragglers: the watch thread notes when the program waits, and tells rank 0 of a long wait ---- */
-/* Begins a report on rank 0, because some rank has waited for long. */
 static void esp__watchdog_open(esp__peers *p) {
     esp__reporter *s = &p->report;
     if (!s->on || s->open) return;
@@ -338,7 +335,7 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
         return;
     }
     s->poll_ns = now + ESP__WAIT_POLL_NS;
-    if (!s->long_ns || now - s->long_ns > after) { /* repeated, as rank 0 may have ended its report */
+    if (!s->long_ns || now - s->long_ns > after) { /* tells rank 0 again, as it may have ended its report */
         s->long_ns = now;
         if (p->rank == 0)
             esp__watchdog_open(p);
@@ -423,7 +420,7 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
-    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 stands for none or unknown */
+    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 means that no rank is known */
     int32_t left;
     esp__waiter *w;
     esp__answer answer;

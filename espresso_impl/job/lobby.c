@@ -7,7 +7,7 @@ enum {
     /* how long a new connection keeps its candidate; longer after HELLO, as a rank then computes RESPONSE */
     ESP__CANDIDATE_NEW_MS = 20,
     ESP__CANDIDATE_HELLO_MS = 250,
-    ESP__ACCEPTS_AT_ONCE = 32, /* connections accepted before messages are read again */
+    ESP__ACCEPTS_AT_ONCE = 32, /* most connections accepted before messages are read again */
 };
 
 ESP__FN bool esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {

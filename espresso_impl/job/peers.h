@@ -30,7 +30,7 @@ enum {
     ESP__MSG_CHECK = 19,     /* to rank 0: please send ASK to all ranks */
     ESP__MSG_MEMBERS = 20,   /* from a regroup's host: survivors (tag = epoch) */
     ESP__MSG_EXCLUDED = 21,  /* both ways: the job continues without you */
-    ESP__MSG_LONG_WAIT = 22, /* to rank 0: my trainer has waited for a long time */
+    ESP__MSG_LONG_WAIT = 22, /* to rank 0: my program has waited for a long time */
     ESP__MSG_LEFT = 23       /* from rank 0: these ranks sent LEAVE, with this seq */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of the other end of a connection */
@@ -38,7 +38,7 @@ enum {
     ESP__BODY_MOST = 1 << 30,  /* limit of the bytes after a message's head */
     ESP__RESERVE = 256,        /* messages of up to so many bytes need no allocation */
     ESP__BODY_FIRST = 1 << 16, /* bytes to allocate before any of a message has arrived */
-    ESP__EXCHANGES_EACH = 64   /* limit of unfinished allgathers, times ranks */
+    ESP__EXCHANGES_EACH = 64   /* limit of unfinished allgathers, for each rank */
 };
 enum { ESP__ROOT_MAX = 56, ESP__ROOTS = 7 }; /* bytes of "[IPv6]:PORT"; most addresses of a rank */
 /* Limit of unproven connections to a listening rank, above one for each rank, as all ranks may connect at once. */
@@ -106,7 +106,7 @@ typedef struct esp__inquiry {
     bool report, decide;
     uint64_t number;
     uint64_t until_ns;   /* when it ends at the latest */
-    uint64_t silence_ns; /* when it ends if only long silent ranks are missing */
+    uint64_t silence_ns; /* when it ends if only silent ranks have not answered */
     int32_t suspecting;  /* the rank whose SUSPECT started the inquiry */
     bool decided;
     int32_t failed; /* the result: the rank that failed, and at which tensor */
@@ -118,7 +118,7 @@ typedef struct esp__reporter {
     esp__report_events ev;
     bool on;             /* false before esp__peers_report_on, and after an error */
     int inside;          /* number of callbacks that run now */
-    uint64_t poll_ns;    /* when to check again whether this rank's trainer waits */
+    uint64_t poll_ns;    /* when to check again whether this rank's program waits */
     uint64_t long_ns;    /* when rank 0 was last told of this wait, or 0 */
     uint64_t longest_ns; /* the longest wait since the report began */
     bool reported;       /* rank 1 has reported that rank 0 is silent */
@@ -171,9 +171,9 @@ struct esp__peers {
     uint64_t suspect_tensor;
     uint64_t decide_ns;    /* from then on, rank 0 itself counts as failed */
     uint64_t hub_asked_ns; /* when rank 0 last asked for this rank's state */
-    uint64_t check_ns;     /* when this rank first requested that after hub_asked_ns */
+    uint64_t check_ns;     /* when this rank first sent CHECK after hub_asked_ns */
     /* the members below are used on rank 0 */
-    bool suspect_now, check_now; /* requests of other threads to the watch thread */
+    bool suspect_now, check_now; /* set by other threads for the watch thread */
     uint64_t checked_ns;         /* when all ranks were last asked because of CHECK */
     esp__inquiry inquiry;
     esp__rank_state *asked; /* [size], the state of each rank */
@@ -241,7 +241,7 @@ typedef struct esp__hello {
 } esp__hello;
 typedef struct esp__challenge {
     char magic[8];
-    uint32_t secured, reserved; /* secured: rank 0 has a secret; for error messages */
+    uint32_t secured, reserved; /* secured: rank 0 has a secret (used in error texts) */
     uint8_t nonce[ESP__NONCE];
 } esp__challenge;
 typedef struct esp__response {
@@ -266,7 +266,7 @@ typedef struct esp__candidate {
     uint64_t since_ns;
     bool greeted;
     bool proven;
-    int32_t member; /* in a regroup: its rank before that, or -1 */
+    int32_t member; /* in a regroup: its rank before the regroup, or -1 */
     esp__hello hello;
     esp__challenge challenge;
     esp__response response;
@@ -340,7 +340,7 @@ ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns);
 /* ---- exchange.c: the caller has the lock ---- */
 ESP__FN bool esp__exchange_message(esp__peers *p, const esp__conn *c);
 ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq);
-ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank); /* fails exchanges that lack this rank's data */
+ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank); /* fails allgathers that lack this rank's data */
 ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x);
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
                                 int32_t failed);

@@ -202,7 +202,6 @@ static int32_t esp__group_find(const esp__group *m, int32_t origin) {
 }
 
 /* ---- ranks that are not the host ---- */
-/* Reads the host's list of survivors, and keeps the connection to the host. */
 static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivors *out) {
     const uint64_t n = c->head.bytes / sizeof *out->who;
     const bool fits = n <= (uint64_t)m->at->n && n * sizeof *out->who == c->head.bytes;
@@ -279,7 +278,7 @@ static bool esp__host_admit(esp__group *m, esp__candidate *c) {
 /* Reads from all candidates. esp__host_await connects again to admitted ranks whose connection ended. */
 static void esp__host_read(esp__group *m) {
     esp_ctx *ctx = m->old->ctx;
-    for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* downwards: the last candidate replaces a dropped one */
+    for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* backwards, because the last candidate replaces a dropped one */
         esp__candidate *c = &m->lobby.candidates[i];
         const bool came = c->member >= 0;
         int unused;
@@ -311,7 +310,6 @@ static int32_t esp__host_await(esp__group *m) {
     return esp__group_excluded(m) ? -1 : awaited;
 }
 
-/* Sends this thread's error text to all candidates, and returns `s`. */
 static esp_status esp__host_refuse(esp__group *m, esp_status s) {
     const char *text = esp_last_error(NULL);
     for (int32_t i = 0; i < m->lobby.n; i++)
@@ -421,7 +419,7 @@ ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__sur
     s->epoch = now->epoch;
     if (old->has_thread) {
         pthread_mutex_lock(&old->lock);
-        old->closing = true; /* no callback starts after this */
+        old->closing = true;
         for (int32_t i = 0; i < old->n_conns; i++) {
             bool stays = false;
             for (int32_t k = 0; k < now->n; k++) stays |= now->was[k] == old->conns[i].rank;

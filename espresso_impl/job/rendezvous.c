@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 enum {
-    ESP__CANDIDATE_MS = 10000, /* time for a candidate to prove itself */
-    ESP__FULL_MS = 300         /* rank 0 fails if it lacks descriptors for that long */
+    ESP__CANDIDATE_MS = 10000, /* a candidate must prove itself within this time */
+    ESP__FULL_MS = 300         /* rank 0 fails if it has no free descriptor for so long */
 };
 /* Why connections were refused, for the log. The reasons up to "of another user" are warnings: a rank may be meant. */
 static const char *const esp__refused_texts[ESP__REFUSALS] = {"with another ESPRESSO_SECRET",
@@ -165,7 +165,6 @@ static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candid
     return ESP_OK;
 }
 
-/* Reads a candidate's messages. Removes it if it has become a rank, is refused, or its time is over. */
 static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candidate *cand, esp_status failed) {
     int why;
     esp_status s = esp__candidate_read(p, meet->job, cand, failed, &why);
@@ -218,7 +217,8 @@ static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wa
     for (int32_t i = 0; i < l->n; i++) news[i] = (struct pollfd){l->candidates[i].conn.fd, POLLIN, 0};
     if (room_ns && room_ns < wake_ns) wake_ns = room_ns;
     if (poll(ranks, (nfds_t)(p->size + l->n), esp__poll_ms(wake_ns)) < 0) return ESP_OK;
-    for (int32_t i = l->n - 1; i >= 0 && s == ESP_OK; i--) /* downwards: the last candidate replaces a removed one */
+    /* backwards, because the last candidate replaces a removed one */
+    for (int32_t i = l->n - 1; i >= 0 && s == ESP_OK; i--)
         if (news[i].revents || esp__now_ns() - l->candidates[i].since_ns > ESP__CANDIDATE_MS * 1000000ull)
             s = esp__meet_read(p, meet, &l->candidates[i], failed);
     if (s == ESP_OK && !failed) s = esp__meet_check_joined(p, ranks);
