@@ -4,7 +4,6 @@
 #include "espresso_impl/base/private.h"
 
 ESP__FN void esp__sort(double *v, size_t n); /* in rising order */
-/* Returns the quantile `part` (0 to 1) of n sorted numbers, with linear interpolation. */
 ESP__FN double esp__quantile(const double *sorted, size_t n, double part);
 ESP__FN double esp__median(double *v, size_t n);
 /* Returns the third quartile minus the first one of n sorted numbers, without interpolation. */

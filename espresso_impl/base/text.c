@@ -105,7 +105,7 @@ ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char na
 }
 
 /* ---- suggestions ---- */
-enum { ESP__SUGGEST_MAX = 64 }; /* longer names get no suggestions */
+enum { ESP__SUGGEST_MAX = 64 };
 
 static bool esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
 

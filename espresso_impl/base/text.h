@@ -7,7 +7,7 @@ struct esp_ctx;
 
 /* An empty text has only zeros, except for ctx. esp__text_free makes it empty again. */
 typedef struct esp__text {
-    char *data; /* NUL-terminated, or NULL while empty */
+    char *data;
     size_t len, cap;
     bool failed;         /* memory ran out, so the text is incomplete */
     struct esp_ctx *ctx; /* data is from esp__alloc or, if ctx is NULL, malloc */
