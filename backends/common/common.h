@@ -42,7 +42,6 @@ ESP__FN void *backend_alloc(const esp_host *h, uint64_t bytes);
 ESP__FN void backend_release(const esp_host *h, void *p, uint64_t bytes);
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
-/* Fails if the group is malformed or has more than `most` ranks. */
 ESP__FN esp_status backend_check_group(const esp_host *h, const char *name, const esp_group *g, int32_t most);
 /* Returns the outermost level of the topology at which two ranks differ, which is 1 if they share a machine. */
 ESP__FN uint8_t backend_level(const esp_group *g, int32_t a, int32_t b);
@@ -50,7 +49,6 @@ ESP__FN uint8_t backend_level(const esp_group *g, int32_t a, int32_t b);
 ESP__FN esp_status backend_traffic(esp_traffic *out, const uint64_t *level_bytes, uint64_t memory_bytes);
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
-/* The rank that calls a collective, and its backend's name. */
 typedef struct backend_caller {
     const esp_host *host;
     const char *name;
@@ -100,7 +98,7 @@ static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) 
 ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t slot_bytes);
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
-enum { BACKEND_BLOCK = 1024 }; /* numbers that are summed in f32 at a time */
+enum { BACKEND_BLOCK = 1024 }; /* so many numbers are summed in f32 at a time */
 /* The kind of a reduction: an esp_dtype, an esp_reduce, and a level of simd.h. */
 typedef struct backend_reduction {
     uint32_t type, op;

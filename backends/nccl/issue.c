@@ -101,7 +101,7 @@ static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
     for (int32_t q = 0; q < m->who.size && !r; q++) r = nccl_one_part(m, k, q);
-    const int end = m->library->ncclGroupEnd(); /* also after an error, since groups nest */
+    const int end = m->library->ncclGroupEnd(); /* called after an error too, since groups nest */
     return r ? r : end;
 }
 

@@ -42,7 +42,7 @@ typedef struct nccl_scaled {
 /* Shared by the communicators of a job, which one thread drives. */
 typedef struct nccl_job {
     const nccl_library *library;
-    int refs, event; /* `event` is an eventfd, which wake() makes readable */
+    int refs, event; /* wake() writes to the eventfd `event` */
     int ordinal, device;
     void *context;
     uint32_t open;
@@ -67,10 +67,11 @@ typedef struct nccl_comm {
     void *stream;
     nccl_slot slots[NCCL_SLOTS];
     uint64_t slot_first, slot_next;
-    bool launching; /* the newest piece is not yet copied back to the host */
+    bool launching; /* the newest piece is not yet copied back */
     nccl_scaled scaled[NCCL_OPS];
     int n_scaled;
-    uint64_t level_bytes[ESP_LEVELS]; /* bytes received over each level */
+    /* bytes received inside this machine, between machines, and between racks */
+    uint64_t level_bytes[ESP_LEVELS];
 } nccl_comm;
 
 #define nccl_log(host, ...) backend_log((host), "nccl", __VA_ARGS__)
@@ -99,11 +100,9 @@ ESP__FN void nccl_join_abort(nccl_comm *m);
 ESP__FN void nccl_abort_locked(nccl_comm *m);
 ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh);
 ESP__FN esp_status nccl_dereg(void *comm, void *mh);
-/* Ends all registrations with this communicator, before it closes. */
 ESP__FN void nccl_deregister_all(const nccl_comm *m);
 
 /* ---- properties of a collective ---- */
-/* Returns the first item of rank p's part. */
 static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
     const uint64_t n = (uint64_t)m->who.size, at = (c->count + n - 1) / n * (uint64_t)p;
     return at < c->count ? at : c->count;
@@ -134,7 +133,6 @@ static inline bool nccl_ordered(const nccl_comm *m, const esp_coll *c) {
 ESP__FN bool nccl_scales_first(const esp_coll *c);
 /* Begins to enqueue a collective of at least one item. nccl_settled() returns ESP_OK once it is in the stream. */
 ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream);
-/* Adds the bytes that this rank receives to level_bytes. */
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c);
 
 /* ---- host.c: on host memory ---- */

@@ -71,7 +71,6 @@ static esp_status nccl_read_params(const esp_host *h, const char *params, nccl_p
 }
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
-/* Returns this rank's number among the ranks of its machine. */
 static int32_t nccl_local_rank(const esp_group *g) {
     int32_t n = 0;
     if (g->place && g->n_levels > 0) return g->place[g->rank * g->n_levels];
@@ -261,7 +260,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     if (!s) {
         nccl_enter(m);
         s = nccl_connect(m, &all[0].id, &p);
-        if (s) nccl_abort_locked(m); /* peers may be connecting to this rank: ends their wait */
+        if (s) nccl_abort_locked(m); /* peers may be waiting for this rank to connect */
         nccl_leave(m);
         s = nccl_agree(m, g, s, all);
     }
@@ -415,7 +414,7 @@ static esp_status nccl_abort(void *comm) {
     pthread_mutex_lock(&m->lock);
     const bool again = __atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST) != 0;
     if (!again) {
-        sigset_t all, old; /* signals go to the program's own threads */
+        sigset_t all, old; /* signals must go to the program's own threads */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         m->aborting = pthread_create(&m->abort_thread, NULL, nccl_abort_thread, m) == 0;

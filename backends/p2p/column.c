@@ -66,7 +66,6 @@ static uint64_t p2p_used(const p2p_req *r, const uint8_t *p, uint64_t len) {
     return r->c.slot_bytes && len ? backend_slot_used(p, len) : len;
 }
 /* ---- which ranks send what --------------------------------------------------------------------------------------- */
-/* Returns true if this rank adds inputs. */
 static bool p2p_adds(const p2p_comm *m, const p2p_req *r) {
     return r->sums && (!r->whole || r->c.op == ESP_COLL_ALLREDUCE || m->who.rank == r->c.root);
 }
@@ -144,7 +143,7 @@ static void p2p_copy_own(p2p_comm *m, p2p_column *x) {
     if (to && from && to != from) memcpy(to, from, p2p_used(r, from, len));
 }
 
-/* Sends each rank its part of the input. */
+/* Sends each rank the part of this rank's input that it adds (or, in a broadcast, passes on). */
 static int p2p_send_inputs(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     int s = 0;
@@ -210,7 +209,7 @@ ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x) {
     if (r->sums) return p2p_begin_sum(m, x);
     for (int32_t k = 1; k < m->who.size && !s; k++) s = p2p_receive_result(m, x, p2p_peer(m, m->who.size - k));
     if (r->scatter && !s) s = p2p_begin_scatter(m, x);
-    if (!r->scatter || m->who.rank == r->c.root) { /* others send once they have received */
+    if (!r->scatter || m->who.rank == r->c.root) { /* the others must receive data before they send them on */
         p2p_copy_own(m, x);
         x->summed = true;
         if (!s) s = p2p_send_results(m, x);

@@ -52,7 +52,6 @@ static void p2p_end_some(p2p_comm *m) {
     while (m->first != m->next_req && m->reqs[m->first % P2P_QUEUE].done) m->first++;
 }
 
-/* Advances all chunks that are in progress. Returns 1 if one of them became done. */
 static int p2p_advance_all(p2p_comm *m) {
     int any = 0;
     for (uint32_t k = 0; k < P2P_AHEAD; k++) {
@@ -68,7 +67,6 @@ static int p2p_advance_all(p2p_comm *m) {
     return any;
 }
 
-/* Handles completed messages. Returns how many there were, or an error. */
 static int p2p_poll(p2p_comm *m) {
     uint32_t places[P2P_DONE];
     uint64_t bytes[P2P_DONE];

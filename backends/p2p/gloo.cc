@@ -35,7 +35,7 @@ class Store : public gloo::rendezvous::Store {
         if (group->oob_allgather(group->user, mine.data(), all.data(), mine.size()) != ESP_OK)
             throw std::runtime_error("the ranks could not exchange their addresses");
     }
-    std::vector<char> get(const std::string &key) override { /* a key ends with the rank */
+    std::vector<char> get(const std::string &key) override { /* a key of gloo ends with the rank */
         const size_t digits = key.find_last_not_of("0123456789") + 1;
         const uint64_t q = digits < key.size() ? std::stoull(key.substr(digits)) : UINT64_MAX;
         uint64_t bytes = 0;
@@ -109,7 +109,6 @@ struct Wire {
 /* Returns a gloo buffer of all memory, in which an offset is an address: one buffer serves all messages of a thread. */
 std::unique_ptr<Buffer> gloo_memory(Wire *w) { return w->context->createUnboundBuffer(NULL, SIZE_MAX); }
 
-/* Waits until the message `p` completes. */
 void gloo_await(Place *p, Work work) {
     Wire *w = p->wire;
     const char *why = NULL;
@@ -363,12 +362,12 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     if (s == ESP_OK)
         *comm = m;
     else if (m)
-        m->error = s, p2p_close(m); /* some ranks are not connected */
+        m->error = s, p2p_close(m);
     return s;
 }
 
 esp_status gloo_probe(const esp_host *, int32_t *score) {
-    *score = 1; /* all other backends are faster */
+    *score = 1; /* lowest, since all other backends are faster */
     return ESP_OK;
 }
 

@@ -17,7 +17,6 @@
 enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_TAGS = 4 * 4 * P2P_COLUMNS };
 
 /* ---- MPI itself -------------------------------------------------------------------------------------------------- */
-/* State of the process, for all its contexts. */
 static bool mpi_started; /* this file has initialised MPI */
 static bool mpi_failed;  /* a collective failed, so other ranks may have ended */
 /* A communicator of all ranks of the job that the latest context belongs to. */
@@ -200,12 +199,11 @@ static mpi_wire *mpi_wire_new(const esp_host *h, uint32_t places, uint64_t n) {
 }
 
 /* ---- the group's communicator ------------------------------------------------------------------------------------ */
-/* What the ranks of a group exchange before they share a communicator. */
 typedef struct mpi_hello {
     int32_t status;
-    int32_t rank; /* in the communicator of which the group is a part */
+    int32_t rank; /* its rank in the communicator from which the group's is made */
     int32_t failed;
-    int32_t job_rank; /* in mpi_job_comm, or -1 */
+    int32_t job_rank; /* its rank in mpi_job_comm, or -1 */
     int32_t number;   /* number of the next unused range of tags */
 } mpi_hello;
 static int32_t mpi_number = 1; /* the next unused range of tags in mpi_job_comm */
@@ -260,7 +258,6 @@ static esp_status mpi_group_shares(const esp_host *h, const mpi_hello *all, uint
     w->shared = true, w->comm = mpi_job_comm, w->first_tag = number * w->tags;
     return ESP_OK;
 }
-/* Creates the group's own communicator. */
 static esp_status mpi_group_owns(const esp_host *h, const esp_group *g, MPI_Comm base, mpi_wire *w) {
     MPI_Group whole, part;
     MPI_Comm_group(base, &whole);
@@ -356,7 +353,7 @@ static esp_status mpi_rendezvous(const esp_host *h, const char *params, esp_meet
 
 static esp_status mpi_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = mpi_is_on() || mpi_launched() ? 5 : 0; /* below shm, which is faster */
+    *score = mpi_is_on() || mpi_launched() ? 5 : 0; /* lower than that of shm, which is faster */
     return ESP_OK;
 }
 

@@ -24,18 +24,18 @@ extern "C" {
  * message's tag contains the number. It also contains a hash of the collective: if ranks run different collectives at
  * the same time, their messages seldom match (1 in P2P_KINDS), and the call times out instead of adding wrong data. */
 enum {
-    P2P_QUEUE = 64,         /* most open requests on a communicator */
-    P2P_AHEAD = 4,          /* chunks in progress at a time */
+    P2P_QUEUE = 64, /* most open requests on a communicator */
+    P2P_AHEAD = 4,
     P2P_WIDE = 512 * 1024,  /* bytes of a part's longest chunk */
-    P2P_NARROW = 32 * 1024, /* shorter parts are not cut into chunks */
+    P2P_NARROW = 32 * 1024, /* bytes; shorter parts are not cut */
     P2P_STAGING = 8 << 20,  /* bytes of memory for the inputs of a chunk */
-    P2P_LEAST = 4096,       /* shortest chunk, even if P2P_STAGING is too small */
-    P2P_SMALL = 64 * 1024,  /* up to this size, every rank adds a whole sum */
+    P2P_LEAST = 4096,       /* bytes of the shortest chunk */
+    P2P_SMALL = 64 * 1024,  /* up to these bytes, every rank adds the whole sum */
     P2P_COLUMNS = 2048,     /* chunk numbers before they repeat */
     P2P_KINDS = 256,        /* values of a collective's hash */
     P2P_TAGS = 2 * P2P_COLUMNS * P2P_KINDS,
-    P2P_MESSAGE = 1 << 30,      /* bytes of the longest message */
-    P2P_DONE = 64,              /* most messages that one poll returns */
+    P2P_MESSAGE = 1 << 30,
+    P2P_DONE = 64,
     P2P_BUDGET_NS = 200 * 1000, /* test() works for about this time */
     P2P_NAP_LEAST_NS = 20 * 1000,
     P2P_NAP_MOST_NS = 250 * 1000
@@ -58,8 +58,8 @@ typedef struct p2p_req {
     uint64_t unit, part;   /* bytes per item, items per part */
     uint64_t width, cols;  /* bytes per chunk of a part, number of chunks */
     uint64_t begun, ended; /* chunks that have begun, chunks that are done */
-    uint32_t esize;        /* bytes of a number, or 1 for payload slots */
-    uint32_t kind;         /* hash of the collective, below P2P_KINDS */
+    uint32_t esize;        /* bytes of a number, or 1 for payloads */
+    uint32_t kind;
     bool used, done;
     bool whole;   /* all ranks process all data, not a part each */
     bool sums;    /* inputs are sent and added (stage 1) */
@@ -71,7 +71,7 @@ typedef struct p2p_req {
 
 /* A chunk in progress, with the numbers of its incomplete messages: inputs and results, received and sent. */
 typedef struct p2p_column {
-    p2p_req *r; /* NULL if this entry is free */
+    p2p_req *r;
     uint64_t i, seq;
     uint32_t inputs_in, inputs_out, results_in, results_out;
     bool summed;
@@ -80,7 +80,7 @@ typedef struct p2p_column {
 
 enum { P2P_FREE, P2P_INPUT_IN, P2P_INPUT_OUT, P2P_RESULT_IN, P2P_RESULT_OUT };
 typedef struct p2p_message {
-    uint32_t column, what; /* P2P_FREE or a kind of message */
+    uint32_t column, what;
     int32_t peer;
 } p2p_message;
 
@@ -108,11 +108,11 @@ typedef struct p2p_comm {
     uint64_t seq; /* chunks begun so far */
     p2p_column columns[P2P_AHEAD];
     uint8_t *staging;
-    uint64_t cell_bytes;   /* bytes of `staging` per chunk */
+    uint64_t cell_bytes;
     p2p_message *messages; /* [places]: the posted messages */
     uint32_t *free;
     uint32_t places, n_free;
-    uint32_t ready; /* requests that are done but not yet tested */
+    uint32_t ready;
     uint32_t aborted;
     esp_status error;
     uint64_t level_bytes[ESP_LEVELS];

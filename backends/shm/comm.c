@@ -194,7 +194,7 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region) {
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
     shm_outer_join(m, g, parent, shm_nics(m->head, m->size));
-    if (m->pace.on) m->direct = false; /* beside this slow link an extra copy costs nothing */
+    if (m->pace.on) m->direct = false; /* an extra copy takes little time beside this slow link */
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

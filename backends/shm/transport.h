@@ -20,14 +20,14 @@ enum {
     SHM_CHUNK = 256 * 1024,   /* bytes of the longest chunk */
     SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a chunk of f16 or bf16 as f32 */
     SHM_BUDGET = 1 << 20,     /* bytes that one test() moves, in about 0.1 ms */
-    SHM_STAMPS = 64,          /* latest chunks whose times are published */
+    SHM_STAMPS = 64,          /* so many latest chunks have published times */
     SHM_AHEAD = 8,            /* chunks per peer that may be on the link at a time */
     SHM_QUEUE = 64,           /* most open requests on a communicator */
-    SHM_CALLS = 8,            /* collectives that a root may be ahead of others */
-    SHM_PHASES = 16,          /* changes of a link while a job runs */
-    SHM_LINK_MAX = 256,       /* characters of a link's description */
-    SHM_NICS = 2,             /* NICs per rank: its machine's and its rack's */
-    SHM_LOCAL_NAME = 40       /* bytes of a local socket's name */
+    SHM_CALLS = 8,            /* so many collectives a root may be ahead of others */
+    SHM_PHASES = 16,          /* most changes of a link while a job runs */
+    SHM_LINK_MAX = 256,
+    SHM_NICS = 2, /* NICs per rank: its machine's and its rack's */
+    SHM_LOCAL_NAME = 40
 };
 
 /* What a rank publishes in the region. Only that rank writes it. */
@@ -36,7 +36,7 @@ typedef struct shm_published {
     uint64_t src, dst;      /* addresses of its buffers in its own process */
     uint64_t start_ns;      /* when its inputs were ready, on the emulated clock */
     uint32_t reading;       /* nonzero while it reads a peer's buffer */
-    uint32_t failed;        /* -status after a failure: buffers may be freed */
+    uint32_t failed;        /* -status after a failure, when its buffers may be freed */
     uint64_t reserved0;
     uint64_t call[SHM_CALLS];   /* its latest collectives (drive.c) */
     uint64_t stamp[SHM_STAMPS]; /* when a chunk was summed, on the emulated clock */
@@ -69,12 +69,12 @@ typedef struct shm_head {
 
 /* What ranks exchange when a communicator opens, before they share memory. */
 typedef struct shm_hello {
-    int32_t status; /* of the rank so far; a failure fails all ranks */
+    int32_t status; /* status of the rank so far; a failure fails all ranks */
     int32_t pid, job_rank;
     uint32_t params;
     uint64_t address;            /* backend loop: address of the region, by rank 0 */
     char socket[SHM_LOCAL_NAME]; /* backend shm: the socket that passes the memory */
-    uint64_t opened_ns;          /* rank 0's is the origin of a link's times */
+    uint64_t opened_ns;          /* a link's times count from rank 0's */
 } shm_hello;
 
 /* The slowest emulated link between this communicator's ranks. */
@@ -93,7 +93,7 @@ typedef struct shm_phase {
 typedef struct shm_link {
     shm_phase phases[SHM_PHASES];
     int n;
-    uint64_t opened_ns, polled_ns; /* polled_ns: when the file was last read */
+    uint64_t opened_ns, polled_ns;
     char file[SHM_LINK_MAX];
     bool warned;
 } shm_link;
@@ -115,20 +115,20 @@ typedef struct shm_flow {
 /* The collective that runs now. An item is a number, a row of numbers or a payload. */
 typedef struct shm_op {
     esp_coll c;
-    uint64_t unit, part;          /* bytes per item, items per part */
-    uint64_t width, cols;         /* bytes per chunk, number of chunks */
-    uint64_t base;                /* chunks of earlier collectives */
-    uint64_t per_slot;            /* chunks per payload if several, else 0 */
-    uint64_t put_i, sum_i, get_i; /* next chunk of each step */
-    int32_t get_k;                /* next peer from which get reads chunk get_i */
-    bool in_window;               /* peers read inputs from the shared memory */
-    bool result_window;           /* peers read results from the shared memory */
-    bool whole;                   /* all ranks process all data, not a part each */
-    bool per_destination;         /* inputs are stored separately for each reader */
-    bool puts, sums, gets;        /* whether this rank does put, sum and get */
-    bool gets_result;             /* get reads results, not inputs */
-    bool stream;                  /* results are written past the caches */
-    bool ring, chain;             /* runs around a ring or a chain (ring.c) */
+    uint64_t unit, part;  /* bytes per item, items per part */
+    uint64_t width, cols; /* bytes per chunk, number of chunks */
+    uint64_t base;        /* chunks of earlier collectives */
+    uint64_t per_slot;    /* chunks per payload if several, else 0 */
+    uint64_t put_i, sum_i, get_i;
+    int32_t get_k;         /* next peer from which get reads chunk get_i */
+    bool in_window;        /* peers read inputs from the shared memory */
+    bool result_window;    /* peers read results from the shared memory */
+    bool whole;            /* all ranks process all data, not a part each */
+    bool per_destination;  /* inputs are stored separately for each reader */
+    bool puts, sums, gets; /* whether this rank does put, sum and get */
+    bool gets_result;      /* get reads results, not inputs */
+    bool stream;
+    bool ring, chain; /* runs around a ring or a chain (ring.c) */
     bool begun;
     bool compared;             /* all peers run this collective (drive.c) */
     int32_t place, prev, next; /* in the ring: its own position, its neighbours */
@@ -187,14 +187,13 @@ typedef struct shm_comm {
     shm_link link; /* link now, for which transfers are timed */
     shm_outer outer;
     shm_flow *flows; /* [2][size], for sum, then for get */
-    /* the collectives that run */
     shm_op op;
     shm_req reqs[SHM_QUEUE];
     uint64_t req_first, req_next; /* the running request, and the next free one */
-    uint32_t ready;               /* requests that are done but not yet tested */
-    uint64_t columns;             /* chunks begun so far */
-    uint64_t min_got;             /* no peer's `got` is lower than this */
-    uint64_t begun;               /* collectives begun so far */
+    uint32_t ready;
+    uint64_t columns; /* chunks begun so far */
+    uint64_t min_got; /* no peer's `got` is lower than this */
+    uint64_t begun;
     uint64_t logical_end_ns;
     uint64_t moved;
     int simd;
@@ -202,8 +201,9 @@ typedef struct shm_comm {
     void *sum_acc;    /* sums of a chunk, in f32 for f16 and bf16 */
     uint32_t aborted;
     esp_status error;
-    int32_t waits_for;                /* the peer that this rank waits for, or -1 */
-    uint64_t level_bytes[ESP_LEVELS]; /* bytes received over each level */
+    int32_t waits_for; /* the peer that this rank waits for, or -1 */
+    /* bytes received inside this machine, between machines, and between racks */
+    uint64_t level_bytes[ESP_LEVELS];
 } shm_comm;
 
 /* ---- addresses and lengths ---- */
@@ -259,7 +259,6 @@ ESP__FN esp_status shm_params(shm_comm *m, const char *params);
 /* Reserves all links between `rank` and this rank for `bytes` that are ready at time `from`. Returns when the slowest
  * link has passed them, without the latency. */
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes);
-/* Returns the largest latency of the links between `rank` and this rank at logical time `ns`. */
 ESP__FN uint64_t shm_latency(const shm_comm *m, int32_t rank, uint64_t ns);
 /* Returns the lowest rank on the same machine (level 1) or in the same rack (level 2) as rank q. */
 ESP__FN int32_t shm_unit(const esp_group *g, uint32_t level, int32_t q);
@@ -295,7 +294,6 @@ ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x);
 ESP__FN esp_status shm_peer_failed(shm_comm *m, int32_t rank);
 
 /* ---- drive.c: the collectives of a communicator, in the order in which they were started ---- */
-/* Begins the oldest request, unless it has begun already. */
 ESP__FN void shm_next(shm_comm *m);
 /* Moves about SHM_BUDGET bytes. Returns 1 if it moved something, 0 if it did not, a negative number on an error. */
 ESP__FN int shm_drive(shm_comm *m);
@@ -311,7 +309,6 @@ ESP__FN esp_status shm_fail(shm_comm *m, esp_status s);
 ESP__FN void shm_notify_peers(shm_comm *m);
 /* Makes this rank's own descriptor readable, if it has one. */
 ESP__FN void shm_notify_self(shm_job *j);
-/* Publishes that this rank leaves a collective before its end. */
 ESP__FN void shm_publish_failure(shm_comm *m);
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us);
 ESP__FN void shm_wake(void *comm);
@@ -329,12 +326,10 @@ typedef esp_status (*shm_rendezvous)(shm_comm *m, const esp_group *g, esp_status
 /* Allocates a communicator and reads its parameters. In `rendezvous`, the ranks get their shared memory. */
 ESP__FN esp_status shm_transport_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
                                       shm_rendezvous rendezvous, void **comm);
-/* Fills the members of shm_hello that both backends need. */
 ESP__FN shm_hello shm_hello_of(const shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
 /* Exchanges the hellos of all ranks, and returns the same status on all of them. If the exchange itself fails,
  * m->pid[0] stays 0, and other ranks may have succeeded. */
 ESP__FN esp_status shm_exchange(shm_comm *m, const esp_group *g, const shm_hello *mine);
-/* Fails unless `params` are the same on every rank. */
 ESP__FN esp_status shm_same_params(shm_comm *m);
 ESP__FN uint64_t shm_region_bytes(int32_t n);
 /* Divides the shared memory, which must be zeroed, into the arrays of shm_comm. */
@@ -372,11 +367,9 @@ ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a);
 ESP__FN uint64_t shm_local_random(void);
 /* Closes a descriptor but keeps errno, for use after an error. */
 ESP__FN void shm_local_close(int fd);
-/* Opens a socket with a random `name`. Returns -1 with errno on an error. */
 ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]);
 /* Returns true if this system can fix the size of a memfd. */
 ESP__FN bool shm_has_seals(void);
-/* Creates shared memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 ESP__FN int shm_create(uint64_t bytes);
 ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog);
 ESP__FN int shm_connect(const char *name, const char **why);
@@ -384,6 +377,5 @@ ESP__FN int shm_connect(const char *name, const char **why);
  * as the ranks' next exchange will show. Returns 0, or -1 with errno. */
 ESP__FN int shm_send_to_all(int listener, int fd);
 ESP__FN int shm_receive_fd(int s);
-/* Receives shared memory of `bytes` bytes. Returns its descriptor, or -1 and an error text in *why. */
 ESP__FN int shm_receive_memory(int s, uint64_t bytes, const char **why);
 #endif

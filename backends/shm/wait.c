@@ -30,7 +30,6 @@ static int shm_notify_socket(int from, shm_doorbell *b) {
     __atomic_compare_exchange_n(&b->asleep, &awake, SHM_POLLED, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     return -1;
 }
-/* Wakes a rank that sleeps or polls. Returns 0, or -1 with errno. */
 static int shm_notify(shm_job *j, shm_doorbell *b) {
     uint32_t how = BACKEND_LOAD(&b->asleep);
     if (how == SHM_ASLEEP) shm_ring_doorbell(b);
@@ -64,7 +63,6 @@ ESP__FN void shm_publish_failure(shm_comm *m) {
             while (q != m->rank && BACKEND_LOAD(&m->published[q].reading)) sched_yield();
 }
 
-/* Sleeps until the doorbell's word differs from `seen`, or until time `until_ns`. */
 static void shm_sleep(shm_doorbell *b, uint32_t seen, uint64_t until_ns) {
     struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     syscall(SYS_futex, &b->word, FUTEX_WAIT_BITSET, seen, &t, NULL, FUTEX_BITSET_MATCH_ANY);
