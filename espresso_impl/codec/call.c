@@ -17,7 +17,8 @@ ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const 
     c->part.struct_size = sizeof c->part;
     c->part.dtype = ESP_F32;
     c->part.count = count;
-    memcpy(&c->part.data.ptr, &data, sizeof data); /* esp_tensor is not const, because decompress writes to it */
+    /* a cast would drop const, which esp_tensor lacks because decompress writes to it */
+    memcpy(&c->part.data.ptr, &data, sizeof data);
     c->part.data.bytes = count * 4u;
     c->part.data.dev.kind = ESP_CPU;
 }

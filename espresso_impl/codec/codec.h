@@ -4,13 +4,13 @@
 #include "espresso_impl/registry/registry.h"
 
 struct esp__codec {
-    char *spec; /* text from the user, such as "topk:ratio=0.01" */
+    char *spec;
     const esp_codec *table;
     void *self;
     esp_traits traits;     /* its properties with these parameters */
     esp_codec_model model; /* costs for tensors that are not matrices; 0 if unknown */
-    uint32_t id;           /* esp_name_hash(name) */
-    bool feedback;         /* the library keeps a residual for error feedback */
+    uint32_t id;
+    bool feedback; /* the library keeps a residual for error feedback */
     /* The codec does error feedback itself when it compresses a gradient of this rank. */
     bool own_memory;
     float beta, gamma;
@@ -72,7 +72,6 @@ typedef struct esp__codec_list {
     uint32_t n;
 } esp__codec_list;
 
-/* Begins a call for `count` f32 numbers at `data`, which compress only reads. */
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, const float *data, uint64_t count);
 /* Sets the call's stream, on whose device all memory of the call lies. Call it before the functions below. */
 ESP__FN void esp__call_on(esp__codec_call *c, esp_stream stream);

@@ -148,7 +148,6 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     return s;
 }
 
-/* Fails unless the codec opened for another device has the same properties. */
 static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const esp__codec *other, esp_devkind kind) {
     const esp_traits *a = &c->traits, *b = &other->traits;
     const char *what = NULL;
@@ -262,7 +261,6 @@ ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_
     snprintf(inner, sizeof inner, "%.*s", (int)(wrapped ? n - 2 : n), spec + wrapped);
     esp_status s = esp__inner_open(ctx, inner, table, self);
     if (!s) return ESP_OK;
-    /* the error of the outer codec adds its text */
     snprintf(text, sizeof text, "of=(%s): %.1500s", inner, esp_last_error(ctx));
     esp__plugin_detail_set(text);
     return s;

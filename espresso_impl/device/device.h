@@ -71,13 +71,13 @@ static inline esp_status esp__device_follow(const esp__device *d, void *event, e
 static inline esp_status esp__device_wait(const esp__device *d, void *event) { /* blocks */
     return event ? d->table->event_sync(d->self, event) : ESP_OK;
 }
-static inline esp_status esp__device_passed(const esp__device *d, void *event) { /* ESP_OK or ESP_PENDING */
+static inline esp_status esp__device_passed(const esp__device *d, void *event) {
     return event ? d->table->event_query(d->self, event) : ESP_OK;
 }
 static inline bool esp__device_has_times(const esp__device *d) {
     return d->async && ESP_HAS(esp_device_table, d->table, elapsed);
 }
-/* True if work may still run on the trainer's stream `s`. */
+/* True if work may still run on the program's stream `s`. */
 static inline bool esp__stream_async(esp_stream s) { return s.dev.kind > ESP_CPU; }
 static inline bool esp__devices_any(const esp_ctx *ctx) { return esp__device_list_of(ctx)->n > 1; }
 

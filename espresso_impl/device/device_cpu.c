@@ -52,7 +52,6 @@ static esp_status esp__cpu_elapsed(void *self, void *from, void *to, uint64_t *n
 
 enum { ESP__CPU_GRAIN = 65536 }; /* elements per piece of a loop that worker threads share */
 
-/* Runs a loop on the worker threads, or if self is NULL on this thread. */
 static void esp__cpu_for(const esp_host *self, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                          void *arg) {
     if (self)

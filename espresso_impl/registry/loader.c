@@ -2,7 +2,6 @@
 #include "espresso_impl/registry/registry.h"
 #include <dlfcn.h>
 
-/* Reports a file without the entry function of this ABI, and names the ABI version that it was built for. */
 static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path) {
     for (int major = 0; major < 10; major++) {
         char name[32];
