@@ -160,7 +160,7 @@ typedef struct esp__topology {
     int32_t *ranks;                 /* by rack and machine: ranks[machine * n_local + local] */
 } esp__topology;
 
-/* What this rank sends to rank 0 when it closes, such as statistics, and what rank 0 calls for each rank's data. */
+/* What this rank sends to rank 0 when it closes, such as its trace, and what rank 0 calls for each rank's data. */
 typedef struct esp__final {
     void *data;
     uint64_t bytes;

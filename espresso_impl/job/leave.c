@@ -1,4 +1,4 @@
-/* leave.c: closes a rank's connections and tells the other ranks so. Rank 0 collects statistics before. */
+/* leave.c: closes a rank's connections and tells the other ranks so. Before that, rank 0 collects their traces. */
 #include "espresso_impl/job/peers.h"
 #include <unistd.h>
 

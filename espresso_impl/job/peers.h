@@ -19,7 +19,7 @@ enum {
     ESP__MSG_MISSING = 8,    /* from rank 0: `rank` has sent no data (tag, seq) */
     ESP__MSG_DIED = 9,       /* from rank 0: `rank` died */
     ESP__MSG_LEAVE = 10,     /* both ways: the sender closes, by error -seq unless 0 */
-    ESP__MSG_FINAL = 11,     /* to rank 0: the sender's statistics and trace */
+    ESP__MSG_FINAL = 11,     /* to rank 0: the sender's trace, when it closes */
     ESP__MSG_SUSPECT = 12,   /* to rank 0: my wait timed out (rank, tag = tensor) */
     ESP__MSG_ASK = 13,       /* from rank 0: what is your state? (seq) */
     ESP__MSG_ANSWER = 14,    /* to rank 0: an esp__answer (the seq of ASK) */
