@@ -53,7 +53,7 @@ ESP__FN void esp__json_string(esp__text *t, const char *s) {
     esp__text_add(t, "%.*s\"", (int)n, part);
 }
 
-/* Adds a number. In some locales it has a comma, which becomes a decimal point. */
+/* In some locales, printf writes a comma in numbers; this makes it a decimal point. */
 static void esp__json_number(esp__text *t, char *number) {
     for (char *p = number; *p; p++)
         if (*p == ',') *p = '.';
@@ -83,6 +83,6 @@ ESP__FN void esp__json_scaled(esp__text *t, double x, double unit) {
                 return;
             }
         }
-    snprintf(number, sizeof number, "%.17g", down); /* no number times `unit` is exactly x */
+    snprintf(number, sizeof number, "%.17g", down); /* no number near x / unit gives exactly x */
     esp__json_number(t, number);
 }
