@@ -107,8 +107,7 @@ _Noreturn static void tool_unknown_flag(const tool_command *c, const char *word)
     tool_usage(c, "unknown flag '%s'%s", word, tool_meant(guess));
 }
 
-/* Returns whether `word` is this flag, and sets *value to the value in it, as in "--flag=value" or "-n8", or to
- * NULL. */
+/* Returns whether `word` is this flag, and sets *value to the value in it, or NULL: "--flag=value", "-n8". */
 static bool tool_is_flag(const tool_flag *f, const char *word, const char **value) {
     size_t n = strlen(f->name);
     *value = NULL;

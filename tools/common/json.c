@@ -1,3 +1,4 @@
+/* json.c: adds values to JSON objects and arrays with the library jansson, and prints them. */
 #include "tools/common/json.h"
 #include <errno.h>
 #include <math.h>

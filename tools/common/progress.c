@@ -1,3 +1,4 @@
+/* progress.c: shows a line on the terminal that counts seconds during long work. Must not know what the work is. */
 #include "tools/common/progress.h"
 #include <errno.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* quantity.c: reads and prints numbers with units: times, sizes, bandwidths, factors. */
 #include "tools/common/quantity.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* show_strategy.c: `espresso strategy` checks a strategy file without its model, and prints how the library reads
- * it. */
+/* show_strategy.c: `espresso strategy` checks a strategy file without its model, and prints it. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/strategy/strategy.h"
