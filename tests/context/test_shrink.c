@@ -17,8 +17,7 @@ static struct {
     char text[SIZE][512];
 } run;
 
-/* Connects to the rank at which others meet, and sends garbage, nothing, or a first message without the job's
- * number. */
+/* A hostile thread. It connects to where ranks meet, and sends garbage, nothing, or no number of the job. */
 static struct {
     int wanted, began;
     char root[ESP__ROOT_MAX];

@@ -363,7 +363,6 @@ TEST(test_foreign_states) {
     run(RANKS, body_mixed_strategies, NULL, "topk:ratio=0.05", 0);
 }
 
-/* Returns the i-th name that rank 2 tries for its temporary file. */
 static const char *in_the_way(char *out, size_t cap, int i) {
     int n = snprintf(out, cap, "%s.r2of4.tmp-espresso", path);
     if (i) snprintf(out + n, cap - (size_t)n, "-%d", i);

@@ -54,7 +54,7 @@ static void body_unused(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) a[i] = 1, b[i] = 8;
         CHECK(esp_push(ctx, x, a, here) == ESP_OK);
-        if (esp_rank(ctx) == 1 && step == 1) { /* only this rank gets an error */
+        if (esp_rank(ctx) == 1 && step == 1) {
             CHECK(esp_step_end(ctx) == ESP_E_STATE && error_has(ctx, "'unused.weight'"));
             CHECK(esp_wait_all(ctx) == ESP_E_STATE && error_has(ctx, "esp_push_zero"));
             continue;
@@ -197,7 +197,6 @@ TEST(test_nan) {
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);
 }
 
-/* Whatever the strategy changes to, no part of a gradient is lost. */
 static void body_strategies(esp_ctx *ctx, void *user) {
     const char *texts[] = {topk2,
                            "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu "

@@ -8,7 +8,6 @@
 /* how many collectives on device memory were started, and how many have ended */
 static int moved_issued, moved_done;
 
-/* A collective, with a copy of each rank's data. */
 typedef struct moved_coll {
     uint64_t number;
     int32_t arrived, left; /* how many ranks have provided their data, and how many are finished */
@@ -16,7 +15,6 @@ typedef struct moved_coll {
     struct moved_coll *next;
 } moved_coll;
 
-/* What all ranks of a group share. */
 typedef struct moved_group {
     pthread_mutex_t lock;
     int32_t size, refs;
@@ -32,7 +30,6 @@ typedef struct moved_comm {
     int ordered;
 } moved_comm;
 
-/* A rank's call of a collective, on its stream. */
 typedef struct moved_req {
     moved_comm *comm;
     void *inner;
@@ -95,7 +92,6 @@ static int moved_ready(void *arg) {
     return all;
 }
 
-/* Sets dst to the sum over all ranks of `bytes` bytes, starting at `begin`. */
 static void moved_sum(const moved_req *q, const moved_coll *c, uint64_t begin, uint64_t bytes) {
     const uint64_t e = esp_dtype_bytes(q->coll.dtype), n = bytes / e;
     float *sum = malloc(n * 4 + 4);

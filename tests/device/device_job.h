@@ -27,7 +27,7 @@ typedef struct device_job {
     task task;
     /* 0: host memory; 1: a device's memory; 2: tensors alternate between two devices and the host */
     int devices;
-    int nonfinite; /* gradients of step 1 contain NaN and infinity */
+    int nonfinite;
     int wait;
     esp_plugin_fn plugin; /* plugin of the device, or NULL for device_plugin */
     const char *backend;
@@ -76,7 +76,6 @@ static inline void place_open(esp_ctx *ctx, place *p, esp_device d, uint64_t byt
         p->grad = p->pinned = malloc(bytes);
     }
 }
-/* Waits for the stream. */
 static inline void place_sync(place *p) {
     void *event;
     p->table->event_create(p->self, &event);
@@ -84,7 +83,6 @@ static inline void place_sync(place *p) {
     p->table->event_sync(p->self, event);
     p->table->event_destroy(p->self, event);
 }
-/* Copies the gradient to p->pinned. */
 static inline void place_get(place *p) {
 #ifdef DEVICE_IS_CUDA
     CHECK(p->table->copy(p->self, p->pinned, p->grad, p->bytes, p->stream) == ESP_OK);
@@ -102,7 +100,6 @@ static inline void place_close(place *p) {
     if (p->stream.native) p->table->stream_destroy(p->self, p->stream);
     place_give(p);
 }
-/* Makes the trainer use the device's default stream. */
 static inline void place_default(place *p) {
 #ifdef DEVICE_IS_CUDA
     if (p->device.kind) p->table->stream_destroy(p->self, p->stream), p->stream.native = NULL;
@@ -185,7 +182,7 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
         }
     }
     for (int k = 0; k < TENSORS; k++) {
-        const int t = (k + step + esp_rank(ctx)) % TENSORS; /* every rank pushes the tensors in another order */
+        const int t = (k + step + esp_rank(ctx)) % TENSORS;
         write_late(&p[t]);
         CHECK(esp_push(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
     }
@@ -225,7 +222,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
         if (t % 2) place_default(&p[t]);
     }
-    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* splits nearly all copies */
+    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64;
     const esp_status s = esp_start(ctx);
     CHECK(s == ESP_OK);
     if (s) fprintf(stderr, "%s %s\n", j->task.codec, j->task.option);

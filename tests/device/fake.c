@@ -20,10 +20,10 @@ static fake_block **fake_blocks; /* sorted by `seen` */
 static uint32_t fake_n_blocks, fake_cap_blocks;
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the blocks and the counters */
 static int fake_live;                                         /* blocks, streams and events that are not freed */
-static int fake_refused;                                      /* number of copies that the device refused */
-static uint64_t fake_left = UINT64_MAX;                       /* bytes that can still be allocated */
-static int fake_broken;                                       /* nonzero: kernels fail */
-static int fake_at_once;                                      /* nonzero: recording an event waits for earlier work */
+static int fake_refused;
+static uint64_t fake_left = UINT64_MAX; /* bytes that can still be allocated */
+static int fake_broken;                 /* nonzero: kernels fail */
+static int fake_at_once;                /* nonzero: recording an event waits for earlier work */
 
 /* Returns how many blocks begin at `p` or before it. The caller holds the lock. */
 static uint32_t fake_blocks_to(const void *p) {

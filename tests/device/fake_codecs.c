@@ -5,8 +5,8 @@ typedef struct fake_codec {
     void *self;
     int lists; /* true if the device's table of the codec has ESP_CODEC_LISTS */
 } fake_codec;
-static int fake_list_calls; /* number of calls that had several pieces of a tensor */
-static int fake_corrupts;   /* nonzero: payloads are damaged before they are decoded */
+static int fake_list_calls;
+static int fake_corrupts; /* nonzero: payloads are damaged before they are decoded */
 
 static esp_status fake_codec_open(const esp_host *h, const char *name, const char *params, void **self) {
     fake_codec *c = calloc(1, sizeof *c);

@@ -57,7 +57,7 @@ TEST(test_no_memory) {
             assert_int_equal(esp_start(ctx), ESP_OK);
         }
         one_step(ctx, &x);
-        fake_left = 100; /* the new strategy fails, and the active one stays */
+        fake_left = 100;
         assert_int_equal(esp_strategy_set(ctx,
                                           "espresso-strategy 1\ntensor w 5000 split 2\nchunk 2500 topk comp@gpu > "
                                           "flat.allgather > decomp@gpu\nchunk 2500 topk comp@gpu > flat.allgather > "

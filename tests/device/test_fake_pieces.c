@@ -16,10 +16,10 @@ typedef struct gate {
     void *device;
     int on;
     waits waits;
-    int first_up;             /* decompressions before the first whose result is copied to the device */
-    int down, up;             /* number of copies to the host, and to the device, that were enqueued */
-    int copied_up;            /* copies to the device that have ended */
-    int compress, decompress; /* calls that have begun */
+    int first_up; /* decompressions before the first whose result is copied to the device */
+    int down, up; /* number of copies to the host, and to the device, that were enqueued */
+    int copied_up;
+    int compress, decompress;
     /* when the first and the last copy ended, to the host [0] and to the device [1] */
     uint64_t first_ns[2], last_ns[2];
     int gave_up;
@@ -138,7 +138,7 @@ static const esp_plugin *gated_plugin(const esp_host *h) {
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 typedef struct piece_job {
     const char *codec, *option;
-    int chunks; /* 0 if the tensor is not split */
+    int chunks;
     esp_dtype dtype;
     waits waits;
     int on_device, first_up;
@@ -225,7 +225,7 @@ static void run_pieces(piece_job j, int32_t size, int down, int up) {
 }
 
 #define ENDS                                                                                                           \
-    "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* several pieces at both ends */
+    "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* both have several pieces */
 
 /* The first compression and the last decompression have four pieces of the tensor each, copied one by one. */
 TEST(test_parts) {
@@ -266,6 +266,6 @@ TEST(test_conversions) {
     run_pieces(j, 3, 6, 6);
     j.dtype = ESP_F32;
     run_pieces(j, 3, 3, 12);
-    j.piece_bytes = 64; /* a conversion has at most 16 pieces */
+    j.piece_bytes = 64;
     run_pieces(j, 3, 3, 16);
 }

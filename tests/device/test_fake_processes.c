@@ -14,7 +14,6 @@ typedef struct tree_job {
     uint32_t phase; /* number of the first option that uses both CPU and device */
 } tree_job;
 
-/* The results of all processes, in memory that they share. */
 typedef struct results {
     uint32_t n;
     uint32_t bits[TREE_RANKS][TREE_STEPS][MOST * ELEMENTS];

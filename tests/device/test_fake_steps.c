@@ -90,7 +90,6 @@ TEST(test_lists) {
         }
 }
 
-/* If the device has no codecs, they run on the CPU. */
 TEST(test_codecs_elsewhere) {
     device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
     j.plugin = fake_plugin_bare;

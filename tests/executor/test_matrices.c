@@ -112,7 +112,6 @@ static void model_body(esp_ctx *ctx, void *user) {
     free(out);
 }
 
-/* Runs powersgd on 1 to 6 ranks of one and two machines, with several options. */
 TEST(test_model) {
     static const int32_t shapes[][2] = {{2, 2}, {3, 3}, {4, 4}, {4, 2}, {6, 3}, {1, 1}};
     static const char *const codecs[] = {"powersgd:rank=2", "powersgd:rank=4,start=cold"};
@@ -250,7 +249,7 @@ static void change_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 7; step++) {
         CHECK(esp_strategy_set(ctx, text[step == 6 ? 2 : step / 2 % 2]) == ESP_OK);
         const esp__feedback *f = &ctx->active.feedback[0];
-        if (step % 2 && step / 2 % 2 == 0) { /* the same option was set again */
+        if (step % 2 && step / 2 % 2 == 0) {
             float any = 0;
             for (uint64_t i = 0; i < f->state_bytes / 4; i++) any += fabsf(((const float *)(const void *)f->state)[i]);
             CHECK(any > 0);

@@ -98,7 +98,6 @@ static int done(esp_ctx *ctx) {
     return n == TENSORS;
 }
 
-/* The trainer pushes all tensors and then makes no calls. */
 static void body_away(esp_ctx *ctx, void *user) {
     float *g = calloc(TENSORS * COUNT, sizeof *g);
     add(ctx);
@@ -126,7 +125,6 @@ static void *push_late(void *arg) {
     return NULL;
 }
 
-/* One thread waits for single tensors while another one pushes. */
 static void body_two(esp_ctx *ctx, void *user) {
     float *g = calloc(TENSORS * COUNT, sizeof *g);
     pushing p = {ctx, g};

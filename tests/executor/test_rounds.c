@@ -161,7 +161,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         snprintf(text, sizeof text, "%s%s", unit, bad[i].order);
         CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && error_has(ctx, bad[i].says));
     }
-    for (int i = -1; i < 2; i++) { /* -1 stands for the default order */
+    for (int i = -1; i < 2; i++) {
         snprintf(text, sizeof text, "%s%s", unit, i < 0 ? "" : good[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
         printed = strdup(ctx->active.strategy.text);

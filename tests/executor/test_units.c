@@ -181,7 +181,6 @@ TEST(test_pushing) {
     }
 }
 
-/* Each rank pushes tensors in another order, from two threads at once. */
 typedef struct half_push {
     esp_ctx *ctx;
     float *g;

@@ -9,7 +9,6 @@ static float gradient(int32_t rank, uint64_t i, int step) {
     return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
 }
 
-/* Sums of all gradients and of all results of this rank. */
 typedef struct totals {
     double in[TOTAL], out[TOTAL];
     int step;
@@ -117,7 +116,7 @@ static void body_moved(esp_ctx *ctx, void *user) {
         set(ctx, kinds[i], "topk:ratio=0.05", i % 2 ? TREE_THREE : FLAT_COMP);
         add_residuals(ctx, after, 1);
         CHECK(!memcmp(before, after, TOTAL * 4));
-        for (uint32_t t = 0; t < TENSORS; t++) /* no residual is left over */
+        for (uint32_t t = 0; t < TENSORS; t++)
             for (uint64_t e = 0; ctx->model.tensors[t].pending_residual && e < counts[t]; e++)
                 CHECK(ctx->model.tensors[t].pending_residual[e] == 0);
     }
@@ -185,7 +184,6 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
     CHECK(esp_strategy_set(ctx, other) == ESP_OK);
     CHECK(ctx->active.feedback[1].place.begin == 600 && !memcmp(state, ctx->active.feedback[1].state, bytes));
-    /* Two chunks of equal size keep their own state each. */
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     train(ctx, b, 2);
     bytes = ctx->active.feedback[0].state_bytes;

@@ -109,7 +109,7 @@ TEST(test_secret, clean) {
     longest[256] = 0;
     setenv("ESPRESSO_SECRET", longest, 1);
     assert_int_equal(esp__env_where(NULL, &w), ESP_E_ARG);
-    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* also in a job of one rank */
+    expect_error("ESPRESSO_SECRET=short", "5 characters");
 }
 
 TEST(test_mpich_ranks_share_their_parents_name, clean) {
@@ -320,7 +320,7 @@ TEST(test_short_config, clean) {
                         .trace = "",
                         .stats = "",
                         .workers = ""};
-    assert_int_equal(esp__env_config(&empty, &out), ESP_OK); /* empty variables count as not set */
+    assert_int_equal(esp__env_config(&empty, &out), ESP_OK);
     assert_true(!out.backend && !out.codec && !out.strategy && !out.plugin_path && !out.root && !out.trace &&
                 !out.stats && !out.workers);
 }

@@ -33,7 +33,7 @@ static void hmac_is(const void *key, size_t key_bytes, const void *data, size_t 
     esp__hmac m;
     uint8_t code[ESP__SHA256_BYTES];
     char text[2 * ESP__SHA256_BYTES + 1];
-    for (size_t cut = 0; cut <= bytes; cut++) { /* two pieces, divided anywhere */
+    for (size_t cut = 0; cut <= bytes; cut++) {
         esp__hmac_start(&m, key, key_bytes);
         esp__hmac_add(&m, data, cut);
         esp__hmac_add(&m, (const char *)data + cut, bytes - cut);

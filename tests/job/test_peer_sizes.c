@@ -44,7 +44,7 @@ TEST(test_body_sizes) {
     esp__conn_free(NULL, c);
     close_peers(p, other);
 
-    p = open_peers(1, other); /* with the true size, the message arrives unchanged */
+    p = open_peers(1, other);
     c = &p->conns[0];
     m.bytes = sizeof data;
     assert_int_equal(write(other[0], &m, sizeof m), sizeof m);
@@ -123,8 +123,8 @@ TEST(test_gather) {
                          four[] = {4, 0, 1, 2, 1};
     int other[SIZE], taken = 0;
     esp__peers *p = open_peers(0, other);
-    assert_false(gather(p, all, 2, 0, 0, 2));              /* too short for the number of members */
-    assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8)); /* fewer members than stated */
+    assert_false(gather(p, all, 2, 0, 0, 2)); /* too short to hold the number of members */
+    assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8));
     assert_false(gather(p, negative, 12, tag_of(negative, 12), 0, 12));
     assert_false(gather(p, many, 12, tag_of(many, 12), 0, 12));
     assert_false(gather(p, beyond, 16, tag_of(beyond, 16), 0, 16));
@@ -140,7 +140,7 @@ TEST(test_gather) {
     for (uint64_t seq = 1; seq < 100000; seq++) taken += gather(p, all, 16, tag_of(all, 16), seq, 16);
     assert_int_equal(taken, ESP__EXCHANGES_EACH * SIZE - 1);
     assert_int_equal(p->n_exchanges, ESP__EXCHANGES_EACH * SIZE);
-    for (int i = 0; i < 1000; i++) { /* only one of a rank's messages that it leaves may count */
+    for (int i = 0; i < 1000; i++) { /* only one last message of a rank counts */
         esp__conn *c = &p->conns[1];
         c->head = (esp__msg){ESP__MSG_FINAL, 1, 0, 0, 1000};
         c->body = (uint8_t *)esp__alloc(NULL, 1000);
@@ -207,7 +207,7 @@ static void *hostile_hub(void *arg) {
     for (int round = 0; round < 3; round++) {
         esp__msg m;
         static uint8_t body[SIZE * OWN + 64], packed[2 * sizeof body];
-        uint64_t d[SIZE][2]; /* hash and number of lines of each rank's text */
+        uint64_t d[SIZE][2];
         uint64_t each;
         while (recv(fd, &m, sizeof m, MSG_WAITALL) < 0) poll(NULL, 0, 1);
         for (uint64_t got = 0; got < m.bytes;) {

@@ -447,7 +447,7 @@ TEST(test_late_rank_behind_a_chain) { run(4, body_chain); }
 static void body_circle(rank_t *t) {
     set_waits_for(t, (t->rank + 1) % 3);
     pthread_barrier_wait(&t->j->all.barrier);
-    esp__peers_suspect(t->p, t->waits_for, 7); /* all ranks suspect another one at the same time */
+    esp__peers_suspect(t->p, t->waits_for, 7);
     await(t, &t->late_rank, -1, 0, 0);
     pthread_barrier_wait(&t->j->all.barrier);
 }

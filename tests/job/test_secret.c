@@ -10,7 +10,7 @@ static const char ours[] = "correct horse battery", theirs[] = "Tr0ub4dor&3 and 
 
 typedef struct rank_t {
     const char *root, *secret;
-    test_member member; /* for the caller's allgather, if it has one */
+    test_member member;
     int32_t rank, size;
     uint32_t timeout_ms;
     esp_status status;
@@ -39,7 +39,7 @@ static void *rank_main(void *arg) {
         t->status = esp__peers_allgather(p, NULL, 0, &in, out, sizeof in);
         for (int32_t r = 0; r < t->size; r++)
             if (out[r] != (uint64_t)r + 1) t->status = ESP_E_CORRUPT;
-        if (p->secret[0]) t->status = ESP_E_CORRUPT; /* the secret must not stay in memory */
+        if (p->secret[0]) t->status = ESP_E_CORRUPT;
     }
     esp__peers_close(p, NULL, 0, NULL, NULL);
     return NULL;
@@ -79,7 +79,7 @@ static void refused(const char *zero, const char *one, const char *words_one, co
         t[0].timeout_ms = 1000;
         start(&t[0]);
         start(&t[2]);
-        poll(NULL, 0, 100); /* rank 1 comes while the others wait */
+        poll(NULL, 0, 100);
         start(&t[1]);
         ended(&t[1], ESP_E_MISMATCH, words_one);
         assert_null(strstr(t[1].error, "waited"));
@@ -200,7 +200,7 @@ TEST(test_every_byte_counts) {
 /* A process that listens at the address and answers like rank 0, but does not know the secret. */
 typedef struct impostor {
     int listener;
-    uint32_t type; /* type of its second message */
+    uint32_t type;
     const char *text;
 } impostor;
 static void *impostor_main(void *arg) {
@@ -226,7 +226,7 @@ static void *impostor_main(void *arg) {
                                   : hello_message(x->type, x->text, strlen(x->text));
     if (x->type == ESP__MSG_REFUSE) b.data[offsetof(esp__msg, rank)] = 0x85, memset(b.data + 5, 0xff, 3);
     hello_send(fd, &b);
-    hello_receive(fd, heard, sizeof heard); /* waits until the other side closes */
+    hello_receive(fd, heard, sizeof heard);
     close(fd);
     return NULL;
 }
@@ -303,7 +303,7 @@ TEST(test_other_users) {
         heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* the process even knows the secret */
         _exit(fd < 0 ? 4 : heard);
     }
-    assert_int_equal(child_wait(child), 0); /* its connection was closed */
+    assert_int_equal(child_wait(child), 0);
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 

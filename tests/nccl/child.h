@@ -17,7 +17,6 @@ static void fake_path(char *out, size_t cap, const char *version) {
     const char *build = getenv("ESPRESSO_BUILD");
     snprintf(out, cap, "%s/tests/nccl/%s/libcuda.so.1", build ? build : "./build", version);
 }
-/* Ends the process with an error if `why` is not NULL. */
 static void wants(const char *why) {
     if (!why) return;
     fprintf(stderr, "%s\n", why);

@@ -86,7 +86,6 @@ TEST(abort_on_gpus) {
     if (why) fail_msg("%s", why);
 }
 
-/* New communicators work after an abort. */
 TEST(reopen_on_gpus) {
     const char *why;
     const int count = devices(&why);

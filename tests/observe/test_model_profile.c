@@ -233,7 +233,6 @@ TEST(fewer_steps_are_said, setup, teardown) {
     assert_non_null(strstr(heard, "was not written: 0 step(s) were made"));
 }
 
-/* Nothing is recorded without ESPRESSO_PROFILE. */
 TEST(without_it_nothing_is_kept, setup, teardown) {
     training t;
     unsetenv("ESPRESSO_PROFILE");

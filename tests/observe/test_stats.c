@@ -8,8 +8,8 @@
 enum { RANKS = 2 };
 typedef struct training {
     int steps, change_at; /* change_at: step before which the strategy changes, or 0 */
-    int sampled;          /* true if rank 0's first tensor gets a made-up error */
-    const char *move;     /* file that is renamed after the steps, or NULL */
+    int sampled;
+    const char *move; /* file that is renamed after the steps, or NULL */
     const char *stats;
     int came_back;
     esp_status started[RANKS], ended[RANKS];
@@ -199,7 +199,7 @@ TEST(a_change_of_strategy_is_a_line, folder_make, folder_remove) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t.hash[1]);
     assert_string_equal(json_string_value(json_object_get(last, "strategy")), hash);
     assert_true(number(last, "step") == 4 && number(last, "compressed_units") == 0);
-    assert_null(json_object_get(json_array_get(list, 2), "loss")); /* the job has reported no loss */
+    assert_null(json_object_get(json_array_get(list, 2), "loss"));
     json_decref(list);
 }
 
@@ -322,7 +322,7 @@ TEST(prometheus_reads_it, folder_make, folder_remove) {
     assert_non_null(strstr(text, "espresso_compression_error{rank=\"0\",tensor=\"b\\\"ack\\\\slash\"} 0.25\n"));
     assert_non_null(strstr(text, "espresso_feedback_ratio{rank=\"0\",tensor=\"b\\\"ack\\\\slash\"} 1.5\n"));
     free(text);
-    char command[256]; /* no temporary file is left */
+    char command[256];
     snprintf(command, sizeof command, "test \"$(ls -A '%s')\" = a.prom", in_folder(""));
     assert_int_equal(system(command), 0);
 }

@@ -30,7 +30,6 @@ static esp_plugin fake_plugin(const esp_codec *const *codecs, uint32_t n) {
     return p;
 }
 
-/* Makes a context that has only a registry. */
 static esp_ctx *ctx_new(const esp_host *user_host) {
     esp_ctx *ctx = (esp_ctx *)calloc(1, sizeof *ctx);
     ctx->base.user_host = user_host;
@@ -101,7 +100,7 @@ TEST(test_duplicate) {
     const esp_codec a = fake_codec("x"), b = fake_codec("x");
     const esp_codec *const list_a[] = {&a}, *const list_b[] = {&b}, *const both[] = {&a, &b};
     const esp_plugin pa = fake_plugin(list_a, 1), pb = fake_plugin(list_b, 1), pc = fake_plugin(both, 2);
-    assert_int_equal(esp__registry_add(ctx, &pc, "c.so"), ESP_E_ARG); /* a plugin has the same name twice */
+    assert_int_equal(esp__registry_add(ctx, &pc, "c.so"), ESP_E_ARG);
     assert_int_equal(ctx->registry.codecs.n, 0);
     assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK);
     assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK);
@@ -283,7 +282,7 @@ TEST(test_log) {
     assert_string_equal(esp__plugin_detail(), "bad key");
     assert_int_equal(s.level, ESP_LOG_ERROR);
     assert_int_equal(s.n, 2);
-    ev.struct_size = 8; /* too short to hold a message */
+    ev.struct_size = 8;
     ctx->host.log(ctx->host.user, &ev);
     assert_int_equal(s.n, 2);
     ctx_free(ctx);

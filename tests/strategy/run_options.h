@@ -7,7 +7,7 @@
 typedef struct plan {
     uint32_t devices;
     const char *const *codecs;
-    uint64_t count;                     /* elements of every tensor */
+    uint64_t count;
     int steps, exact, extended, narrow; /* narrow: only options that divide the mean among the ranks */
     uint32_t every, levels;             /* every: takes each `every`th option; levels: those of the job, or 0 for 2 */
     esp_dtype dtype;
@@ -80,7 +80,6 @@ static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
         }
 }
 
-/* Checks that all ranks have the same bits as rank 0. */
 static void check_same_options(esp_ctx *ctx, plan *p, const void *grads) {
     uint64_t bytes = ctx->model.n_tensors * p->count * (p->dtype == ESP_F32 ? 4 : 2),
              per = bytes / ctx->model.n_tensors;

@@ -109,7 +109,7 @@ typedef struct linked {
     uint64_t outer_ns;
 } linked;
 
-/* On 2 x 2 x 2 ranks, half of N floats has 2 N bytes. */
+/* There are 2 x 2 x 2 ranks. Half of N floats are 2 N bytes. */
 static const linked links[] = {
     {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
      {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},
@@ -143,7 +143,7 @@ static void linked_body(esp_ctx *ctx, void *user) {
     MUST(s.inter_bytes == s.level_bytes[1] + s.level_bytes[2]);
     for (int k = 0; k < 3; k++)
         if (l->bytes[k]) MUST(s.level_bytes[k] == l->bytes[k]);
-    MUST(s.level_ns[2] > 0); /* every option uses the outermost link */
+    MUST(s.level_ns[2] > 0);
 }
 
 /* Runs options that divide three levels in all ways. Sums are exact, and every byte counts at its level. */
@@ -156,7 +156,6 @@ TEST(test_links) {
     assert_int_equal(atomic_load(&wrong), 0);
 }
 
-/* Strategy "auto" measures three levels, and makes a plan for them. */
 static void auto_body(esp_ctx *ctx, void *user) {
     atomic_int *failures = user;
     static float grads[8][3][20000];

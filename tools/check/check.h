@@ -23,7 +23,6 @@ typedef struct check_fenced {
     unsigned char *map, *data;
     size_t mapped;
 } check_fenced;
-/* Kinds of input that check_fill() can make. */
 enum {
     IN_NORMAL,
     IN_ZERO,

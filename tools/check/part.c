@@ -57,7 +57,6 @@ ESP__FN uint32_t check_last(const check_part *p) { return p->codec->traits.n_rou
 ESP__FN uint8_t *check_payload(check_part *p) { return p->payload[check_last(p)].data; }
 ESP__FN uint64_t check_used(const check_part *p) { return p->used[check_last(p)]; }
 
-/* Calls the codec's bound() for one of the codec's exchanges between ranks. */
 ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t cols, uint32_t round,
                                uint32_t n_reduced, esp_bound *b) {
     esp_tensor like;

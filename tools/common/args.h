@@ -41,7 +41,6 @@ ESP__FN long tool_whole(const tool_command *c, const char *flag, const char *val
 ESP__FN int tool_listed(const char **at, const char *const *names);
 /* Returns ": did you mean 'GUESS'?", which is valid until the next call, or "" if `guess` is NULL. */
 ESP__FN const char *tool_meant(const char *guess);
-/* Appends `word` to a text, with quotes where a shell needs them. */
 ESP__FN void tool_quote(esp__text *t, const char *word);
 /* Reads the flag in argv[*at], and sets *value to its value. Returns the flag's index, or -1 if there is no more flag.
  * Ends the command after an error, and for -h and --help. */

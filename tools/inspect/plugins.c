@@ -19,7 +19,6 @@ typedef struct plugins_word {
     const char *text;
 } plugins_word;
 
-/* Prints the label, and the text of each bit that is set. */
 static void plugins_bits(const char *label, uint64_t bits, const plugins_word *words, size_t n) {
     int some = 0;
     for (size_t i = 0; i < n; i++)

@@ -5,7 +5,6 @@
 #include "espresso_impl/strategy/text.h"
 #include "tools/plan/plan.h"
 
-/* Registers a tensor that the strategy file names. */
 static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
     uint32_t id;
     /* any tensor may be a matrix, which some codecs need, since the file does not tell */

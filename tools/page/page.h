@@ -19,11 +19,11 @@ typedef struct page_plan {
 
 /* Inputs of a plan, shown on the page. Texts may be NULL. If `machines` is 0, it is not shown. */
 typedef struct page_info {
-    const char *model, *codec, *system;          /* codec: its name and parameters, or several joined by ", " */
-    const char *command;                         /* the command line that made the page */
+    const char *model, *codec, *system; /* codec: its name and parameters, or several joined by ", " */
+    const char *command;
     const char *warning;                         /* for example that times are noisy, or NULL */
     uint32_t racks, machines, ranks_per_machine; /* machines in each rack, ranks in each machine */
-    uint32_t cores_per_rank;                     /* see esp_plan_system */
+    uint32_t cores_per_rank;
 } page_info;
 
 typedef struct page_row {

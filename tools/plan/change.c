@@ -24,7 +24,6 @@ static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) 
     curve->points = curve->n ? to : NULL;
 }
 
-/* Allocates memory for a copy of every cost curve for each change. */
 static void change_room(plan_changed *c, size_t changes) {
     size_t n = 1;
     const esp_plan_system *s = &c->in.system;
@@ -128,7 +127,7 @@ static bool change_number(plan_changed *c, int what, const char *value) {
     return true;
 }
 
-/* Applies "cores=2". Fails if the costs of the system were measured without a number of cores. */
+/* Applies "cores=2". Fails if the system's costs do not state a number of cores. */
 static bool change_cores(plan_changed *c, const char *value) {
     long whole;
     if (!c->in.system.cores_per_rank || !tool_number(value, 1, 3, &whole)) return false;

@@ -1,3 +1,4 @@
+/* compare.c: `espresso compare` compares the step times of strategies for a model on a system. */
 #include "tools/plan/plan.h"
 
 enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_PAGE };

@@ -112,7 +112,6 @@ static void explain_row(const plan_explain_job *j, const esp__path *path, plan_e
     row->ops = ops.data;
 }
 
-/* Compares by step time, and if that is equal by the time of the tensor's own ops. */
 static int explain_before(const void *a, const void *b) {
     const plan_explained *x = a, *y = b;
     if (x->step_ns != y->step_ns) return x->step_ns < y->step_ns ? -1 : 1;

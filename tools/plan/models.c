@@ -1,3 +1,4 @@
+/* models.c: finds the file of a model that is given by name, such as "lstm". */
 #include "tools/plan/plan.h"
 #include <dirent.h>
 #include <unistd.h>

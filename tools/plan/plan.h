@@ -18,7 +18,6 @@ typedef struct plan_codec {
     esp__costs costs;
 } plan_codec;
 
-/* Numbers of the flags that plan, compare and replay share. */
 enum {
     PLAN_COSTS,
     PLAN_MODEL,
@@ -62,7 +61,6 @@ typedef struct plan_inputs {
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];
     /* opens codecs, which state their costs; NULL until needed */
-
     esp_ctx *registry;
     uint32_t n_codecs;
     esp_plan_model model;
@@ -87,7 +85,6 @@ typedef struct plan_files {
     char *command;
 } plan_files;
 
-/* How many tensors a plan merges into groups, and how many it splits into chunks. */
 typedef struct plan_shape {
     uint32_t groups, grouped_tensors;
     uint32_t split_tensors, chunks;
@@ -104,7 +101,7 @@ typedef struct plan_row {
 typedef struct plan_changed {
     plan_inputs in;
     esp_plan_tensor *tensors;
-    esp_cost_point *points; /* the points of all cost curves that were copied */
+    esp_cost_point *points;
     size_t n_points;
 } plan_changed;
 

@@ -1,3 +1,4 @@
+/* text.c: prints a plan as text. */
 #include "tools/plan/plan.h"
 #include <math.h>
 

@@ -8,7 +8,6 @@ static const char *const links_names[ESP_PLAN_COLLS] = {
     NULL, "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
 static const char *const links_levels[3] = {"flat", "intra", "inter"};
 
-/* Measures every collective with one size. Sets *complete to false if too little time is left. */
 static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, double took_ns, bool *complete) {
     const uint64_t bytes = j->sizes[size];
     esp_status s = ESP_OK;

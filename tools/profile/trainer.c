@@ -22,9 +22,9 @@ typedef struct profile_watch {
     bool ended, failed; /* failed: it ended with an error, and was not ended from here */
     int end_signal;
     bool called_start;
-    bool warned;                  /* the user was warned that the trainer makes no step */
-    long step, first_step;        /* number of the last step seen, and of the first one */
-    int64_t started_ms, first_ms; /* first_ms: when first_step was seen */
+    bool warned; /* the user was warned that the trainer makes no step */
+    long step, first_step;
+    int64_t started_ms, first_ms;
 } profile_watch;
 
 /* Makes the paths of the files that the trainer writes. They are absolute, since it may change its directory. They are
@@ -94,7 +94,6 @@ static int trainer_start(profile_watch *w, const sigset_t *mask) {
     return TOOL_OK;
 }
 
-/* Reads the number of the last step from the trainer's statistics. */
 static void trainer_read_step(profile_watch *w) {
     char tail[8192];
     const int fd = *w->stats ? open(w->stats, O_RDONLY | O_CLOEXEC) : -1;

@@ -44,7 +44,6 @@ static void report_lanes(const replay_strategy *s, const esp_plan_event *events,
             if (events[i].lanes >> l & 1) lane_ns[l] += report_takes(&events[i]);
 }
 
-/* All events of one name, such as "inter.allreduce". */
 typedef struct report_class {
     char name[REPORT_NAME];
     uint32_t n;

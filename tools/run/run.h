@@ -38,8 +38,8 @@ typedef struct run_queue {
 } run_queue;
 
 typedef struct run_host {
-    char name[256];    /* for the remote shell, such as "user@node1" */
-    char address[256]; /* address at which other hosts reach it */
+    char name[256]; /* for the remote shell, such as "user@node1" */
+    char address[256];
     int first, ranks;
 } run_host;
 
@@ -67,7 +67,6 @@ typedef struct run_plan {
     char directory[4096];
 } run_plan;
 
-/* Output that waits to be written to stdout or stderr. */
 typedef struct run_sink {
     int fd, broken; /* broken: errno of a failed write, or 0 */
     bool regular, color;

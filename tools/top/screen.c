@@ -9,7 +9,6 @@ typedef struct top_page {
     int rows;
 } top_page;
 
-/* Replaces control characters, which could disturb the terminal. */
 static void top_clean(char *text) {
     for (unsigned char *p = (unsigned char *)text; *p; p++) {
         if (*p < ' ' || *p == 0x7f) *p = '?';

@@ -11,8 +11,8 @@ enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 typedef struct pool {
     atomic_int live, seen, hits; /* blocks in use; allocations; allocations that failed */
     int fail_at, sticky;         /* number of the allocation that fails, or 0; whether all later ones fail too */
-    atomic_int wrong;            /* blocks freed with a wrong size */
-    int at_connect, at_opened;   /* number of allocations before ranks connect, and after esp_open */
+    atomic_int wrong;
+    int at_connect, at_opened; /* number of allocations before ranks connect, and after esp_open */
 } pool;
 
 void *__real_malloc(size_t n);
@@ -80,15 +80,14 @@ typedef struct scenario {
     int32_t size, per_machine;
     esp_config config;
     esp_status (*body)(esp_ctx *ctx, const struct scenario *c);
-    const char *tensor_codec, *gather; /* for the first tensor */
+    const char *tensor_codec, *gather;
     uint32_t tensor_flags;
-    int goes_on;        /* true if the job must go on after the failure */
-    const char *env[2]; /* an environment variable and its value */
+    int goes_on; /* true if the job must go on after the failure */
+    const char *env[2];
 } scenario;
 
 static char path[64];
 
-/* Makes the call unless an earlier one failed. */
 #define DO(call)                                                                                                       \
     do {                                                                                                               \
         if (s == ESP_OK) s = (call);                                                                                   \

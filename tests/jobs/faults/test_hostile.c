@@ -16,7 +16,6 @@ enum { SANITIZED = 0 };
 enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, PLACES = ESP__CANDIDATES + RANKS };
 static const char secret[] = "a secret that nobody else knows";
 
-/* Memory that the test and the hostile processes share. */
 typedef struct flood {
     atomic_int running, connected; /* connected: all ranks are connected, so that the port is closed */
     atomic_ullong made;            /* connections made, or attempts when the port is closed */
@@ -173,7 +172,7 @@ static void hostile(int which) {
         const int connected = atomic_load(&f->connected);
         fd = hello_connect(f->root, 0);
         if (fd < 0) {
-            atomic_fetch_add(&f->made, connected != 0); /* counts attempts at the closed port */
+            atomic_fetch_add(&f->made, connected != 0);
             if (!connected) usleep(1000);
             if (connected && serial % 64 == 0) usleep(1000);
             continue;

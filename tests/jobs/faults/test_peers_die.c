@@ -293,7 +293,7 @@ static void body_leaks(procs *p, int32_t rank) {
         peers = open_peers(p, rank, &me, i % 2 && rank == 2 ? 100 : 20000);
         esp__peers_close(peers, NULL, 0, NULL, NULL);
     }
-    p->size++; /* one rank is missing */
+    p->size++;
     for (int i = 0; i < 3; i++) {
         self me;
         esp__peers_close(open_peers(p, rank, &me, 50), NULL, 0, NULL, NULL);

@@ -267,7 +267,7 @@ TEST(test_one_after_the_other) {
 TEST(test_two_at_once) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
-    job.dies[0] = job.dies[1] = 15; /* a whole machine dies */
+    job.dies[0] = job.dies[1] = 15;
     run(&p);
     expect_left(&p, "0011", 1e-3);
     assert_int_equal(procs_end(&p), 0);
@@ -345,7 +345,6 @@ TEST(test_auto) {
 }
 
 /* ---- residuals --------------------------------------------------------------------------------------------------- */
-/* Adds up this rank's residuals. */
 static void residuals(const esp_ctx *ctx, float *out) {
     memset(out, 0, ALL * sizeof *out);
     for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {

@@ -189,7 +189,6 @@ TEST(test_slow) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A rank closes its context while the others continue. */
 TEST(test_left) {
     procs p;
     uint64_t t0;

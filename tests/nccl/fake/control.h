@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Replaces the stand-in's memory and streams by those of the device in tests/device/fake.c. */
+/* Functions of another device, whose memory and streams the stand-in then uses: that of tests/device/fake.c. */
 typedef struct fake_hooks {
     /* Returns the address at which the device's thread accesses these bytes, or NULL if they are in other memory. */
     void *(*own)(const void *p, uint64_t bytes);

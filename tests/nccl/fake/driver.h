@@ -195,7 +195,7 @@ static void *gpu_main(void *arg) {
                 pthread_cond_wait(&gpu_news, &gpu_lock);
             continue;
         }
-        if (gpu_random() % 8 == 0) { /* makes the work late */
+        if (gpu_random() % 8 == 0) {
             const unsigned us = gpu_random() % 100;
             pthread_mutex_unlock(&gpu_lock);
             usleep(us);

@@ -313,7 +313,6 @@ static int in_place_as_told(const call *c) {
     default: return 0;
     }
 }
-/* Counts buffers in memory that is registered with their communicator. */
 static int n_registered;
 FAKE_EXPORT int fake_registered(void) {
     pthread_mutex_lock(&gpu_lock);

@@ -12,7 +12,6 @@
 
 enum { RANKS = 64, WORLD_NAME = 96, WORLD_OPEN = 4096 };
 
-/* The memory that all ranks map. */
 typedef struct world_shared {
     int joined, left, lost, device[RANKS];
     int32_t process[RANKS]; /* process id; 0 before the rank joins and after it leaves */

@@ -70,7 +70,6 @@ static inline uint8_t fake_lanes(const char *step) {
     return lanes ? lanes : fake_racks ? 28 : 12;
 }
 
-/* Makes the ops of an option, with copies to the host and back around compression on the CPU. */
 static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements, int group) {
     double bytes = 4.0 * (double)elements;
     uint8_t step = 0;

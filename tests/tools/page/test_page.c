@@ -3,7 +3,7 @@
 /* runs: long */
 #include "tests/lib/test.h"
 #include "tools/page/page.h"
-#include "tools/page/page.inc" /* the pages' sources as C strings */
+#include "tools/page/page.inc"
 #include "page_data.h"
 #include "page_open.h"
 
@@ -243,7 +243,6 @@ TEST(a_full_disk_is_noticed) {
     fake_free(&plan);
 }
 
-/* Checks that embed.sh has made correct C strings of all sources. */
 TEST(strings_are_those_of_the_sources) {
     char path[128], line[4096];
     for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++) {

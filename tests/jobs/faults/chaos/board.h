@@ -36,7 +36,6 @@ typedef enum kind {
     KINDS
 } kind;
 
-/* The result that a job must have. */
 typedef enum want {
     WANT_OK,
     WANT_PEER,    /* ESP_E_PEER on all ranks except the faulty one, the victim */
@@ -75,7 +74,7 @@ typedef struct plan {
 typedef struct report {
     atomic_int pid, step, ready, resumed;
     atomic_int status; /* status of the call that failed, ESP_OK, or NOT_REPORTED */
-    atomic_int pushes; /* tensors pushed in the last step */
+    atomic_int pushes;
     atomic_ullong fault_ns, returned_ns, closed_ns;
     atomic_int wrong; /* nonzero after a wrong result, which `why` describes */
     atomic_int again; /* 1 + status of the second job, or 0 */
@@ -146,7 +145,6 @@ static inline uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
     for (; bytes; bytes--, at++) h = (h ^ *at) * 0x100000001b3ull;
     return h;
 }
-/* Makes all random choices for a job. */
 static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     static const uint32_t refusals[] = {EPERM, ENOSYS, ENOMEM, EMFILE};
     uint64_t s = seed * 64 + (uint64_t)k;

@@ -36,7 +36,6 @@ static inline void refuse_memfd(uint32_t error) {
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* Causes the faults that begin before esp_open. */
 static inline void fault_before_open(self *x) {
     if (!is_victim(x)) return;
     if (x->p->kind == MEMORY && x->p->variant == BEFORE_OPEN) limit_memory(x->p->amount);
@@ -66,7 +65,6 @@ static inline int disk_small(self *x) {
     return syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) == 0 &&
            mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", folder, "tmpfs", 0, "size=6m") == 0;
 }
-/* Fills the disk with a file, then frees `room` bytes. */
 static inline void disk_fill(self *x, uint64_t room) {
     static const char zeros[4096];
     char path[PATH_ROOM + 80];
@@ -93,7 +91,6 @@ static inline esp_status state_hash_put(void *user, void *data, uint64_t bytes) 
     *(uint64_t *)user = h;
     return ESP_OK;
 }
-/* Hashes a rank's state file. Returns 0 if there is none. */
 static inline uint64_t state_file_hash(const char *folder, int32_t rank) {
     char path[PATH_ROOM + 128];
     uint8_t piece[4096];

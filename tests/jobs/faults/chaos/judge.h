@@ -6,7 +6,7 @@
 
 typedef struct result {
     int failed, busy; /* busy: ranks were too slow, so that nothing was tested */
-    int late;         /* number of ranks that noticed the fault after the limit */
+    int late;
     double noticed_ms[RANKS];
     int n_noticed;
     char why[4000];
@@ -85,7 +85,6 @@ static inline int may_time_out(const board *b, esp_status s) {
     return b->launched && p->kind == ORDER && p->variant == CLOSE_EARLY && p->victim == 0 && s == ESP_E_TIMEOUT;
 }
 
-/* Returns 1 if s is a correct result for rank r. */
 static inline int is_wanted(const board *b, int r, esp_status s) {
     const plan *p = &b->plan;
     if (may_time_out(b, s)) return 1;

@@ -112,7 +112,6 @@ static inline void first_job(self *x) {
     fault_over(x);
 }
 
-/* The remaining ranks open a second job in the same processes, and train. */
 static inline void second_job(self *x) {
     char root[80];
     esp_status s;
@@ -152,7 +151,6 @@ static inline void left_behind(self *x, int files, int threads) {
     if (waitpid(-1, NULL, WNOHANG) != -1) wrong(x, "a child is left");
 }
 
-/* Returns the rank from the launcher's environment, or -1. */
 static inline int32_t rank_from_environment(void) {
     static const char *const names[] = {"ESPRESSO_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -17,7 +17,6 @@ typedef struct self {
 
 static inline int is_victim(const self *x) { return x->ids[x->rank] == x->p->victim; }
 
-/* Records a wrong result, if it is the rank's first. */
 __attribute__((format(printf, 2, 3))) static inline void wrong(self *x, const char *fmt, ...) {
     va_list ap;
     if (atomic_load(&x->me->wrong)) return;
