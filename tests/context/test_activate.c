@@ -101,7 +101,7 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
         if (n % 8 == 0) check_books(ctx, b);
         if (n > 2000) break;
     }
-    CHECK(failed > 20); /* so many allocations have failed, one at a time */
+    CHECK(failed > 20); /* more than 20 allocations have failed, one at a time */
     CHECK(strcmp(esp_strategy_text(ctx), before) != 0);
     for (int i = 0; i < 3; i++) train(ctx, b);
     check_books(ctx, b);

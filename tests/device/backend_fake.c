@@ -136,7 +136,8 @@ static esp_status moved_run(void *arg) {
     }
     pthread_mutex_unlock(&g->lock);
     __atomic_fetch_add(&moved_done, 1, __ATOMIC_SEQ_CST);
-    const int ordered = q->comm->ordered; /* otherwise test() frees it */
+    /* read now: once `done` is set, test() may free `q`, except in backend "ordered" */
+    const int ordered = q->comm->ordered;
     __atomic_store_n(&q->done, 1, __ATOMIC_SEQ_CST);
     if (ordered) free(q);
     return ESP_OK;

@@ -140,7 +140,7 @@ typedef struct fake_device {
     uint64_t given;
     int quit;
     unsigned random;
-    esp_status error; /* error of the first kernel that failed; stays */
+    esp_status error; /* error of the first kernel that failed, reported from then on */
 } fake_device;
 
 static int fake_held; /* nonzero: no device runs any work */

@@ -140,7 +140,7 @@ TEST(test_gather) {
     for (uint64_t seq = 1; seq < 100000; seq++) taken += gather(p, all, 16, tag_of(all, 16), seq, 16);
     assert_int_equal(taken, ESP__EXCHANGES_EACH * SIZE - 1);
     assert_int_equal(p->n_exchanges, ESP__EXCHANGES_EACH * SIZE);
-    for (int i = 0; i < 1000; i++) { /* only one last message of a rank counts */
+    for (int i = 0; i < 1000; i++) { /* the last message of a rank counts once */
         esp__conn *c = &p->conns[1];
         c->head = (esp__msg){ESP__MSG_FINAL, 1, 0, 0, 1000};
         c->body = (uint8_t *)esp__alloc(NULL, 1000);

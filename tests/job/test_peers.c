@@ -20,7 +20,7 @@ struct rank_t {
     test_member member;
     int32_t rank, says_rank, says_size;
     esp__peers *p;
-    esp_status status; /* of opening the connections, or of the test */
+    esp_status status; /* status of connecting, or else the test's result */
     char error[ESP__ERROR_MAX];
     int32_t lost_rank, lost_left, late_rank;
     uint32_t late_tensor;

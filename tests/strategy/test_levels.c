@@ -109,7 +109,7 @@ typedef struct linked {
     uint64_t outer_ns;
 } linked;
 
-/* There are 2 x 2 x 2 ranks. Half of N floats are 2 N bytes. */
+/* Options, and the bytes received for N floats on 2 x 2 x 2 ranks. N floats have 4 N bytes. */
 static const linked links[] = {
     {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
      {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},

@@ -50,7 +50,7 @@ typedef struct plan_inputs {
     /* from the command line: */
     const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX];
     long machines;                                /* 0 if not given: the system file's number is used */
-    bool quiet;                                   /* prints no warnings, since another process prints them */
+    bool quiet;                                   /* suppresses warnings, which another process prints */
     bool simulated;                               /* the strategy comes from a file, so its step is only predicted */
     const char **forbid, **only, **keep, **shard; /* each array has room for all arguments of the command */
     uint32_t n_shard;
@@ -130,8 +130,7 @@ typedef struct plan_explanation {
     const char *tensor;
     char what[256]; /* how the plan synchronizes the tensor, such as "in a group of 3 tensors" */
     uint64_t elements;
-    /* ns after backward began: when the tensor's gradient is ready, when it is synchronized, and when all tensors
-     * are */
+    /* ns after backward began: when the gradient is ready, when it is synchronized, and when all gradients are */
     double ready_ns, done_ns, end_ns;
     double without_ns; /* step time without this tensor's synchronization */
     uint32_t n, tried; /* options to show, and options that were tried */

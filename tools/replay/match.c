@@ -11,8 +11,8 @@ static uint32_t replay_column_of_event(const esp_plan_event *e) {
     return e->round * (uint32_t)ESP__MAX_STEPS + e->step;
 }
 
-/* Returns the number of the event that predicts an op. Returns REPLAY_COLUMNS if none does: a plan has one event for
- * packing a whole group, and the executor one op for each tensor, of which only the last counts. */
+/* Returns the number of the event that predicts an op, or REPLAY_COLUMNS if none does. A plan has one event for packing
+ * a group, but each tensor of it is copied by an op of its own: the last of these ops counts. */
 static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->active.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;

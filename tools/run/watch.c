@@ -68,7 +68,7 @@ static void run_report(run_job *j, const run_child *c) {
     if (j->plan->hosts)
         run_host_report(j, c);
     else if (j->plan->part && j->end_signal)
-        return; /* the launcher prints it */
+        return; /* the launcher has sent the signal, and reports it */
     else if (c->signal)
         run_print(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)c->pid, c->signal,
                   strsignal(c->signal));

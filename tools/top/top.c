@@ -86,7 +86,7 @@ static void top_signals(void) {
     sigaction(SIGWINCH, &a, NULL);
     a.sa_handler = top_on_stop;
     sigaction(SIGTSTP, &a, NULL);
-    atexit(top_hide); /* also after an error */
+    atexit(top_hide); /* restores the terminal after an error too */
 }
 
 /* ---- showing ----------------------------------------------------------------------------------------------------- */
@@ -107,7 +107,7 @@ static top_view top_view_now(int terminal) {
     v.now = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
     if (terminal && ioctl(1, TIOCGWINSZ, &w) == 0 && w.ws_col && w.ws_row) {
         v.columns = w.ws_col;
-        v.rows = w.ws_row - 1; /* the last line shows the keys */
+        v.rows = w.ws_row - 1; /* leaves a line, which names the keys */
     } else if (terminal) {
         v.columns = 80;
         v.rows = 23;

@@ -152,7 +152,7 @@ static void body(procs *p, int32_t origin) {
             s = go_on(p, ctx, origin, w, &step, left);
             if (!s) atomic_fetch_add(&out->shrinks, 1);
             if (s) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-            if (s && strstr(out->text, "other ranks")) break; /* the other ranks go on without this one */
+            if (s && strstr(out->text, "other ranks")) break; /* the others go on without this rank */
             if (s && strstr(out->text, "must not both go on")) break;
         }
     }
@@ -331,7 +331,7 @@ TEST(test_too_few) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* Strategy auto starts again after the loss. */
+/* Strategy auto measures and plans again after a rank is lost. */
 TEST(test_auto) {
     procs p;
     for (int32_t victim = 0; victim < 3; victim += 2) {

@@ -77,7 +77,7 @@ typedef struct report {
     atomic_int pushes;
     atomic_ullong fault_ns, returned_ns, closed_ns;
     atomic_int wrong; /* nonzero after a wrong result, which `why` describes */
-    atomic_int again; /* 1 + status of the second job, or 0 */
+    atomic_int again; /* 1 + status of the second job, or 0 if there was none */
     atomic_int ended;
     char text[1400], why[400];
     atomic_ullong saved[2]; /* hashes of the last state and of the one being saved */
