@@ -60,8 +60,8 @@ def slower_plans(table):
 
 def spread(what, values):
     return (
-        f"{what} by {quantile(values, 0.5):+.2f}% in the median, by at most {quantile(values, 0.9):+.2f}% in 90% of cases, "
-        f"by {min(values):+.2f}% to {max(values):+.2f}% in all")
+        f"{what} by {quantile(values, 0.5):+.2f}% in the median, by at most {quantile(values, 0.9):+.2f}% in 90% of "
+        f"cases, by {min(values):+.2f}% to {max(values):+.2f}% in all")
 
 
 def summary(table):
