@@ -15,8 +15,8 @@ typedef struct chunktopk_self chunktopk_self;
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 /* Computes phi, stores it in e, and sets bit i of `map` if the bits of |phi_i| are at least t. If e is NULL, phi is
  * g. */
-ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
-                                        uint32_t *restrict map, uint64_t n) {
+ESP_TARGET_SCALAR static uint64_t chunktopk_scan_scalar(float *restrict e, const float *restrict g, float beta,
+                                                        float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 32) {
         const uint64_t m = n - at < 32 ? n - at : 32;
         uint32_t word = 0;
@@ -29,10 +29,6 @@ ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict
     }
     return 0;
 }
-ESP_KERNEL_SCALAR(chunktopk_scan,
-                  (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
-                   uint32_t *restrict map, uint64_t n),
-                  (e, g, beta, gamma, t, map, n))
 #ifdef ESP_SIMD_X86
 ESP_TARGET_AVX2 static uint64_t chunktopk_scan_avx2(float *restrict e, const float *restrict g, float beta, float gamma,
                                                     uint32_t t, uint32_t *restrict map, uint64_t n) {
@@ -53,7 +49,7 @@ ESP_TARGET_AVX2 static uint64_t chunktopk_scan_avx2(float *restrict e, const flo
         }
         map[i / 32] = word;
     }
-    return chunktopk_scan_body(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
+    return chunktopk_scan_scalar(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const float *restrict g, float beta,
                                                         float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
@@ -73,11 +69,10 @@ ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const
         }
         map[i / 32] = (uint32_t)ge[0] | (uint32_t)ge[1] << 16;
     }
-    return chunktopk_scan_body(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
+    return chunktopk_scan_scalar(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
 }
 #endif
-ESP_KERNEL_PICK(chunktopk_scan, (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
-                                 uint32_t *restrict map, uint64_t n))
+ESP_KERNEL_PICK(chunktopk_scan)
 
 /* Writes the indices of the map's set bits to idx, which needs room for 4 extra indices: the loop always writes
  * four at a time, to avoid a branch that the processor would mispredict. */
@@ -201,28 +196,24 @@ static const char chunktopk_params[] = "chunk=4096,k=64,bits=2,decay=0.95";
 static esp_status chunktopk_open(const esp_host *h, const char *params, void **self) {
     double chunk = CHUNKTOPK_MOST, k = 64, bits = 2, decay = 0.95;
     char text[192];
-    esp_param p[] = {{"chunk", &chunk, 16, CHUNKTOPK_MOST, 0, 1, "a power of two from 16 to 4096"},
+    esp_param p[] = {{"chunk", &chunk, 16, CHUNKTOPK_MOST, 0, ESP_PARAM_POWER_OF_TWO, "a power of two from 16 to 4096"},
                      {"k", &k, 1, CHUNKTOPK_MOST, 0, 1, "a whole number from 1 to the chunk's size"},
                      {"bits", &bits, 2, 2, 0, 1, "2: sign and magnitude"},
                      {"decay", &decay, 0, 1, 0, 0, "from 0 to 1"}};
-    esp_status st = esp_params_parse(h, "chunktopk", params, p, 4, chunktopk_params);
+    esp_status st = dense_open(h, "chunktopk", params, p, 4, chunktopk_params, sizeof(chunktopk_self), self);
     if (st != ESP_OK) return st;
-    const uint64_t size = (uint64_t)chunk;
-    if (size & (size - 1) || k > chunk) {
-        const int of_k = !(size & (size - 1));
-        (void)snprintf(text, sizeof text, "chunktopk: %s=%.0f is not allowed: %s (parameters: %s)",
-                       of_k ? "k" : "chunk", of_k ? k : chunk,
-                       of_k ? "a chunk has fewer elements; k is at most chunk"
-                            : "it must be a power of two from 16 to 4096",
-                       chunktopk_params);
+    chunktopk_self *s = (chunktopk_self *)*self;
+    if (k > chunk) {
+        esp_codec_self_free(s);
+        (void)snprintf(text, sizeof text,
+                       "chunktopk: k=%.0f is not allowed: a chunk has fewer elements; k is at most "
+                       "chunk (parameters: %s)",
+                       k, chunktopk_params);
         return esp_codec_fail(h, "chunktopk", ESP_E_ARG, text);
     }
-    chunktopk_self *s = (chunktopk_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
-    s->chunk = size;
+    s->chunk = (uint64_t)chunk;
     s->k = (uint64_t)k;
-    s->width = 2 + (uint64_t)__builtin_ctzll(size);
+    s->width = 2 + (uint64_t)__builtin_ctzll(s->chunk);
     s->decay = (float)decay;
     s->scan = chunktopk_scan_for(s->dense.level);
     s->places = chunktopk_places_for(s->dense.level);
@@ -231,7 +222,6 @@ static esp_status chunktopk_open(const esp_host *h, const char *params, void **s
     s->trim = select_trim_for(s->dense.level);
     s->sum = chunktopk_sum_for(s->dense.level);
     s->code = chunktopk_code_for(s->dense.level);
-    *self = s;
     return ESP_OK;
 }
 
@@ -440,18 +430,11 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
         if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* with feedback, dense_finite has checked already */
-            __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+            esp_codec_raise(&j->bad, 1);
             return;
         }
         chunktopk_write(s, &chosen, k, e, j->body + at / s->chunk * chunktopk_record(s, s->chunk));
     }
-}
-
-/* Compresses all chunks. Returns false, and leaves the residual as it was, if an element is NaN or Inf. */
-static bool chunktopk_all(const chunktopk_self *s, chunktopk_job *j, uint64_t n) {
-    if (!dense_finite(&s->dense, j->args)) return false;
-    dense_run(&s->dense, n, chunktopk_piece, j);
-    return !j->bad;
 }
 
 static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
@@ -464,8 +447,9 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
     esp_codec_args own = esp_codec_args_of(a);
     if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
     chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
-    if (chunktopk_all(s, &j, n)) return ESP_OK;
-    return dense_send_nan(a->payload, &h, 0);
+    j.bad = a->residual && !dense_finite(&s->dense, &own); /* the residual must then stay as it was */
+    if (!j.bad) dense_run(&s->dense, n, chunktopk_piece, &j);
+    return j.bad ? dense_send_nan(a->payload, &h, 0) : ESP_OK;
 }
 static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
@@ -490,7 +474,6 @@ static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 0, (double)chunktopk_record(s, s->chunk) / (double)s->chunk, 0, 0},
         .error = chunktopk_error(ratio),
-        .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(23) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
         .launches = {2, 2},
         .bytes = {20.1, 4.1 + 64 * ratio},
@@ -508,8 +491,7 @@ static const esp_codec chunktopk_codec = {
      * an allgather is the fastest exchange. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(chunktopk),
-    .model = chunktopk_model,
+    ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, chunktopk),
 };
 
 ESP_PLUGIN_CODEC(chunktopk, &chunktopk_codec)

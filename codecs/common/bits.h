@@ -20,7 +20,7 @@ ESP_INLINE void bits_negative_tail(unsigned char *out, const float *x, uint64_t 
     }
 }
 /* Writes bits_bytes(n) bytes. A caller that splits a stream must split it at a multiple of 32 elements. */
-static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
+ESP_TARGET_SCALAR static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
     bits_negative_tail(out, x, 0, n);
     return 0;
 }
@@ -52,7 +52,7 @@ ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const
     return 0;
 }
 #endif
-ESP_KERNEL_PICK(bits_negative, (unsigned char *out, const float *x, uint64_t n))
+ESP_KERNEL_PICK(bits_negative)
 
 /* Returns the number with bits s (>= 0), negated if bit j of w is set. */
 ESP_ELEMENT float bits_sign(uint32_t w, uint32_t j, uint32_t s) { return bits_float(s | (w >> j & 1u) << 31); }
@@ -67,17 +67,15 @@ ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uin
 ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s, int set, uint64_t n) {
     uint32_t w;
     const uint32_t magnitude = float_bits(s);
-    uint64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
+    for (uint64_t i = 0; i < n; i += 32) {
         memcpy(&w, in + i / 8, sizeof w);
-        if (set)
+        if (n - i < 32)
+            bits_signs_word(out + i, w, magnitude, set, n - i);
+        else if (set)
             bits_signs_word(out + i, w, magnitude, 1, 32);
         else
             bits_signs_word(out + i, w, magnitude, 0, 32);
     }
-    if (i == n) return 0;
-    memcpy(&w, in + i / 8, sizeof w);
-    bits_signs_word(out + i, w, magnitude, set, n - i);
     return 0;
 }
 ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))

@@ -40,8 +40,8 @@ ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float b
     }
     return any >> 31;
 }
-ESP_INLINE uint64_t dense_phi_body(float *restrict phi, const float *g, const float *e, float beta, float gamma,
-                                   uint64_t n) {
+/* phi may be g or e, but must not overlap them otherwise. */
+ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, float beta, float gamma, uint64_t n) {
     if (beta == 1 && gamma == 1) {
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++) phi[i] = e[i] + g[i];
@@ -51,35 +51,29 @@ ESP_INLINE uint64_t dense_phi_body(float *restrict phi, const float *g, const fl
     }
     return 0;
 }
-ESP_INLINE uint64_t dense_fill_body(float *out, float x, uint64_t n) {
-    ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) out[i] = x;
-    return 0;
-}
 ESP_KERNEL(dense_check, (const float *g, uint64_t n), (g, n))
 ESP_KERNEL(dense_check_phi, (const float *g, const float *e, float beta, float gamma, uint64_t n),
            (g, e, beta, gamma, n))
 ESP_KERNEL(dense_phi, (float *restrict phi, const float *g, const float *e, float beta, float gamma, uint64_t n),
            (phi, g, e, beta, gamma, n))
-ESP_KERNEL(dense_fill, (float *out, float x, uint64_t n), (out, x, n))
 
-/* A dense codec's `self` must begin with this. */
+/* A codec's `self` must begin with this. */
 typedef struct dense_self {
     const esp_host *host;
     int level;
-    dense_check_fn check;
-    dense_check_phi_fn check_phi;
-    dense_phi_fn phi;
-    dense_fill_fn fill;
 } dense_self;
 
-static inline void dense_open(dense_self *s, const esp_host *h) {
+/* Begins open(): parses the parameters (esp_params_parse), and allocates `bytes` zeroed bytes for *self. */
+static inline esp_status dense_open(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
+                                    const char *all, size_t bytes, void **self) {
+    const esp_status st = esp_params_parse(h, codec, params, p, n, all);
+    if (st != ESP_OK) return st;
+    dense_self *s = (dense_self *)esp_codec_self(h, bytes);
+    if (!s) return ESP_E_NOMEM;
     s->host = h;
     s->level = esp_simd_level();
-    s->check = dense_check_for(s->level);
-    s->check_phi = dense_check_phi_for(s->level);
-    s->phi = dense_phi_for(s->level);
-    s->fill = dense_fill_for(s->level);
+    *self = s;
+    return ESP_OK;
 }
 
 /* Calls body for pieces of [0, n), on all workers if n is large. A piece begins at a multiple of DENSE_BLOCK. */
@@ -96,7 +90,7 @@ static inline const float *dense_block_phi(const dense_self *s, const esp_codec_
                                            float *tmp) {
     const float *e = esp_residual_of(a, 0);
     if (!e) return dense_in(a) + at;
-    s->phi(tmp, dense_in(a) + at, e + at, a->beta, a->gamma, n);
+    dense_phi_for(s->level)(tmp, dense_in(a) + at, e + at, a->beta, a->gamma, n);
     return tmp;
 }
 
@@ -113,29 +107,40 @@ typedef struct dense_job {
 static inline void dense_check_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
-    if (j->self->check_phi(dense_in(a) + begin, esp_residual_of(a, 0) + begin, a->beta, a->gamma, end - begin))
-        __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+    const float *g = dense_in(a) + begin, *e = esp_residual_of(a, 0);
+    if (e ? dense_check_phi_for(j->self->level)(g, e + begin, a->beta, a->gamma, end - begin)
+          : dense_check_for(j->self->level)(g, end - begin))
+        esp_codec_raise(&j->bad, 1);
 }
 
 static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
+    const dense_check_fn check = dense_check_for(j->self->level);
     float tmp[DENSE_BLOCK], *e = esp_residual_of(a, 0);
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
         const float *phi = dense_block_phi(j->self, a, at, n, tmp);
-        if (!e && j->self->check(phi, n)) {
-            __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+        if (!e && check(phi, n)) {
+            esp_codec_raise(&j->bad, 1);
             return;
         }
         j->encode(j->user, phi, e ? e + at : NULL, at, n);
     }
 }
 
-/* Is all of phi finite? Without error feedback this returns true, since the encoding pass checks then. */
+/* Is all of phi finite? */
 static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     dense_job j = {s, a, NULL, NULL, 0};
-    if (a->residual) dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
+    dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
+    return !j.bad;
+}
+
+/* Encodes all blocks. Without error feedback, returns false if an element is NaN or Inf. */
+static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user,
+                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
+    dense_job j = {s, a, user, encode, 0};
+    dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
 }
 
@@ -143,16 +148,18 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
  * be sent. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
-    dense_job j = {s, a, user, encode, 0};
-    if (!dense_finite(s, a)) return false;
-    dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
-    return !j.bad;
+    return (!a->residual || dense_finite(s, a)) && dense_blocks(s, a, user, encode);
+}
+
+/* Writes n times NaN. */
+static inline void dense_fill_nan(void *out, uint64_t n) {
+    dense_f32 *x = (dense_f32 *)out;
+    for (uint64_t i = 0; i < n; i++) x[i] = bits_float(0x7FC00000u);
 }
 
 /* Writes the payload of a part with NaN or Inf: sets the flag in the header, and fills the body with NaN. */
 static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
-    const float nan = bits_float(0x7FC00000u);
-    for (uint64_t i = 0; i < body; i += sizeof nan) memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
+    dense_fill_nan(esp_payload_body(p), body / sizeof(float));
     h->flags = ESP_PAYLOAD_NONFINITE;
     h->body_bytes = body;
     return esp_payload_begin(p, h);
@@ -208,7 +215,7 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
     float *out = dense_out(d->args);
     const float scale = d->args->scale == 0 ? 1 : d->args->scale;
     if (d->nan) {
-        d->self->fill(out + begin, bits_float(0x7FC00000u), end - begin);
+        dense_fill_nan(out + begin, end - begin);
         return;
     }
     for (uint64_t at = begin; at < end; at += d->block)

@@ -15,8 +15,9 @@ typedef struct esp_facts {
     bool reducible;        /* a sum's body has the size of one rank's body */
     esp_payload_size size; /* `fixed` excludes the payload's header */
     double error;          /* mean squared error relative to E x^2 */
-    /* Nanoseconds on the CPU for e elements: begin_ns + ns * e, [0] to compress, [1] to decompress. */
-    double begin_ns[2], ns[2];
+    /* Nanoseconds on the CPU for e elements: 1000 + ns * e, [0] to compress, [1] to decompress. */
+    double ns[2];
+    double setup_ns; /* of a compress, in addition */
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to
      * decompress. launches[0] == 0 means that CUDA times are unknown. */
     double launches[2], bytes[2];
@@ -55,7 +56,8 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
     m.error = f->error;
     m.momentum = f->momentum;
     if (d.kind <= ESP_CPU) {
-        esp_model_line(&m, f->begin_ns, f->ns);
+        const double base[2] = {1000 + f->setup_ns, 1000};
+        esp_model_line(&m, base, f->ns);
     } else if (d.kind == ESP_CUDA && f->launches[0] > 0) {
         const double base[2] = {1e4 * f->launches[0], 1e4 * f->launches[1]};
         const double rate = (double)ESP_MODEL_CUDA_RATE;

@@ -2,7 +2,7 @@
  * one part each. Workers process small parts side by side; a large part uses all workers itself. */
 #ifndef ESP_PARTS_H
 #define ESP_PARTS_H
-#include "espresso.h"
+#include "codecs/common/params.h"
 
 /* Compresses or decompresses one part. `h` replaces the host of open(): it may lack workers. */
 typedef esp_status (*parts_fn)(const void *self, const esp_host *h, const esp_codec_args *a);
@@ -18,11 +18,8 @@ typedef struct parts_job {
 /* Runs the call for part t. The lists of residuals and states have entries of 0 bytes for parts without one. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
-    const uint64_t known = a->struct_size < sizeof *a ? a->struct_size : sizeof *a;
-    esp_codec_args one;
+    esp_codec_args one = esp_codec_args_of(a);
     esp_buf scratch;
-    memset(&one, 0, sizeof one);
-    memcpy(&one, a, known);
     one.n_tensors = 1;
     one.tensor = a->tensor + t;
     one.offset = a->offset ? a->offset + t : NULL;

@@ -95,7 +95,7 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
 }
 #endif
 
-ESP_KERNEL_PICK(select_keep, (const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx))
+ESP_KERNEL_PICK(select_keep)
 
 /* ---- trim ---- */
 /* Keeps, in place, the numbers above t and the first *quota ones equal to t, and lowers *quota. Returns how many it
