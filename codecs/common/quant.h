@@ -120,10 +120,12 @@ ESP_KERNEL_PICK(quant_encode)
 /* Defines kernels that add unit * level to out, or overwrite out if `set`, for levels of 1, 2 or 4 bytes. */
 #define QUANT_ADD(name, type)                                                                                          \
     ESP_INLINE uint64_t name##_body(float *restrict out, const type *restrict in, float unit, int set, uint64_t n) {   \
-        ESP_SIMD                                                                                                       \
-        for (uint64_t i = 0; i < n; i++) {                                                                             \
-            const float x = unit * (float)in[i];                                                                       \
-            out[i] = set ? x : out[i] + x;                                                                             \
+        if (set) {                                                                                                     \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) out[i] = unit * (float)in[i];                                             \
+        } else {                                                                                                       \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) out[i] += unit * (float)in[i];                                            \
         }                                                                                                              \
         return 0;                                                                                                      \
     }                                                                                                                  \
