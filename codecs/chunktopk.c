@@ -491,7 +491,7 @@ static const esp_codec chunktopk_codec = {
      * an allgather is the fastest exchange. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, chunktopk),
+    ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, NULL, chunktopk),
 };
 
 ESP_PLUGIN_CODEC(chunktopk, &chunktopk_codec)

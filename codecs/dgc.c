@@ -189,7 +189,7 @@ static const esp_codec dgc_codec = {
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(dgc_open, esp_codec_self_free, dgc),
+    ESP_CODEC_CALLS(dgc_open, esp_codec_self_free, NULL, dgc),
     .values = dgc_values,
 };
 

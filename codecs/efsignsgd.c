@@ -104,7 +104,7 @@ static const esp_codec efsign_codec = {
     .summary = "signs and one scale, with error feedback: 1 bit an element",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(efsign_open, esp_codec_self_free, efsign),
+    ESP_CODEC_CALLS(efsign_open, esp_codec_self_free, NULL, efsign),
 };
 
 ESP_PLUGIN_CODEC(efsignsgd, &efsign_codec)

@@ -131,8 +131,7 @@ static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_redu
         .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",          \
         .n_rounds = 1,                                                                                                 \
         .rounds = id##_rounds,                                                                                         \
-        ESP_CODEC_CALLS(id##_open, half_close, half),                                                                  \
-        .traits = half_traits,                                                                                         \
+        ESP_CODEC_CALLS(id##_open, half_close, half_traits, half),                                                     \
     }
 HALF_CODEC(fp16, "half precision, rounded to nearest");
 HALF_CODEC(bf16, "bfloat16, rounded to nearest");

@@ -48,7 +48,7 @@ static const esp_codec none_codec = {
     .default_option = "intra.reduce_scatter > inter.allreduce > intra.allgather",
     .n_rounds = 1,
     .rounds = none_rounds,
-    ESP_CODEC_CALLS(none_open, esp_codec_self_free, none),
+    ESP_CODEC_CALLS(none_open, esp_codec_self_free, NULL, none),
     .values = none_values,
 };
 

@@ -327,7 +327,7 @@ static const esp_codec powersgd_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = powersgd_rounds,
-    ESP_CODEC_CALLS(powersgd_open, esp_codec_self_free, powersgd),
+    ESP_CODEC_CALLS(powersgd_open, esp_codec_self_free, NULL, powersgd),
 };
 
 ESP_PLUGIN_CODEC(powersgd, &powersgd_codec)

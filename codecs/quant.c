@@ -392,8 +392,7 @@ static const esp_codec int8_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = int8_rounds,
-    ESP_CODEC_CALLS(int8_open, esp_codec_self_free, quant),
-    .traits = int8_traits,
+    ESP_CODEC_CALLS(int8_open, esp_codec_self_free, int8_traits, quant),
 };
 static const esp_codec int4_codec = {
     ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
@@ -402,7 +401,7 @@ static const esp_codec int4_codec = {
     .params = int4_params,
     .default_option = quant_gathers,
     .n_rounds = 1,
-    ESP_CODEC_CALLS(int4_open, esp_codec_self_free, quant),
+    ESP_CODEC_CALLS(int4_open, esp_codec_self_free, NULL, quant),
 };
 
 ESP_PLUGIN_CODEC(quant, &int8_codec, &int4_codec)

@@ -216,7 +216,7 @@ static const esp_codec randomk_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = randomk_rounds,
-    ESP_CODEC_CALLS(randomk_open, esp_codec_self_free, randomk),
+    ESP_CODEC_CALLS(randomk_open, esp_codec_self_free, NULL, randomk),
     .values = randomk_values,
 };
 

@@ -86,7 +86,7 @@ static const esp_codec topk_codec = {
     .params = topk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(topk_open, esp_codec_self_free, topk),
+    ESP_CODEC_CALLS(topk_open, esp_codec_self_free, NULL, topk),
     .values = topk_values,
 };
 

@@ -262,7 +262,7 @@ static const esp_codec twobit_codec = {
     .params = twobit_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(twobit_open, esp_codec_self_free, twobit),
+    ESP_CODEC_CALLS(twobit_open, esp_codec_self_free, NULL, twobit),
 };
 
 ESP_PLUGIN_CODEC(twobit, &twobit_codec)

@@ -95,8 +95,7 @@ static const esp_codec warmup_codec = {
     .params = warmup_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(warmup_open, warmup_close, warmup),
-    .traits = warmup_traits,
+    ESP_CODEC_CALLS(warmup_open, warmup_close, warmup_traits, warmup),
 };
 
 ESP_PLUGIN_CODEC(warmup, &warmup_codec)

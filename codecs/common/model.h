@@ -16,8 +16,8 @@ typedef struct esp_facts {
     esp_payload_size size; /* `fixed` excludes the payload's header */
     double error;          /* mean squared error relative to E x^2 */
     /* Nanoseconds on the CPU for e elements: 1000 + ns * e, [0] to compress, [1] to decompress. */
-    double ns[2];
     double setup_ns; /* of a compress, in addition */
+    double ns[2];
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to
      * decompress. launches[0] == 0 means that CUDA times are unknown. */
     double launches[2], bytes[2];

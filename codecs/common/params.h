@@ -170,7 +170,7 @@ static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t 
 #define ESP_CODEC_HEAD(version, own_caps)                                                                              \
     .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
     .devices = ESP_BIT(ESP_CPU)
-#define ESP_CODEC_CALLS(open_, close_, id)                                                                             \
+#define ESP_CODEC_CALLS(open_, close_, traits_, id)                                                                    \
     .open = (open_), .close = (close_), .bound = id##_bound, .compress = id##_compress, .decompress = id##_decompress, \
-    .model = id##_model
+    .traits = (traits_), .model = id##_model
 #endif

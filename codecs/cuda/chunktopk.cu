@@ -227,8 +227,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
     if (!cuda_last(&cuda_flags_of(p)->own[0]) || threadIdx.x) return;
     const uint32_t nan = cuda_fresh(&cuda_flags_of(p)->bad);
-    cuda_write_header(p, f.codec, CHUNKTOPK_WIRE, nan ? ESP_PAYLOAD_NONFINITE : 0,
-                      nan ? 0 : chunktopk_cuda_body(&f, p->count), 0);
+    cuda_write_header_if(p, f.codec, CHUNKTOPK_WIRE, nan != 0, chunktopk_cuda_body(&f, p->count), 0);
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
@@ -323,34 +322,28 @@ static chunktopk_kernel chunktopk_kernel_for(uint64_t chunk) {
 static esp_status chunktopk_cuda_compress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     const chunktopk_cuda f = chunktopk_cuda_of(s);
-    cuda_call c;
-    const esp_status st = cuda_begin(&c, s->dense.host, "chunktopk", a);
-    if (st != ESP_OK) return st;
     return cuda_each_part(
-        &c, a, [&](uint64_t n) { return chunktopk_body(s, n); },
-        [&](const cuda_parts &given, uint64_t longest) {
+        s->dense.host, "chunktopk", a, [&](uint64_t n) { return chunktopk_body(s, n); },
+        [&](cuda_call *c, const cuda_parts &given, uint64_t longest) {
             cuda_parts parts = given;
             if (a->flags & ESP_ARG_OWN_MEMORY) parts.beta = s->decay, parts.gamma = 1;
             if (a->residual)
-                cuda_launch(&c, "check", cuda_dense_check, cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n), parts);
-            cuda_launch(&c, "chunktopk", chunktopk_kernel_for(s->chunk),
-                        cuda_grid(&c, longest, s->chunk > 512 ? s->chunk : CUDA_WARPS * s->chunk, parts.n), parts, f);
+                cuda_launch(c, "check", cuda_dense_check, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts);
+            cuda_launch(c, "chunktopk", chunktopk_kernel_for(s->chunk),
+                        cuda_grid(c, longest, s->chunk > 512 ? s->chunk : CUDA_WARPS * s->chunk, parts.n), parts, f);
         });
 }
 static esp_status chunktopk_cuda_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     const chunktopk_cuda f = chunktopk_cuda_of(s);
-    cuda_call c;
-    const esp_status st = cuda_begin(&c, s->dense.host, "chunktopk", a);
-    if (st != ESP_OK) return st;
     return cuda_each_sum(
-        &c, a, [&](uint64_t n) { return chunktopk_body(s, n); },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "check payloads", chunktopk_check, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n),
+        s->dense.host, "chunktopk", a, [&](uint64_t n) { return chunktopk_body(s, n); },
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "check payloads", chunktopk_check, cuda_grid(c, longest, CUDA_WARPS * s->chunk, sums.n),
                         sums, f);
         },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "add", chunktopk_decode, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n), sums, f);
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "add", chunktopk_decode, cuda_grid(c, longest, CUDA_WARPS * s->chunk, sums.n), sums, f);
         });
 }
 CUDA_CODEC(chunktopk, chunktopk_codec, cuda_no_scratch, chunktopk_cuda_compress, chunktopk_cuda_decompress)
