@@ -182,13 +182,6 @@ struct chunktopk_self {
     dense_self dense;         /* must be the first member */
     uint64_t chunk, k, width; /* width is the number of bits in a code */
     float decay;
-    chunktopk_scan_fn scan;
-    chunktopk_places_fn places;
-    chunktopk_threshold_fn threshold;
-    chunktopk_reach_fn reach;
-    select_trim_fn trim;
-    chunktopk_sum_fn sum;
-    chunktopk_code_fn code;
 };
 
 static const char chunktopk_params[] = "chunk=4096,k=64,bits=2,decay=0.95";
@@ -215,13 +208,6 @@ static esp_status chunktopk_open(const esp_host *h, const char *params, void **s
     s->k = (uint64_t)k;
     s->width = 2 + (uint64_t)__builtin_ctzll(s->chunk);
     s->decay = (float)decay;
-    s->scan = chunktopk_scan_for(s->dense.level);
-    s->places = chunktopk_places_for(s->dense.level);
-    s->threshold = chunktopk_threshold_for(s->dense.level);
-    s->reach = chunktopk_reach_for(s->dense.level);
-    s->trim = select_trim_for(s->dense.level);
-    s->sum = chunktopk_sum_for(s->dense.level);
-    s->code = chunktopk_code_for(s->dense.level);
     return ESP_OK;
 }
 
@@ -257,7 +243,7 @@ typedef struct chunktopk_chosen {
  * magnitude. */
 static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const uint32_t *map, uint64_t n,
                                chunktopk_chosen *c, uint32_t *top) {
-    const uint64_t kept = s->places(c->idx, map, (n + 31) / 32);
+    const uint64_t kept = chunktopk_places_for(s->dense.level)(c->idx, map, (n + 31) / 32);
     *top = 0;
     for (uint64_t i = 0; i < kept; i++) {
         c->val[i] = x[c->idx[i]];
@@ -274,11 +260,12 @@ static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, f
                              uint64_t k, chunktopk_chosen *c) {
     uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;
     const float *x = e ? e : g;
-    s->scan(e, g, a->beta, a->gamma, lo, map, n);
+    const int level = s->dense.level;
+    chunktopk_scan_for(level)(e, g, a->beta, a->gamma, lo, map, n);
     uint64_t kept = chunktopk_list(s, x, map, n, c, &top);
     if (kept < k && top < SELECT_INF) {
-        lo = (uint32_t)s->threshold(x, n, k, 2 * k, 0, SELECT_INF - 1);
-        s->scan(NULL, x, 1, 1, lo, map, n);
+        lo = (uint32_t)chunktopk_threshold_for(level)(x, n, k, 2 * k, 0, SELECT_INF - 1);
+        chunktopk_scan_for(level)(NULL, x, 1, 1, lo, map, n);
         kept = chunktopk_list(s, x, map, n, c, &top);
         c->usual = 0;
         c->margin = 1 - 1.5f * (1 - c->margin);
@@ -290,9 +277,9 @@ static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, f
     if (kept > k) {
         const uint64_t room = (kept + 15) / 16 * 16;
         memset(c->val + kept, 0, (room - kept) * sizeof *c->val);
-        lo = (uint32_t)s->threshold(c->val, room, k, k, lo, top);
-        uint64_t ties = k - s->reach(c->val, room, lo + 1);
-        (void)s->trim(c->val, c->idx, kept, lo, &ties);
+        lo = (uint32_t)chunktopk_threshold_for(level)(c->val, room, k, k, lo, top);
+        uint64_t ties = k - chunktopk_reach_for(level)(c->val, room, lo + 1);
+        (void)select_trim_for(level)(c->val, c->idx, kept, lo, &ties);
     }
     c->usual = c->usual > 0 ? 0.5f * (c->usual + bits_float(lo)) : bits_float(lo);
     return true;
@@ -316,10 +303,11 @@ ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64
  * `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
+    const chunktopk_sum_fn sum = chunktopk_sum_for(s->dense.level);
     double all[2], high[2];
-    s->sum(val, room, 0, all);
+    sum(val, room, 0, all);
     *split = (float)(all[0] / (double)k);
-    s->sum(val, room, float_bits(*split), high);
+    sum(val, room, float_bits(*split), high);
     return chunktopk_head(all[0], high[0], high[1], k);
 }
 
@@ -338,7 +326,8 @@ static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64
     const float magnitude[2] = {bits_float(head << 16), bits_float(head & 0xFFFF0000u)};
     for (uint64_t at = 0; at < k; at += AT_ONCE) {
         const uint64_t n = k - at < AT_ONCE ? k - at : AT_ONCE;
-        s->code(code, rest, c->val + at, c->idx + at, split, magnitude, s->width, (n + 7) / 8 * 8);
+        chunktopk_code_for(s->dense.level)(code, rest, c->val + at, c->idx + at, split, magnitude, s->width,
+                                           (n + 7) / 8 * 8);
         for (uint64_t i = 0; i < n && e; i++) e[c->idx[at + i]] = rest[i];
         for (uint64_t i = 0; i < n; i += 4) {
             for (uint64_t q = 0; q < 4 && i + q < n; q++, filled += s->width) bits |= (uint64_t)code[i + q] << filled;
@@ -453,7 +442,7 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
 }
 static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    return dense_decompress_by(&s->dense, &chunktopk_format, a, chunktopk_body(s, a->tensor[0]->count), s->chunk);
+    return dense_decompress(&s->dense, &chunktopk_format, a, chunktopk_body(s, a->tensor[0]->count), s->chunk);
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */

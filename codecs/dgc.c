@@ -119,12 +119,9 @@ static void dgc_update(void *arg, uint64_t begin, uint64_t end) {
 
 /* ---- codec ------------------------------------------------------------------------------------------------------- */
 static select_job dgc_select(const dgc_self *t, const esp_codec_args *a) {
-    select_job s = {0};
-    double n = t->sample * (double)a->tensor[0]->count;
-    s.host = t->dense.host;
-    s.simd = t->dense.level;
-    s.count = a->tensor[0]->count;
-    s.k = sparse_k(dgc_ratio(t, a->step), s.count);
+    const uint64_t count = a->tensor[0]->count, k = sparse_k(dgc_ratio(t, a->step), count);
+    const double n = t->sample * (double)count;
+    select_job s = {.host = t->dense.host, .simd = t->dense.level, .count = count, .k = k};
     s.n_sample = n < 1024 ? 1024 : (uint64_t)n;
     s.sample_from = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, a->source);
     return s;
@@ -160,17 +157,9 @@ static esp_status dgc_decompress(void *self, const esp_codec_args *a) {
 
 static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                             esp_codec_model *out) {
-    const double r = ((const dgc_self *)self)->ratio;
-    const esp_facts f = {
-        .flags = ESP_MODEL_LOSSY,
-        .size = sparse_model_size(r),
-        .error = esp_model_error_largest(r),
-        .setup_ns = 1000,
-        .ns = {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r},
-        .launches = {7, 2},
-        .bytes = {32 + 40 * r, 4 + 76 * r},
-        .momentum = ((const dgc_self *)self)->momentum,
-    };
+    const dgc_self *t = (const dgc_self *)self;
+    esp_facts f = sparse_facts(t->ratio, 32);
+    f.momentum = t->momentum;
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }

@@ -72,7 +72,7 @@ static void efsign_add(const void *self, const dense_block *b) {
 static const dense_format efsign_format = {"efsignsgd", 1, 0, efsign_valid, efsign_add};
 
 static esp_status efsign_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &efsign_format, a, efsign_body(a->tensor[0]->count));
+    return dense_decompress((const dense_self *)self, &efsign_format, a, efsign_body(a->tensor[0]->count), DENSE_BLOCK);
 }
 
 static esp_status efsign_open(const esp_host *h, const char *params, void **self) {

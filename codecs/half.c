@@ -103,7 +103,7 @@ static esp_status half_decompress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;
     if (half_wrap(self)) return recode_decompress(half_wrap(self), a);
     const dense_format f = {s->format->name, 1, 1, half_valid, half_add};
-    return dense_decompress(&s->dense, &f, a, 2 * a->tensor[0]->count);
+    return dense_decompress(&s->dense, &f, a, 2 * a->tensor[0]->count, DENSE_BLOCK);
 }
 
 static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,

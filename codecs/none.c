@@ -18,7 +18,8 @@ static esp_status none_compress(void *self, const esp_codec_args *a) {
 }
 
 static esp_status none_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &none_format, a, a->tensor[0]->count * sizeof(float));
+    return dense_decompress((const dense_self *)self, &none_format, a, a->tensor[0]->count * sizeof(float),
+                            DENSE_BLOCK);
 }
 
 static esp_status none_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,

@@ -162,16 +162,23 @@ static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *
     return dense_check_for(s->dense.level)(l.p, l.m * r) ? dense_send_nan(&a->payload[t], &h, h.body_bytes) : ESP_OK;
 }
 
+/* Reads and checks the header of the sum of P. */
+static esp_status powersgd_sum_header(const esp_codec_args *a, uint32_t t, uint64_t r, esp_payload_header *h) {
+    const bool ok = a->reduced &&
+                    !esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, h) &&
+                    h->body_bytes == a->tensor[t]->rows * r * sizeof(float);
+    return ok ? ESP_OK : ESP_E_CORRUPT;
+}
+
 /* Reads the sum of P, and writes its orthonormal basis to room->p. Sets *nan if any rank's input, or the sum, is
  * not finite. */
 static esp_status powersgd_basis(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r,
                                  const powersgd_room *room, bool *nan) {
     const uint64_t m = a->tensor[t]->rows;
     esp_payload_header h;
+    const esp_status st = powersgd_sum_header(a, t, r, &h);
     *nan = false;
-    if (!a->reduced) return ESP_E_CORRUPT;
-    const esp_status st = esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h);
-    if (st != ESP_OK || h.body_bytes != m * r * sizeof(float)) return ESP_E_CORRUPT;
+    if (st != ESP_OK) return st;
     memcpy(room->p, esp_payload_body(&a->reduced[t]), h.body_bytes);
     *nan = (h.flags & ESP_PAYLOAD_NONFINITE) || dense_check_for(s->dense.level)(room->p, m * r);
     if (*nan) return ESP_OK;
@@ -259,12 +266,8 @@ static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
         esp_payload_header h;
         esp_status st = powersgd_check(a, t, r, &nan);
-        if (st == ESP_OK && r)
-            st = a->reduced ? esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h)
-                            : (esp_status)ESP_E_CORRUPT;
-        if (st == ESP_OK && r && (h.body_bytes != r * a->tensor[t]->rows * sizeof(float) || h.aux != r))
-            st = ESP_E_CORRUPT;
-        if (st != ESP_OK) return st;
+        if (st == ESP_OK && r) st = powersgd_sum_header(a, t, r, &h);
+        if (st != ESP_OK || (r && h.aux != r)) return ESP_E_CORRUPT;
     }
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
@@ -283,8 +286,7 @@ static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* ---- the codec's table
- * ------------------------------------------------------------------------------------------- */
+/* ---- the codec's table ------------------------------------------------------------------------------------------- */
 static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                  esp_codec_model *out) {
     const powersgd_self *s = (const powersgd_self *)self;
@@ -300,11 +302,8 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         .launches = {matrix ? 6.0 : 3.0, 3}, /* launches of both rounds together */
         .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
     };
-    esp_codec_model m;
+    esp_codec_model m = esp_model_of(&f, d);
     (void)n_reduced;
-    memset(&m, 0, sizeof m);
-    m.struct_size = sizeof m;
-    (void)esp_model_fill(&m, &f, d);
     m.reduced[1] = m.reduced[0];
     memset(&m.reduced[0], 0, sizeof m.reduced[0]);
     if (matrix) {

@@ -349,10 +349,10 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
     const dense_format blocks = {s->format->name, QUANT_WIRE, 0, quant_valid, quant_add};
     uint32_t top;
     bool nan;
-    if (s->block) return dense_decompress(&s->dense, &blocks, a, body);
+    if (s->block) return dense_decompress(&s->dense, &blocks, a, body, DENSE_BLOCK);
     esp_status st = int8_shared(a, &top, &nan);
     if (st == ESP_OK) st = int8_check_range(a, top, nan);
-    return st == ESP_OK ? dense_decompress(&s->dense, &int8_shared_format, a, body) : st;
+    return st == ESP_OK ? dense_decompress(&s->dense, &int8_shared_format, a, body, DENSE_BLOCK) : st;
 }
 
 static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
@@ -369,11 +369,8 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
         .launches = {2, s->block ? 2.0 : 1.0},
         .bytes = {20 + level, 8 + level},
     };
-    esp_codec_model m;
+    esp_codec_model m = esp_model_of(&f, d);
     (void)like;
-    memset(&m, 0, sizeof m);
-    m.struct_size = sizeof m;
-    (void)esp_model_fill(&m, &f, d);
     if (!s->block) {
         const esp_payload_size range = {ESP_PAYLOAD_HEADER + sizeof(float), 0, 0, 0, 0};
         const esp_payload_size levels = {ESP_PAYLOAD_HEADER, 0, (double)int8_width(n_reduced), 0, 0};

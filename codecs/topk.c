@@ -32,12 +32,9 @@ static esp_status topk_bound(void *self, const esp_tensor *like, uint32_t round,
 
 static esp_status topk_compress_one(const void *self, const esp_host *h, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
-    select_job s = {0};
-    s.host = h;
-    s.simd = t->dense.level;
-    s.count = a->tensor[0]->count;
-    s.k = sparse_k(t->ratio, s.count);
-    s.n_sample = select_sample(s.count);
+    const uint64_t n = a->tensor[0]->count;
+    select_job s = {.host = h, .simd = t->dense.level, .count = n, .k = sparse_k(t->ratio, n)};
+    s.n_sample = select_sample(n);
     return sparse_compress_phi(&s, a, topk_name, TOPK_WIRE);
 }
 
@@ -58,19 +55,7 @@ static esp_status topk_decompress(void *self, const esp_codec_args *a) {
 
 static esp_status topk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
-    const double r = ((const topk_self *)self)->ratio;
-    /* Costs on a GPU (codecs/cuda/common/select.h): two passes read phi and write the residual. In addition, each
-     * sent value moves 40 bytes at compress, and 76 at decompress, where it reads and writes a whole sector of 32
-     * bytes. */
-    const esp_facts f = {
-        .flags = ESP_MODEL_LOSSY,
-        .size = sparse_model_size(r),
-        .error = esp_model_error_largest(r),
-        .setup_ns = 1000,
-        .ns = {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r},
-        .launches = {7, 2},
-        .bytes = {20 + 40 * r, 4 + 76 * r},
-    };
+    const esp_facts f = sparse_facts(((const topk_self *)self)->ratio, 20);
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }

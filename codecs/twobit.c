@@ -229,7 +229,7 @@ static esp_status twobit_compress(void *self, const esp_codec_args *a) {
 }
 
 static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count));
+    return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count), DENSE_BLOCK);
 }
 
 /* Returns the expected squared error for normally distributed x of variance 1: x^2 if |x| is below t, otherwise

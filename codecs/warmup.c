@@ -73,7 +73,7 @@ static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     if (a->n_payloads && a->payload[0].data.ptr && a->payload[0].data.bytes >= sizeof h)
         memcpy(&h, a->payload[0].data.ptr, sizeof h);
     if (h.codec == esp_name_hash(warmup_name))
-        return dense_decompress(&s->dense, &s->format, a, a->tensor[0]->count * sizeof(float));
+        return dense_decompress(&s->dense, &s->format, a, a->tensor[0]->count * sizeof(float), DENSE_BLOCK);
     return s->inner.table->decompress(s->inner.self, a);
 }
 

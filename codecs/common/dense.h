@@ -237,8 +237,8 @@ static inline esp_status dense_check_payload(const dense_self *s, const dense_fo
 
 /* Implements decompress() of a dense codec, whose full body has `body` bytes. Checks all payloads before it writes.
  * Calls the format's add() for blocks of `block` elements, a power of two up to DENSE_GRAIN. */
-static inline esp_status dense_decompress_by(const dense_self *s, const dense_format *f, const esp_codec_args *a,
-                                             uint64_t body, uint64_t block) {
+static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
+                                          uint64_t body, uint64_t block) {
     dense_sum d = {f, s, a, false, block};
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         esp_payload_header h;
@@ -249,9 +249,4 @@ static inline esp_status dense_decompress_by(const dense_self *s, const dense_fo
     dense_run(s, a->tensor[0]->count, dense_sum_piece, &d);
     return ESP_OK;
 }
-static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
-                                          uint64_t body) {
-    return dense_decompress_by(s, f, a, body, DENSE_BLOCK);
-}
-
 #endif

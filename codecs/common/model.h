@@ -45,8 +45,8 @@ static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_
     return ESP_OK;
 }
 
-/* Computes the answer of model(). On CUDA each kernel launch is assumed to take 10 us. */
-static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
+/* Computes a model. On CUDA each kernel launch is assumed to take 10 us. */
+static inline esp_codec_model esp_model_of(const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);
     m.flags = f->flags;
@@ -64,6 +64,10 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
         const double slope[2] = {f->bytes[0] / rate, f->bytes[1] / rate};
         esp_model_line(&m, base, slope);
     }
+    return m;
+}
+static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
+    const esp_codec_model m = esp_model_of(f, d);
     return esp_model_answer(out, &m);
 }
 

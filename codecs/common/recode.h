@@ -52,13 +52,9 @@ static inline esp_status recode_open(recode *r, const recode_format *f, const es
     r->simd = esp_simd_level();
     esp_status s = wrap_open(h, f->name, of, &r->inner);
     if (s != ESP_OK) return s;
-    esp_tensor like;
+    const esp_tensor like = {.struct_size = sizeof like, .dtype = ESP_F32, .count = RECODE_TRIAL};
     esp_bound b;
     esp_values v;
-    memset(&like, 0, sizeof like);
-    like.struct_size = sizeof like;
-    like.dtype = ESP_F32;
-    like.count = RECODE_TRIAL;
     const esp_traits *t = &r->inner.traits;
     if (!ESP_HAS(esp_codec, r->inner.table, values)) {
         s = wrap_fail(h, f->name, of, ESP_E_UNSUPPORTED,

@@ -26,11 +26,22 @@ ESP_ELEMENT uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
-/* Returns the payload's size for the planner: per sent element a value and a 16-bit index, or if that is shorter a
- * value and one bit per element of the tensor. The few bytes per span are ignored. */
-static inline esp_payload_size sparse_model_size(double ratio) {
+/* Returns the facts for the planner of a codec whose compress moves `moved` bytes per element. A sent element takes a
+ * value and a 16-bit index, or if that is shorter a value and one bit per element of the tensor; the few bytes per span
+ * are ignored. On a GPU two passes read phi and write the residual (codecs/cuda/common/select.h). In addition, each
+ * sent value moves 40 bytes at compress, and 76 at decompress, where it reads and writes a whole sector of 32 bytes. */
+static inline esp_facts sparse_facts(double ratio, double moved) {
     const esp_payload_size places = {0, 6, 6 * ratio, 0, 0}, map = {0, 0, 4 * ratio + 0.125, 0, 0};
-    return ratio > 0.0625 ? map : places;
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = ratio > 0.0625 ? map : places,
+        .error = esp_model_error_largest(ratio),
+        .setup_ns = 1000,
+        .ns = {esp_model_stream(moved) + 3 * ratio, esp_model_stream(4) + 2 * ratio},
+        .launches = {7, 2},
+        .bytes = {moved + 40 * ratio, 4 + 76 * ratio},
+    };
+    return f;
 }
 
 /* These functions read a number of a body, which may have any alignment. */

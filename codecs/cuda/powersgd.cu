@@ -319,20 +319,21 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(cuda_
         return;
     }
     const powersgd_room at = powersgd_sum_room(d, &m);
+    const uint64_t n = m.n;
     const uint32_t r = (uint32_t)m.r;
-    cuda_lowrank_tiles(m.m, m.n, r, at.p, ps, [&](uint64_t row, uint64_t column, uint32_t rows, const float *own) {
-        const uint64_t first = row * m.n + column;
+    cuda_lowrank_tiles(m.m, n, r, at.p, ps, [&](uint64_t row, uint64_t column, uint32_t rows, const float *own) {
+        const uint64_t first = row * n + column;
         float x[8], y[8];
         CUDA_UNROLL
-        for (uint32_t i = 0; i < 8; i++) x[i] = !all.set && i < rows ? cuda_get(d->out + first + i * m.n) : 0;
+        for (uint32_t i = 0; i < 8; i++) x[i] = !all.set && i < rows ? cuda_get(d->out + first + i * n) : 0;
         for (uint32_t k = 0; k < d->n; k++) {
-            cuda_lowrank_rows_of(own, powersgd_numbers(from[k].payload) + column, m.n, r, y);
+            cuda_lowrank_rows_of(own, powersgd_numbers(from[k].payload) + column, n, r, y);
             CUDA_UNROLL
             for (uint32_t i = 0; i < 8; i++) x[i] = all.set && !k ? all.scale * y[i] : x[i] + all.scale * y[i];
         }
         CUDA_UNROLL
         for (uint32_t i = 0; i < 8; i++)
-            if (i < rows) cuda_put(d->out + first + i * m.n, x[i]);
+            if (i < rows) cuda_put(d->out + first + i * n, x[i]);
     });
 }
 

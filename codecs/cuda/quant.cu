@@ -167,7 +167,7 @@ template <int PER_BYTE> static esp_status quant_cuda_decompress(void *self, cons
     const uint32_t codec = esp_name_hash(s->format->name);
     const auto full = [&](uint64_t n) { return quant_body(s, n, a->n_reduced); };
     if (s->block) {
-        const quant_cuda_blocks<PER_BYTE> f = {codec, QUANT_WIRE, 0, cuda_quant_shift(s->block)};
+        const quant_cuda_blocks<PER_BYTE> f = {codec, QUANT_WIRE, 0, (uint32_t)__builtin_ctzll(s->block)};
         return cuda_dense_decompress(s->dense.host, s->format->name, a, full, f);
     }
     const int8_cuda_shared f = {codec, QUANT_WIRE, 1, (uint32_t)int8_width(a->n_reduced)};

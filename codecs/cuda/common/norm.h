@@ -98,14 +98,15 @@ static __device__ __forceinline__ double cuda_norm_total(cuda_norm_room *room, c
 template <typename Also>
 static __device__ __forceinline__ bool cuda_norm_of_phi(cuda_norm_room *room, const cuda_parts *all, const cuda_part *p,
                                                         double *norm, Also also) {
-    for (uint64_t tile = blockIdx.x; tile < cuda_tiles(p->count); tile += gridDim.x) {
+    const uint64_t tiles = cuda_tiles(p->count);
+    for (uint64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float phi[CUDA_TILE_EACH];
         cuda_tile_phi(all, p, tile, phi);
         also(tile, phi);
         cuda_norm_tile(room, cuda_norm_sums(p), tile, phi);
     }
     if (!cuda_last_block(p)) return false;
-    *norm = cuda_norm_total(room, cuda_norm_sums(p), cuda_tiles(p->count));
+    *norm = cuda_norm_total(room, cuda_norm_sums(p), tiles);
     return threadIdx.x == 0;
 }
 #endif
