@@ -10,8 +10,6 @@
 
 enum { CHUNKTOPK_WIRE = 1, CHUNKTOPK_MOST = 4096, CHUNKTOPK_HEAD = 4 };
 
-typedef struct chunktopk_self chunktopk_self;
-
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 /* Computes phi, stores it in e, and sets bit i of `map` if the bits of |phi_i| are at least t. If e is NULL, phi is
  * g. */
@@ -178,11 +176,27 @@ ESP_KERNEL(chunktopk_code,
            (code, rest, val, idx, split, magnitude, width, n))
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-struct chunktopk_self {
-    dense_self dense;         /* must be the first member */
-    uint64_t chunk, k, width; /* width is the number of bits in a code */
+/* The parameters on which the wire format depends; kernels on CUDA take them. width is the number of bits in a code. */
+typedef struct chunktopk_shape {
+    uint32_t codec, chunk, k, width;
+} chunktopk_shape;
+typedef struct chunktopk_self {
+    dense_self dense; /* must be the first member */
+    chunktopk_shape shape;
     float decay;
-};
+} chunktopk_self;
+
+/* Returns how many elements of a chunk of n elements are sent. */
+ESP_ELEMENT uint64_t chunktopk_codes(const chunktopk_shape *f, uint64_t n) {
+    return (f->k * n + f->chunk - 1) / f->chunk;
+}
+/* Returns the size of the record of a chunk of n elements. */
+ESP_ELEMENT uint64_t chunktopk_record(const chunktopk_shape *f, uint64_t n) {
+    return n ? CHUNKTOPK_HEAD + (chunktopk_codes(f, n) * f->width + 7) / 8 : 0;
+}
+ESP_ELEMENT uint64_t chunktopk_body(const chunktopk_shape *f, uint64_t count) {
+    return count / f->chunk * chunktopk_record(f, f->chunk) + chunktopk_record(f, count % f->chunk);
+}
 
 static const char chunktopk_params[] = "chunk=4096,k=64,bits=2,decay=0.95";
 
@@ -204,29 +218,16 @@ static esp_status chunktopk_open(const esp_host *h, const char *params, void **s
                        k, chunktopk_params);
         return esp_codec_fail(h, "chunktopk", ESP_E_ARG, text);
     }
-    s->chunk = (uint64_t)chunk;
-    s->k = (uint64_t)k;
-    s->width = 2 + (uint64_t)__builtin_ctzll(s->chunk);
+    s->shape = (chunktopk_shape){esp_name_hash("chunktopk"), (uint32_t)chunk, (uint32_t)k, 0};
+    s->shape.width = 2 + (uint32_t)__builtin_ctz(s->shape.chunk);
     s->decay = (float)decay;
     return ESP_OK;
 }
 
-/* The first function returns how many elements of an n-element chunk are sent, the second the size of its record. */
-ESP_ELEMENT uint64_t chunktopk_codes(uint64_t k, uint64_t chunk, uint64_t n) { return (k * n + chunk - 1) / chunk; }
-ESP_ELEMENT uint64_t chunktopk_bytes(uint64_t k, uint64_t chunk, uint64_t width, uint64_t n) {
-    return n ? CHUNKTOPK_HEAD + (chunktopk_codes(k, chunk, n) * width + 7) / 8 : 0;
-}
-static uint64_t chunktopk_k(const chunktopk_self *s, uint64_t n) { return chunktopk_codes(s->k, s->chunk, n); }
-static uint64_t chunktopk_record(const chunktopk_self *s, uint64_t n) {
-    return chunktopk_bytes(s->k, s->chunk, s->width, n);
-}
-static uint64_t chunktopk_body(const chunktopk_self *s, uint64_t count) {
-    return count / s->chunk * chunktopk_record(s, s->chunk) + chunktopk_record(s, count % s->chunk);
-}
 static esp_status chunktopk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                   esp_bound *out) {
     (void)round, (void)n_reduced;
-    return esp_bound_fill(out, chunktopk_body((const chunktopk_self *)self, like->count), 0, 0);
+    return esp_bound_fill(out, chunktopk_body(&((const chunktopk_self *)self)->shape, like->count), 0, 0);
 }
 
 /* ---- one chunk: selection ---------------------------------------------------------------------------------------- */
@@ -314,7 +315,7 @@ static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, 
 /* Writes a chunk's record to `out`, and subtracts the sent values from e unless e is NULL. */
 static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64_t k, float *e, unsigned char *out) {
     enum { AT_ONCE = 256 };
-    const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->width + 7) / 8;
+    const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->shape.width + 7) / 8;
     float split, rest[AT_ONCE];
     uint16_t code[AT_ONCE];
     /* Stores to `packed` write 8 bytes at a time, so the last one may run past the end by up to 7 bytes. */
@@ -326,11 +327,12 @@ static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64
     const float magnitude[2] = {bits_float(head << 16), bits_float(head & 0xFFFF0000u)};
     for (uint64_t at = 0; at < k; at += AT_ONCE) {
         const uint64_t n = k - at < AT_ONCE ? k - at : AT_ONCE;
-        chunktopk_code_for(s->dense.level)(code, rest, c->val + at, c->idx + at, split, magnitude, s->width,
+        chunktopk_code_for(s->dense.level)(code, rest, c->val + at, c->idx + at, split, magnitude, s->shape.width,
                                            (n + 7) / 8 * 8);
         for (uint64_t i = 0; i < n && e; i++) e[c->idx[at + i]] = rest[i];
         for (uint64_t i = 0; i < n; i += 4) {
-            for (uint64_t q = 0; q < 4 && i + q < n; q++, filled += s->width) bits |= (uint64_t)code[i + q] << filled;
+            for (uint64_t q = 0; q < 4 && i + q < n; q++, filled += s->shape.width)
+                bits |= (uint64_t)code[i + q] << filled;
             memcpy(to, &bits, sizeof bits);
             to += filled / 8;
             bits >>= filled / 8 * 8;
@@ -360,13 +362,13 @@ ESP_INLINE uint32_t chunktopk_next(chunktopk_reader *r) {
 }
 
 static bool chunktopk_valid_record(const chunktopk_self *s, const unsigned char *record, uint64_t n) {
-    const uint32_t mask = (uint32_t)s->chunk - 1;
-    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
+    const uint32_t mask = s->shape.chunk - 1;
+    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->shape.width};
     uint32_t head;
     int64_t last = -1;
     bool bad = false;
     memcpy(&head, record, sizeof head);
-    for (uint64_t i = 0; i < chunktopk_k(s, n); i++) {
+    for (uint64_t i = 0; i < chunktopk_codes(&s->shape, n); i++) {
         const int64_t at = chunktopk_next(&r) & mask;
         bad |= at <= last;
         last = at;
@@ -376,25 +378,25 @@ static bool chunktopk_valid_record(const chunktopk_self *s, const unsigned char 
 static bool chunktopk_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     if (h->aux != 0) return 0;
-    for (uint64_t at = 0; at < h->count; at += s->chunk, body += chunktopk_record(s, s->chunk))
-        if (!chunktopk_valid_record(s, body, h->count - at < s->chunk ? h->count - at : s->chunk)) return 0;
+    for (uint64_t at = 0; at < h->count; at += s->shape.chunk, body += chunktopk_record(&s->shape, s->shape.chunk))
+        if (!chunktopk_valid_record(s, body, h->count - at < s->shape.chunk ? h->count - at : s->shape.chunk)) return 0;
     return 1;
 }
 
 static void chunktopk_add(const void *self, const dense_block *b) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    const unsigned char *record = b->body + b->at / s->chunk * chunktopk_record(s, s->chunk);
-    const uint64_t k = chunktopk_k(s, b->n);
+    const unsigned char *record = b->body + b->at / s->shape.chunk * chunktopk_record(&s->shape, s->shape.chunk);
+    const uint64_t k = chunktopk_codes(&s->shape, b->n);
     float *out = b->out;
-    const uint32_t mask = (uint32_t)s->chunk - 1;
-    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
+    const uint32_t mask = s->shape.chunk - 1;
+    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->shape.width};
     uint32_t head;
     memcpy(&head, record, sizeof head);
     const float magnitude[2] = {bits_float(head << 16) * b->scale, bits_float(head & 0xFFFF0000u) * b->scale};
     if (b->set) memset(out, 0, b->n * sizeof *out);
     for (uint64_t i = 0; i < k; i++) {
         const uint32_t code = chunktopk_next(&r);
-        out[code & mask] += chunktopk_value(code, s->width, magnitude);
+        out[code & mask] += chunktopk_value(code, s->shape.width, magnitude);
     }
 }
 static const dense_format chunktopk_format = {"chunktopk", CHUNKTOPK_WIRE, 0, chunktopk_valid, chunktopk_add};
@@ -413,8 +415,8 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
     chunktopk_chosen chosen;
     chosen.usual = 0;
     chosen.margin = 0.93f;
-    for (uint64_t at = begin; at < end; at += s->chunk) {
-        const uint64_t n = end - at < s->chunk ? end - at : s->chunk, k = chunktopk_k(s, n);
+    for (uint64_t at = begin; at < end; at += s->shape.chunk) {
+        const uint64_t n = end - at < s->shape.chunk ? end - at : s->shape.chunk, k = chunktopk_codes(&s->shape, n);
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
@@ -422,7 +424,7 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
             esp_codec_raise(&j->bad, 1);
             return;
         }
-        chunktopk_write(s, &chosen, k, e, j->body + at / s->chunk * chunktopk_record(s, s->chunk));
+        chunktopk_write(s, &chosen, k, e, j->body + at / s->shape.chunk * chunktopk_record(&s->shape, s->shape.chunk));
     }
 }
 
@@ -430,7 +432,7 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h =
-        esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(s, n), 0);
+        esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(&s->shape, n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     esp_codec_args own = esp_codec_args_of(a);
@@ -442,7 +444,8 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
 }
 static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    return dense_decompress(&s->dense, &chunktopk_format, a, chunktopk_body(s, a->tensor[0]->count), s->chunk);
+    return dense_decompress(&s->dense, &chunktopk_format, a, chunktopk_body(&s->shape, a->tensor[0]->count),
+                            s->shape.chunk);
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
@@ -458,10 +461,10 @@ static double chunktopk_error(double ratio) {
 static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                   esp_codec_model *out) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    const double ratio = (double)s->k / (double)s->chunk;
+    const double ratio = (double)s->shape.k / (double)s->shape.chunk;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
-        .size = {0, 0, (double)chunktopk_record(s, s->chunk) / (double)s->chunk, 0, 0},
+        .size = {0, 0, (double)chunktopk_record(&s->shape, s->shape.chunk) / (double)s->shape.chunk, 0, 0},
         .error = chunktopk_error(ratio),
         .ns = {esp_model_stream(23) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
         .launches = {2, 2},

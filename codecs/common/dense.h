@@ -29,26 +29,21 @@ ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     return any >> 31;
 }
 /* Skips the products if beta and gamma are 1, as they nearly always are. The result is the same. */
+ESP_INLINE float dense_sum_of(float g, float e, float beta, float gamma, bool plain) {
+    return plain ? e + g : beta * e + gamma * g;
+}
 ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
+    const bool plain = beta == 1 && gamma == 1;
     uint32_t any = 0;
-    if (beta == 1 && gamma == 1) {
-        ESP_SIMD_REDUCE(|, any)
-        for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(e[i] + g[i]);
-    } else {
-        ESP_SIMD_REDUCE(|, any)
-        for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(beta * e[i] + gamma * g[i]);
-    }
+    ESP_SIMD_REDUCE(|, any)
+    for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(dense_sum_of(g[i], e[i], beta, gamma, plain));
     return any >> 31;
 }
 /* phi may be g or e, but must not overlap them otherwise. */
 ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, float beta, float gamma, uint64_t n) {
-    if (beta == 1 && gamma == 1) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) phi[i] = e[i] + g[i];
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) phi[i] = beta * e[i] + gamma * g[i];
-    }
+    const bool plain = beta == 1 && gamma == 1;
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) phi[i] = dense_sum_of(g[i], e[i], beta, gamma, plain);
     return 0;
 }
 ESP_KERNEL(dense_check, (const float *g, uint64_t n), (g, n))

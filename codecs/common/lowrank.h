@@ -4,7 +4,7 @@
  * would (and up to rank 4 it is slower: bench/results/micro/matrix.csv). */
 #ifndef ESP_LOWRANK_H
 #define ESP_LOWRANK_H
-#include "codecs/common/dense.h"
+#include "codecs/common/norm.h"
 
 enum {
     LOWRANK_BLOCK = 1024,   /* columns that a kernel processes at a time */
@@ -183,11 +183,9 @@ static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
             dot(l->e ? phi : l->g + at, l->q + j, l->n, n, acc, l->r);
         }
         for (uint64_t k = 0; k < l->r; k++) {
-            float t[16];
-            memcpy(t, &acc[k], sizeof t);
-            for (int width = 8; width; width /= 2)
-                for (int j = 0; j < width; j++) t[j] += t[j + width];
-            l->p[i * l->r + k] = t[0];
+            float lanes[NORM_LANES];
+            memcpy(lanes, &acc[k], sizeof lanes);
+            l->p[i * l->r + k] = norm_tree(lanes);
         }
     }
 }

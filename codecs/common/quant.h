@@ -27,24 +27,13 @@ ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
     return r;
 }
 
-/* Returns the bits of the largest |x|, at least 0x7F800000 if one is NaN or Inf. Signed comparison exists on all
- * instruction sets. */
-ESP_INLINE uint64_t quant_largest(const float *x, uint64_t n) {
-    int32_t top = 0;
-    ESP_SIMD_REDUCE(max, top)
-    for (uint64_t i = 0; i < n; i++) {
-        const int32_t a = (int32_t)(float_bits(x[i]) & 0x7FFFFFFFu);
-        top = a > top ? a : top;
-    }
-    return (uint32_t)top;
-}
-/* Returns the bits of the largest |phi| with phi = beta e + gamma g, or phi = g if e is NULL. */
+/* Returns the bits of the largest |phi| with phi = beta e + gamma g, or phi = g if e is NULL. They are at least
+ * QUANT_INF if one is NaN or Inf. Signed comparison exists on all instruction sets. */
 ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     int32_t top = 0;
-    if (!e) return quant_largest(g, n);
     ESP_SIMD_REDUCE(max, top)
     for (uint64_t i = 0; i < n; i++) {
-        const int32_t a = (int32_t)(float_bits(beta * e[i] + gamma * g[i]) & 0x7FFFFFFFu);
+        const int32_t a = (int32_t)(float_bits(e ? beta * e[i] + gamma * g[i] : g[i]) & 0x7FFFFFFFu);
         top = a > top ? a : top;
     }
     return (uint32_t)top;
