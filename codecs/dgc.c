@@ -136,12 +136,8 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
         return sparse_compress_phi(&s, a, dgc_name, DGC_WIRE);
     if (a->state->bytes < s.count * sizeof(float))
         return esp_codec_fail(t->dense.host, dgc_name, ESP_E_ARG, "state memory is less than bound() requires");
-    dgc_memory d = {.g = dense_in(a), .u = (float *)a->state->ptr, .v = esp_residual_of(a, 0)};
-    d.m = (float)t->momentum;
-    d.nesterov = t->nesterov > 0;
-    d.masking = t->masking > 0;
-    d.level = t->dense.level;
-    d.sel = &s;
+    dgc_memory d = {dense_in(a),     (float *)a->state->ptr, esp_residual_of(a, 0), (float)t->momentum,
+                    t->nesterov > 0, t->masking > 0,         t->dense.level,        &s};
     s.load = dgc_load;
     s.arg = &d;
     st = sparse_compress(&s, a, dgc_name, DGC_WIRE, &sent);

@@ -265,9 +265,8 @@ static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
         bool nan = false;
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
         esp_payload_header h;
-        esp_status st = powersgd_check(a, t, r, &nan);
-        if (st == ESP_OK && r) st = powersgd_sum_header(a, t, r, &h);
-        if (st != ESP_OK || (r && h.aux != r)) return ESP_E_CORRUPT;
+        if (powersgd_check(a, t, r, &nan) != ESP_OK) return ESP_E_CORRUPT;
+        if (r && (powersgd_sum_header(a, t, r, &h) != ESP_OK || h.aux != r)) return ESP_E_CORRUPT;
     }
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]);

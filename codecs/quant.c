@@ -52,14 +52,9 @@ ESP_TARGET_AVX2 static uint64_t int4_add_avx2(float *restrict out, const int8_t 
     uint64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const __m128i level = _mm_shuffle_epi8(value, int4_sixteen(in + i / 2));
-        __m256 x = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(level)));
-        __m256 y = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(level, 8))));
-        if (!set) {
-            x = _mm256_add_ps(_mm256_loadu_ps(out + i), x);
-            y = _mm256_add_ps(_mm256_loadu_ps(out + i + 8), y);
-        }
-        _mm256_storeu_ps(out + i, x);
-        _mm256_storeu_ps(out + i + 8, y);
+        const __m256 x = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(level)));
+        const __m256 y = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(level, 8))));
+        dense_put16(out + i, x, y, set);
     }
     return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
 }

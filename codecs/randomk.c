@@ -97,9 +97,8 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
     esp_payload_header h = esp_payload_header_of(esp_name_hash(randomk_name), RANDOMK_WIRE, 0, count, 4 * k, draw);
     randomk_job r = {
         sparse_input_of(a, t->dense.level), {0}, randomk_apply_for(t->dense.level), NULL, randomk_factor(t, count, k)};
-    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
-        return esp_codec_fail(t->dense.host, randomk_name, ESP_E_TOO_SMALL,
-                              "the payload's capacity is less than bound() requires");
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
     r.body = (uint8_t *)esp_payload_body(a->payload);
     if (!dense_finite(&t->dense, a)) {
         h.flags = ESP_PAYLOAD_NONFINITE;
@@ -114,7 +113,7 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
         esp_codec_parallel(t->dense.host, count, SELECT_SPAN, randomk_keep, &r);
         esp_codec_parallel(t->dense.host, k, RANDOMK_GRAIN, randomk_clear, &r);
     }
-    return esp_payload_begin(a->payload, &h);
+    return ESP_OK;
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */

@@ -122,13 +122,8 @@ ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char 
         uint32_t w;
         memcpy(&w, in + i / 4, sizeof w);
         const __m256i a = _mm256_srlv_epi32(_mm256_set1_epi32((int32_t)w), shift);
-        __m256 x = _mm256_permutevar_ps(value, a), y = _mm256_permutevar_ps(value, _mm256_srlv_epi32(a, high));
-        if (!set) {
-            x = _mm256_add_ps(_mm256_loadu_ps(out + i), x);
-            y = _mm256_add_ps(_mm256_loadu_ps(out + i + 8), y);
-        }
-        _mm256_storeu_ps(out + i, x);
-        _mm256_storeu_ps(out + i + 8, y);
+        const __m256 x = _mm256_permutevar_ps(value, a), y = _mm256_permutevar_ps(value, _mm256_srlv_epi32(a, high));
+        dense_put16(out + i, x, y, set);
     }
     return twobit_add_scalar(out + i, in + i / 4, t, set, n - i);
 }

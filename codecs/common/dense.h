@@ -1,7 +1,7 @@
-/* dense.h: shared by the codecs that send every element. It runs blocks of a part on all workers, computes phi =
- * beta * residual + gamma * gradient, checks phi for NaN and Inf, and decodes payloads. A part is a range of a
- * tensor. If a part has a NaN or Inf, the residual must not change; so with error feedback one pass checks phi of
- * the whole part before a second pass writes. */
+/* dense.h: opens codecs, runs blocks of a part on all workers, computes phi = beta * residual + gamma * gradient, and
+ * checks phi for NaN and Inf; for codecs that send every element it also decodes payloads. A part is a range of a
+ * tensor. If a part has a NaN or Inf, the residual must not change; so with error feedback one pass checks phi of the
+ * whole part before a second pass writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
@@ -46,6 +46,13 @@ ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, f
     for (uint64_t i = 0; i < n; i++) phi[i] = dense_sum_of(g[i], e[i], beta, gamma, plain);
     return 0;
 }
+#ifdef ESP_SIMD_X86
+/* Adds 16 numbers to out, or overwrites out if `set` is 1. */
+ESP_TARGET_AVX2 static inline void dense_put16(float *out, __m256 x, __m256 y, int set) {
+    _mm256_storeu_ps(out, set ? x : _mm256_add_ps(_mm256_loadu_ps(out), x));
+    _mm256_storeu_ps(out + 8, set ? y : _mm256_add_ps(_mm256_loadu_ps(out + 8), y));
+}
+#endif
 ESP_KERNEL(dense_check, (const float *g, uint64_t n), (g, n))
 ESP_KERNEL(dense_check_phi, (const float *g, const float *e, float beta, float gamma, uint64_t n),
            (g, e, beta, gamma, n))
@@ -124,7 +131,6 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Is all of phi finite? */
 static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     dense_job j = {s, a, NULL, NULL, 0};
     dense_run(s, a->tensor[0]->count, dense_check_piece, &j);

@@ -1,6 +1,6 @@
-/* norm.h: sums |x| so that the bits of the result depend on the input alone. The order of additions is fixed: in
- * each block of 4096 elements, f32 partial sum j of 16 adds elements j, j + 16, j + 32, ...; the 16 are then added
- * as a tree; the blocks' sums are added in f64, in order. */
+/* norm.h: sums |x|, or |phi| of a part, so that the bits of the result depend on the input alone. The order of
+ * additions is fixed: in each block of 4096 elements, f32 partial sum j of 16 adds elements j, j + 16, j + 32, ...; the
+ * 16 are then added as a tree; the blocks' sums are added in f64, in order. */
 #ifndef ESP_NORM_H
 #define ESP_NORM_H
 #include "codecs/common/dense.h"
@@ -21,7 +21,6 @@ ESP_INLINE uint64_t norm_l1_body(float part[NORM_LANES], const float *x, uint64_
 }
 ESP_KERNEL(norm_l1, (float part[NORM_LANES], const float *x, uint64_t n), (part, x, n))
 
-/* Adds a block's 16 partial sums as a tree. */
 static inline float norm_tree(const float part[NORM_LANES]) {
     float t[NORM_LANES];
     memcpy(t, part, sizeof t);

@@ -137,10 +137,9 @@ static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a,
                                          bool *sent) {
     esp_payload_header h =
         esp_payload_header_of(esp_name_hash(codec), wire, 0, s->count, sparse_body_bytes(s->count, s->k), s->k);
+    const esp_status st = esp_payload_begin(a->payload, &h);
     *sent = false;
-    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
-        return esp_codec_fail(s->host, codec, ESP_E_TOO_SMALL, "the payload's capacity is less than bound() requires");
-    if (!s->count) return esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK || !s->count) return st;
     if (!a->scratch || a->scratch->bytes < select_scratch_bytes(s->count, s->k))
         return esp_codec_fail(s->host, codec, ESP_E_ARG, "scratch memory is less than bound() requires");
     if (!select_run(s, a->scratch->ptr)) {
@@ -149,9 +148,8 @@ static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a,
         return esp_payload_begin(a->payload, &h);
     }
     *sent = true;
-    esp_status st = esp_payload_begin(a->payload, &h);
-    if (st == ESP_OK) sparse_write(s, (uint8_t *)esp_payload_body(a->payload));
-    return st;
+    sparse_write(s, (uint8_t *)esp_payload_body(a->payload));
+    return ESP_OK;
 }
 
 /* Compresses phi: selects its elements of largest magnitude, and updates the residual. */

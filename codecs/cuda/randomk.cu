@@ -60,15 +60,14 @@ typedef struct randomk_draws {
 
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_draw_kernel(cuda_parts all, randomk_draws draws) {
     const cuda_part *p = &all.part[blockIdx.y];
-    const uint64_t k = draws.part[blockIdx.y].k, each = cuda_threads();
+    const auto &own = draws.part[blockIdx.y];
+    const uint64_t k = own.k, each = cuda_threads();
     const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
-    const float factor = draws.part[blockIdx.y].factor, nan = bits_float(0x7FC00000u);
-    const randomk_perm perm =
-        randomk_perm_with(draws.part[blockIdx.y].draw, p->count, draws.part[blockIdx.y].a, draws.part[blockIdx.y].b);
+    const float factor = own.factor, nan = bits_float(0x7FC00000u);
+    const randomk_perm perm = randomk_perm_with(own.draw, p->count, own.a, own.b);
     float *body = (float *)(void *)cuda_body(p);
     if (cuda_thread() == 0)
-        cuda_write_header(p, draws.codec, RANDOMK_WIRE, bad ? ESP_PAYLOAD_NONFINITE : 0, 4 * k,
-                          draws.part[blockIdx.y].draw);
+        cuda_write_header(p, draws.codec, RANDOMK_WIRE, bad ? ESP_PAYLOAD_NONFINITE : 0, 4 * k, own.draw);
     for (uint64_t first = cuda_thread(); first < k; first += RANDOMK_EACH * each) {
         uint64_t at[RANDOMK_EACH];
         float x[RANDOMK_EACH];
