@@ -10,13 +10,11 @@
 
 enum { CHUNKTOPK_WIRE = 1, CHUNKTOPK_MOST = 4096, CHUNKTOPK_HEAD = 4 };
 
-typedef struct chunktopk_self chunktopk_self;
-
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 /* Computes phi, stores it in e, and sets bit i of `map` if the bits of |phi_i| are at least t. If e is NULL, phi is
  * g. */
-ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
-                                        uint32_t *restrict map, uint64_t n) {
+ESP_TARGET_SCALAR static uint64_t chunktopk_scan_scalar(float *restrict e, const float *restrict g, float beta,
+                                                        float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 32) {
         const uint64_t m = n - at < 32 ? n - at : 32;
         uint32_t word = 0;
@@ -29,10 +27,6 @@ ESP_INLINE uint64_t chunktopk_scan_body(float *restrict e, const float *restrict
     }
     return 0;
 }
-ESP_KERNEL_SCALAR(chunktopk_scan,
-                  (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
-                   uint32_t *restrict map, uint64_t n),
-                  (e, g, beta, gamma, t, map, n))
 #ifdef ESP_SIMD_X86
 ESP_TARGET_AVX2 static uint64_t chunktopk_scan_avx2(float *restrict e, const float *restrict g, float beta, float gamma,
                                                     uint32_t t, uint32_t *restrict map, uint64_t n) {
@@ -53,7 +47,7 @@ ESP_TARGET_AVX2 static uint64_t chunktopk_scan_avx2(float *restrict e, const flo
         }
         map[i / 32] = word;
     }
-    return chunktopk_scan_body(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
+    return chunktopk_scan_scalar(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const float *restrict g, float beta,
                                                         float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
@@ -73,11 +67,10 @@ ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const
         }
         map[i / 32] = (uint32_t)ge[0] | (uint32_t)ge[1] << 16;
     }
-    return chunktopk_scan_body(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
+    return chunktopk_scan_scalar(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
 }
 #endif
-ESP_KERNEL_PICK(chunktopk_scan, (float *restrict e, const float *restrict g, float beta, float gamma, uint32_t t,
-                                 uint32_t *restrict map, uint64_t n))
+ESP_KERNEL_PICK(chunktopk_scan)
 
 /* Writes the indices of the map's set bits to idx, which needs room for 4 extra indices: the loop always writes
  * four at a time, to avoid a branch that the processor would mispredict. */
@@ -183,74 +176,58 @@ ESP_KERNEL(chunktopk_code,
            (code, rest, val, idx, split, magnitude, width, n))
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-struct chunktopk_self {
-    dense_self dense;         /* must be the first member */
-    uint64_t chunk, k, width; /* width is the number of bits in a code */
+/* The parameters on which the wire format depends; kernels on CUDA take them. width is the number of bits in a code. */
+typedef struct chunktopk_shape {
+    uint32_t codec, chunk, k, width;
+} chunktopk_shape;
+typedef struct chunktopk_self {
+    dense_self dense; /* must be the first member */
+    chunktopk_shape shape;
     float decay;
-    chunktopk_scan_fn scan;
-    chunktopk_places_fn places;
-    chunktopk_threshold_fn threshold;
-    chunktopk_reach_fn reach;
-    select_trim_fn trim;
-    chunktopk_sum_fn sum;
-    chunktopk_code_fn code;
-};
+} chunktopk_self;
+
+/* Returns how many elements of a chunk of n elements are sent. */
+ESP_ELEMENT uint64_t chunktopk_codes(const chunktopk_shape *f, uint64_t n) {
+    return (f->k * n + f->chunk - 1) / f->chunk;
+}
+/* Returns the size of the record of a chunk of n elements. */
+ESP_ELEMENT uint64_t chunktopk_record(const chunktopk_shape *f, uint64_t n) {
+    return n ? CHUNKTOPK_HEAD + (chunktopk_codes(f, n) * f->width + 7) / 8 : 0;
+}
+ESP_ELEMENT uint64_t chunktopk_body(const chunktopk_shape *f, uint64_t count) {
+    return count / f->chunk * chunktopk_record(f, f->chunk) + chunktopk_record(f, count % f->chunk);
+}
 
 static const char chunktopk_params[] = "chunk=4096,k=64,bits=2,decay=0.95";
 
 static esp_status chunktopk_open(const esp_host *h, const char *params, void **self) {
     double chunk = CHUNKTOPK_MOST, k = 64, bits = 2, decay = 0.95;
     char text[192];
-    esp_param p[] = {{"chunk", &chunk, 16, CHUNKTOPK_MOST, 0, 1, "a power of two from 16 to 4096"},
+    esp_param p[] = {{"chunk", &chunk, 16, CHUNKTOPK_MOST, 0, ESP_PARAM_POWER_OF_TWO, "a power of two from 16 to 4096"},
                      {"k", &k, 1, CHUNKTOPK_MOST, 0, 1, "a whole number from 1 to the chunk's size"},
                      {"bits", &bits, 2, 2, 0, 1, "2: sign and magnitude"},
                      {"decay", &decay, 0, 1, 0, 0, "from 0 to 1"}};
-    esp_status st = esp_params_parse(h, "chunktopk", params, p, 4, chunktopk_params);
+    esp_status st = dense_open(h, "chunktopk", params, p, 4, chunktopk_params, sizeof(chunktopk_self), self);
     if (st != ESP_OK) return st;
-    const uint64_t size = (uint64_t)chunk;
-    if (size & (size - 1) || k > chunk) {
-        const int of_k = !(size & (size - 1));
-        (void)snprintf(text, sizeof text, "chunktopk: %s=%.0f is not allowed: %s (parameters: %s)",
-                       of_k ? "k" : "chunk", of_k ? k : chunk,
-                       of_k ? "a chunk has fewer elements; k is at most chunk"
-                            : "it must be a power of two from 16 to 4096",
-                       chunktopk_params);
+    chunktopk_self *s = (chunktopk_self *)*self;
+    if (k > chunk) {
+        esp_codec_self_free(s);
+        (void)snprintf(text, sizeof text,
+                       "chunktopk: k=%.0f is not allowed: a chunk has fewer elements; k is at most "
+                       "chunk (parameters: %s)",
+                       k, chunktopk_params);
         return esp_codec_fail(h, "chunktopk", ESP_E_ARG, text);
     }
-    chunktopk_self *s = (chunktopk_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
-    s->chunk = size;
-    s->k = (uint64_t)k;
-    s->width = 2 + (uint64_t)__builtin_ctzll(size);
+    s->shape = (chunktopk_shape){esp_name_hash("chunktopk"), (uint32_t)chunk, (uint32_t)k, 0};
+    s->shape.width = 2 + (uint32_t)__builtin_ctz(s->shape.chunk);
     s->decay = (float)decay;
-    s->scan = chunktopk_scan_for(s->dense.level);
-    s->places = chunktopk_places_for(s->dense.level);
-    s->threshold = chunktopk_threshold_for(s->dense.level);
-    s->reach = chunktopk_reach_for(s->dense.level);
-    s->trim = select_trim_for(s->dense.level);
-    s->sum = chunktopk_sum_for(s->dense.level);
-    s->code = chunktopk_code_for(s->dense.level);
-    *self = s;
     return ESP_OK;
 }
 
-/* The first function returns how many elements of an n-element chunk are sent, the second the size of its record. */
-ESP_ELEMENT uint64_t chunktopk_codes(uint64_t k, uint64_t chunk, uint64_t n) { return (k * n + chunk - 1) / chunk; }
-ESP_ELEMENT uint64_t chunktopk_bytes(uint64_t k, uint64_t chunk, uint64_t width, uint64_t n) {
-    return n ? CHUNKTOPK_HEAD + (chunktopk_codes(k, chunk, n) * width + 7) / 8 : 0;
-}
-static uint64_t chunktopk_k(const chunktopk_self *s, uint64_t n) { return chunktopk_codes(s->k, s->chunk, n); }
-static uint64_t chunktopk_record(const chunktopk_self *s, uint64_t n) {
-    return chunktopk_bytes(s->k, s->chunk, s->width, n);
-}
-static uint64_t chunktopk_body(const chunktopk_self *s, uint64_t count) {
-    return count / s->chunk * chunktopk_record(s, s->chunk) + chunktopk_record(s, count % s->chunk);
-}
 static esp_status chunktopk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                   esp_bound *out) {
     (void)round, (void)n_reduced;
-    return esp_bound_fill(out, chunktopk_body((const chunktopk_self *)self, like->count), 0, 0);
+    return esp_bound_fill(out, chunktopk_body(&((const chunktopk_self *)self)->shape, like->count), 0, 0);
 }
 
 /* ---- one chunk: selection ---------------------------------------------------------------------------------------- */
@@ -267,7 +244,7 @@ typedef struct chunktopk_chosen {
  * magnitude. */
 static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const uint32_t *map, uint64_t n,
                                chunktopk_chosen *c, uint32_t *top) {
-    const uint64_t kept = s->places(c->idx, map, (n + 31) / 32);
+    const uint64_t kept = chunktopk_places_for(s->dense.level)(c->idx, map, (n + 31) / 32);
     *top = 0;
     for (uint64_t i = 0; i < kept; i++) {
         c->val[i] = x[c->idx[i]];
@@ -284,11 +261,12 @@ static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, f
                              uint64_t k, chunktopk_chosen *c) {
     uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;
     const float *x = e ? e : g;
-    s->scan(e, g, a->beta, a->gamma, lo, map, n);
+    const int level = s->dense.level;
+    chunktopk_scan_for(level)(e, g, a->beta, a->gamma, lo, map, n);
     uint64_t kept = chunktopk_list(s, x, map, n, c, &top);
     if (kept < k && top < SELECT_INF) {
-        lo = (uint32_t)s->threshold(x, n, k, 2 * k, 0, SELECT_INF - 1);
-        s->scan(NULL, x, 1, 1, lo, map, n);
+        lo = (uint32_t)chunktopk_threshold_for(level)(x, n, k, 2 * k, 0, SELECT_INF - 1);
+        chunktopk_scan_for(level)(NULL, x, 1, 1, lo, map, n);
         kept = chunktopk_list(s, x, map, n, c, &top);
         c->usual = 0;
         c->margin = 1 - 1.5f * (1 - c->margin);
@@ -300,9 +278,9 @@ static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, f
     if (kept > k) {
         const uint64_t room = (kept + 15) / 16 * 16;
         memset(c->val + kept, 0, (room - kept) * sizeof *c->val);
-        lo = (uint32_t)s->threshold(c->val, room, k, k, lo, top);
-        uint64_t ties = k - s->reach(c->val, room, lo + 1);
-        (void)s->trim(c->val, c->idx, kept, lo, &ties);
+        lo = (uint32_t)chunktopk_threshold_for(level)(c->val, room, k, k, lo, top);
+        uint64_t ties = k - chunktopk_reach_for(level)(c->val, room, lo + 1);
+        (void)select_trim_for(level)(c->val, c->idx, kept, lo, &ties);
     }
     c->usual = c->usual > 0 ? 0.5f * (c->usual + bits_float(lo)) : bits_float(lo);
     return true;
@@ -326,17 +304,18 @@ ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64
  * `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
+    const chunktopk_sum_fn sum = chunktopk_sum_for(s->dense.level);
     double all[2], high[2];
-    s->sum(val, room, 0, all);
+    sum(val, room, 0, all);
     *split = (float)(all[0] / (double)k);
-    s->sum(val, room, float_bits(*split), high);
+    sum(val, room, float_bits(*split), high);
     return chunktopk_head(all[0], high[0], high[1], k);
 }
 
 /* Writes a chunk's record to `out`, and subtracts the sent values from e unless e is NULL. */
 static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64_t k, float *e, unsigned char *out) {
     enum { AT_ONCE = 256 };
-    const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->width + 7) / 8;
+    const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->shape.width + 7) / 8;
     float split, rest[AT_ONCE];
     uint16_t code[AT_ONCE];
     /* Stores to `packed` write 8 bytes at a time, so the last one may run past the end by up to 7 bytes. */
@@ -348,10 +327,12 @@ static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64
     const float magnitude[2] = {bits_float(head << 16), bits_float(head & 0xFFFF0000u)};
     for (uint64_t at = 0; at < k; at += AT_ONCE) {
         const uint64_t n = k - at < AT_ONCE ? k - at : AT_ONCE;
-        s->code(code, rest, c->val + at, c->idx + at, split, magnitude, s->width, (n + 7) / 8 * 8);
+        chunktopk_code_for(s->dense.level)(code, rest, c->val + at, c->idx + at, split, magnitude, s->shape.width,
+                                           (n + 7) / 8 * 8);
         for (uint64_t i = 0; i < n && e; i++) e[c->idx[at + i]] = rest[i];
         for (uint64_t i = 0; i < n; i += 4) {
-            for (uint64_t q = 0; q < 4 && i + q < n; q++, filled += s->width) bits |= (uint64_t)code[i + q] << filled;
+            for (uint64_t q = 0; q < 4 && i + q < n; q++, filled += s->shape.width)
+                bits |= (uint64_t)code[i + q] << filled;
             memcpy(to, &bits, sizeof bits);
             to += filled / 8;
             bits >>= filled / 8 * 8;
@@ -381,13 +362,13 @@ ESP_INLINE uint32_t chunktopk_next(chunktopk_reader *r) {
 }
 
 static bool chunktopk_valid_record(const chunktopk_self *s, const unsigned char *record, uint64_t n) {
-    const uint32_t mask = (uint32_t)s->chunk - 1;
-    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
+    const uint32_t mask = s->shape.chunk - 1;
+    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->shape.width};
     uint32_t head;
     int64_t last = -1;
     bool bad = false;
     memcpy(&head, record, sizeof head);
-    for (uint64_t i = 0; i < chunktopk_k(s, n); i++) {
+    for (uint64_t i = 0; i < chunktopk_codes(&s->shape, n); i++) {
         const int64_t at = chunktopk_next(&r) & mask;
         bad |= at <= last;
         last = at;
@@ -397,25 +378,25 @@ static bool chunktopk_valid_record(const chunktopk_self *s, const unsigned char 
 static bool chunktopk_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     if (h->aux != 0) return 0;
-    for (uint64_t at = 0; at < h->count; at += s->chunk, body += chunktopk_record(s, s->chunk))
-        if (!chunktopk_valid_record(s, body, h->count - at < s->chunk ? h->count - at : s->chunk)) return 0;
+    for (uint64_t at = 0; at < h->count; at += s->shape.chunk, body += chunktopk_record(&s->shape, s->shape.chunk))
+        if (!chunktopk_valid_record(s, body, h->count - at < s->shape.chunk ? h->count - at : s->shape.chunk)) return 0;
     return 1;
 }
 
 static void chunktopk_add(const void *self, const dense_block *b) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    const unsigned char *record = b->body + b->at / s->chunk * chunktopk_record(s, s->chunk);
-    const uint64_t k = chunktopk_k(s, b->n);
+    const unsigned char *record = b->body + b->at / s->shape.chunk * chunktopk_record(&s->shape, s->shape.chunk);
+    const uint64_t k = chunktopk_codes(&s->shape, b->n);
     float *out = b->out;
-    const uint32_t mask = (uint32_t)s->chunk - 1;
-    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->width};
+    const uint32_t mask = s->shape.chunk - 1;
+    chunktopk_reader r = {record + CHUNKTOPK_HEAD, 0, 0, s->shape.width};
     uint32_t head;
     memcpy(&head, record, sizeof head);
     const float magnitude[2] = {bits_float(head << 16) * b->scale, bits_float(head & 0xFFFF0000u) * b->scale};
     if (b->set) memset(out, 0, b->n * sizeof *out);
     for (uint64_t i = 0; i < k; i++) {
         const uint32_t code = chunktopk_next(&r);
-        out[code & mask] += chunktopk_value(code, s->width, magnitude);
+        out[code & mask] += chunktopk_value(code, s->shape.width, magnitude);
     }
 }
 static const dense_format chunktopk_format = {"chunktopk", CHUNKTOPK_WIRE, 0, chunktopk_valid, chunktopk_add};
@@ -434,42 +415,37 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
     chunktopk_chosen chosen;
     chosen.usual = 0;
     chosen.margin = 0.93f;
-    for (uint64_t at = begin; at < end; at += s->chunk) {
-        const uint64_t n = end - at < s->chunk ? end - at : s->chunk, k = chunktopk_k(s, n);
+    for (uint64_t at = begin; at < end; at += s->shape.chunk) {
+        const uint64_t n = end - at < s->shape.chunk ? end - at : s->shape.chunk, k = chunktopk_codes(&s->shape, n);
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
         if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* with feedback, dense_finite has checked already */
-            __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+            esp_codec_raise(&j->bad, 1);
             return;
         }
-        chunktopk_write(s, &chosen, k, e, j->body + at / s->chunk * chunktopk_record(s, s->chunk));
+        chunktopk_write(s, &chosen, k, e, j->body + at / s->shape.chunk * chunktopk_record(&s->shape, s->shape.chunk));
     }
-}
-
-/* Compresses all chunks. Returns false, and leaves the residual as it was, if an element is NaN or Inf. */
-static bool chunktopk_all(const chunktopk_self *s, chunktopk_job *j, uint64_t n) {
-    if (!dense_finite(&s->dense, j->args)) return false;
-    dense_run(&s->dense, n, chunktopk_piece, j);
-    return !j->bad;
 }
 
 static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h =
-        esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(s, n), 0);
+        esp_payload_header_of(esp_name_hash("chunktopk"), CHUNKTOPK_WIRE, 0, n, chunktopk_body(&s->shape, n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     esp_codec_args own = esp_codec_args_of(a);
     if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
     chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
-    if (chunktopk_all(s, &j, n)) return ESP_OK;
-    return dense_send_nan(a->payload, &h, 0);
+    j.bad = a->residual && !dense_finite(&s->dense, &own); /* the residual must then stay as it was */
+    if (!j.bad) dense_run(&s->dense, n, chunktopk_piece, &j);
+    return j.bad ? dense_send_nan(a->payload, &h, 0) : ESP_OK;
 }
 static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    return dense_decompress_by(&s->dense, &chunktopk_format, a, chunktopk_body(s, a->tensor[0]->count), s->chunk);
+    return dense_decompress(&s->dense, &chunktopk_format, a, chunktopk_body(&s->shape, a->tensor[0]->count),
+                            s->shape.chunk);
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
@@ -485,12 +461,11 @@ static double chunktopk_error(double ratio) {
 static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                   esp_codec_model *out) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    const double ratio = (double)s->k / (double)s->chunk;
+    const double ratio = (double)s->shape.k / (double)s->shape.chunk;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
-        .size = {0, 0, (double)chunktopk_record(s, s->chunk) / (double)s->chunk, 0, 0},
+        .size = {0, 0, (double)chunktopk_record(&s->shape, s->shape.chunk) / (double)s->shape.chunk, 0, 0},
         .error = chunktopk_error(ratio),
-        .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(23) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
         .launches = {2, 2},
         .bytes = {20.1, 4.1 + 64 * ratio},
@@ -508,8 +483,7 @@ static const esp_codec chunktopk_codec = {
      * an allgather is the fastest exchange. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(chunktopk),
-    .model = chunktopk_model,
+    ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, NULL, chunktopk),
 };
 
 ESP_PLUGIN_CODEC(chunktopk, &chunktopk_codec)

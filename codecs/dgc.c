@@ -12,9 +12,8 @@ enum { DGC_WIRE = 1 };
 #define DGC_WARM_START 0.25
 
 typedef struct dgc_self {
-    const esp_host *host;
+    dense_self dense;
     double ratio, momentum, masking, warmup, sample, nesterov;
-    int simd;
 } dgc_self;
 
 static const char dgc_name[] = "dgc",
@@ -34,19 +33,17 @@ static void dgc_log_momentum(const esp_host *h, double momentum) {
 }
 
 static esp_status dgc_open(const esp_host *h, const char *params, void **self) {
-    dgc_self v = {h, 0.01, 0.9, 1, 0, 0.01, 0, esp_simd_level()};
+    dgc_self v = {{h, 0}, 0.01, 0.9, 1, 0, 0.01, 0};
     esp_param p[] = {{"ratio", &v.ratio, 0.0, 1.0, 1, 0, "above 0 and at most 1"},
                      {"momentum", &v.momentum, 0.0, 1.0, 0, 0, "0 to 1"},
                      {"masking", &v.masking, 0.0, 1.0, 0, 1, "0 or 1"},
                      {"warmup", &v.warmup, 0.0, 1e15, 0, 1, "a number of steps, 0 or more"},
                      {"sample", &v.sample, 0.0, 1.0, 1, 0, "above 0 and at most 1"},
                      {"nesterov", &v.nesterov, 0.0, 1.0, 0, 1, "0 or 1"}};
-    esp_status st = esp_params_parse(h, dgc_name, params, p, sizeof p / sizeof *p, dgc_params);
+    const esp_status st = dense_open(h, dgc_name, params, p, sizeof p / sizeof *p, dgc_params, sizeof v, self);
     if (st != ESP_OK) return st;
-    dgc_self *t = (dgc_self *)esp_codec_self(h, sizeof *t);
-    if (!t) return ESP_E_NOMEM;
-    *t = v;
-    *self = t;
+    v.dense = *(const dense_self *)*self;
+    *(dgc_self *)*self = v;
     dgc_log_momentum(h, v.momentum);
     return ESP_OK;
 }
@@ -77,31 +74,22 @@ ESP_ELEMENT dgc_sum dgc_step(float g, float u, float v, float m, int nesterov) {
 
 ESP_INLINE uint64_t dgc_phi_body(const float *restrict g, const float *restrict u, const float *restrict v, float m,
                                  int nesterov, float *restrict out, uint64_t n) {
-    if (nesterov) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = dgc_step(g[i], u[i], v[i], m, 1).v;
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = dgc_step(g[i], u[i], v[i], m, 0).v;
-    }
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) out[i] = dgc_step(g[i], u[i], v[i], m, nesterov).v;
     return 0;
 }
 ESP_KERNEL(dgc_phi, (const float *g, const float *u, const float *v, float m, int nesterov, float *out, uint64_t n),
            (g, u, v, m, nesterov, out, n))
 
-ESP_INLINE uint64_t dgc_keep_as(const float *restrict g, float *restrict u, float *restrict v, float m, int nesterov,
-                                uint64_t n) {
+ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, float *restrict v, float m, int nesterov,
+                                  uint64_t n) {
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        dgc_sum s = dgc_step(g[i], u[i], v[i], m, nesterov);
+        const dgc_sum s = dgc_step(g[i], u[i], v[i], m, nesterov);
         u[i] = s.u;
         v[i] = s.v;
     }
     return 0;
-}
-ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, float *restrict v, float m, int nesterov,
-                                  uint64_t n) {
-    return nesterov ? dgc_keep_as(g, u, v, m, 1, n) : dgc_keep_as(g, u, v, m, 0, n);
 }
 ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
 
@@ -109,15 +97,13 @@ ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov,
 typedef struct dgc_memory {
     const float *g;
     float *u, *v, m;
-    int nesterov, masking;
-    dgc_phi_fn phi;
-    dgc_keep_fn keep;
+    int nesterov, masking, level;
     const select_job *sel;
 } dgc_memory;
 
 static const float *dgc_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
     const dgc_memory *d = (const dgc_memory *)arg;
-    d->phi(d->g + at, d->u + at, d->v + at, d->m, d->nesterov, buf, n);
+    dgc_phi_for(d->level)(d->g + at, d->u + at, d->v + at, d->m, d->nesterov, buf, n);
     return buf;
 }
 
@@ -125,7 +111,7 @@ static void dgc_update(void *arg, uint64_t begin, uint64_t end) {
     const dgc_memory *d = (const dgc_memory *)arg;
     for (; begin < end; begin += SELECT_BLOCK) {
         uint64_t n = end - begin < SELECT_BLOCK ? end - begin : SELECT_BLOCK;
-        d->keep(d->g + begin, d->u + begin, d->v + begin, d->m, d->nesterov, n);
+        dgc_keep_for(d->level)(d->g + begin, d->u + begin, d->v + begin, d->m, d->nesterov, n);
         sparse_clear(d->sel, begin / SELECT_BLOCK, d->v);
         if (d->masking) sparse_clear(d->sel, begin / SELECT_BLOCK, d->u);
     }
@@ -133,12 +119,9 @@ static void dgc_update(void *arg, uint64_t begin, uint64_t end) {
 
 /* ---- codec ------------------------------------------------------------------------------------------------------- */
 static select_job dgc_select(const dgc_self *t, const esp_codec_args *a) {
-    select_job s = {0};
-    double n = t->sample * (double)a->tensor[0]->count;
-    s.host = t->host;
-    s.simd = t->simd;
-    s.count = a->tensor[0]->count;
-    s.k = sparse_k(dgc_ratio(t, a->step), s.count);
+    const uint64_t count = a->tensor[0]->count, k = sparse_k(dgc_ratio(t, a->step), count);
+    const double n = t->sample * (double)count;
+    select_job s = {.host = t->dense.host, .simd = t->dense.level, .count = count, .k = k};
     s.n_sample = n < 1024 ? 1024 : (uint64_t)n;
     s.sample_from = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, a->source);
     return s;
@@ -149,60 +132,36 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
     select_job s = dgc_select(t, a);
     esp_status st;
     bool sent;
-    if (!(a->flags & ESP_ARG_OWN_MEMORY) || !esp_residual_of(a, 0) || !a->state) {
-        sparse_input in = sparse_input_of(a, t->simd);
-        s.load = sparse_load;
-        s.arg = &in;
-        st = sparse_compress(&s, a, dgc_name, DGC_WIRE, &sent);
-        if (st == ESP_OK && sent) sparse_residual(&in, &s);
-        return st;
-    }
+    if (!(a->flags & ESP_ARG_OWN_MEMORY) || !esp_residual_of(a, 0) || !a->state)
+        return sparse_compress_phi(&s, a, dgc_name, DGC_WIRE);
     if (a->state->bytes < s.count * sizeof(float))
-        return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() requires");
-    dgc_memory d = {0};
-    d.g = (const float *)a->tensor[0]->data.ptr;
-    d.u = (float *)a->state->ptr;
-    d.v = esp_residual_of(a, 0);
-    d.m = (float)t->momentum;
-    d.nesterov = t->nesterov > 0;
-    d.masking = t->masking > 0;
-    d.phi = dgc_phi_for(t->simd);
-    d.keep = dgc_keep_for(t->simd);
-    d.sel = &s;
+        return esp_codec_fail(t->dense.host, dgc_name, ESP_E_ARG, "state memory is less than bound() requires");
+    dgc_memory d = {dense_in(a),     (float *)a->state->ptr, esp_residual_of(a, 0), (float)t->momentum,
+                    t->nesterov > 0, t->masking > 0,         t->dense.level,        &s};
     s.load = dgc_load;
     s.arg = &d;
     st = sparse_compress(&s, a, dgc_name, DGC_WIRE, &sent);
-    if (st == ESP_OK && sent) esp_codec_parallel(t->host, s.count, SELECT_SPAN, dgc_update, &d);
+    if (st == ESP_OK && sent) esp_codec_parallel(t->dense.host, s.count, SELECT_SPAN, dgc_update, &d);
     return st;
 }
 
 static esp_status dgc_decompress(void *self, const esp_codec_args *a) {
     const dgc_self *t = (const dgc_self *)self;
     const uint64_t d = a->tensor[0]->count;
-    return sparse_decompress(t->host, a, dgc_name, DGC_WIRE, sparse_k(t->ratio, d), sparse_k(dgc_ratio(t, 0), d));
+    return sparse_decompress(t->dense.host, a, dgc_name, DGC_WIRE, sparse_k(t->ratio, d), sparse_k(dgc_ratio(t, 0), d));
 }
 
 static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                             esp_codec_model *out) {
-    const double r = ((const dgc_self *)self)->ratio;
-    const esp_facts f = {
-        .flags = ESP_MODEL_LOSSY,
-        .size = sparse_model_size(r),
-        .error = esp_model_error_largest(r),
-        .begin_ns = {2000, 1000},
-        .ns = {esp_model_stream(32) + 3 * r, esp_model_stream(4) + 2 * r},
-        .launches = {7, 2},
-        .bytes = {32 + 40 * r, 4 + 76 * r},
-        .momentum = ((const dgc_self *)self)->momentum,
-    };
+    const dgc_self *t = (const dgc_self *)self;
+    esp_facts f = sparse_facts(t->ratio, 32);
+    f.momentum = t->momentum;
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }
 
 static esp_status dgc_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
-    const uint64_t k = h ? h->aux : sparse_k(dgc_ratio((const dgc_self *)self, 0), like->count);
-    *out = (esp_values){0, k, sparse_body_bytes(like->count, k) - 4 * k};
-    return ESP_OK;
+    return sparse_values(like, h, sparse_k(dgc_ratio((const dgc_self *)self, 0), like->count), out);
 }
 
 static const esp_codec dgc_codec = {
@@ -215,8 +174,7 @@ static const esp_codec dgc_codec = {
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(dgc),
-    .model = dgc_model,
+    ESP_CODEC_CALLS(dgc_open, esp_codec_self_free, NULL, dgc),
     .values = dgc_values,
 };
 

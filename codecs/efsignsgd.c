@@ -26,63 +26,36 @@ ESP_INLINE uint64_t efsign_residual_body(float *e, const float *phi, float s, ui
 }
 ESP_KERNEL(efsign_residual, (float *e, const float *phi, float s, uint64_t n), (e, phi, s, n))
 
-typedef struct efsign_self {
-    dense_self dense;
-    norm_l1_fn norm;
-    bits_negative_fn pack;
-    bits_signs_fn unpack;
-    efsign_residual_fn residual;
-} efsign_self;
-
 typedef struct efsign_job {
-    const efsign_self *self;
-    const esp_codec_args *args;
+    int level;
     unsigned char *bits;
-    float *block_norm;
     float scale;
 } efsign_job;
 
-/* The first pass over phi writes the signs and the sum of |phi| of each block, but leaves the residual alone, since
- * phi may still prove to contain a NaN. */
-static void efsign_measure(void *arg, uint64_t begin, uint64_t end) {
-    const efsign_job *j = (const efsign_job *)arg;
-    float tmp[DENSE_BLOCK], part[NORM_LANES] = {0};
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
-        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        const float *phi = dense_block_phi(&j->self->dense, j->args, at, n, tmp);
-        j->self->pack(j->bits + at / 8, phi, n);
-        j->self->norm(part, phi, n);
-        if ((at + n) % NORM_BLOCK && at + n < end) continue;
-        j->block_norm[at / NORM_BLOCK] = norm_tree(part);
-        memset(part, 0, sizeof part);
-    }
+static void efsign_pack(void *user, const float *phi, uint64_t at, uint64_t n) {
+    const efsign_job *j = (const efsign_job *)user;
+    bits_negative_for(j->level)(j->bits + at / 8, phi, n);
 }
-
-/* The second pass sets the residual to phi minus the value that the receiver decodes. */
-static void efsign_keep(void *arg, uint64_t begin, uint64_t end) {
-    const efsign_job *j = (const efsign_job *)arg;
-    float tmp[DENSE_BLOCK];
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
-        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        const float *phi = dense_block_phi(&j->self->dense, j->args, at, n, tmp);
-        j->self->residual(esp_residual_of(j->args, 0) + at, phi, j->scale, n);
-    }
+/* Sets the residual to phi minus the value that the receiver decodes. */
+static void efsign_keep(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    const efsign_job *j = (const efsign_job *)user;
+    (void)at;
+    efsign_residual_for(j->level)(residual, phi, j->scale, n);
 }
 
 static esp_status efsign_compress(void *self, const esp_codec_args *a) {
+    const dense_self *s = (const dense_self *)self;
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h = esp_payload_header_of(esp_name_hash("efsignsgd"), 1, 0, n, efsign_body(n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK || n == 0) return st;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
-    efsign_job j = {(const efsign_self *)self, a, body + EFSIGN_SCALE_BYTES, (float *)a->scratch->ptr, 0};
-    dense_run(&j.self->dense, n, efsign_measure, &j);
-    double sum = 0;
-    for (uint64_t b = 0; b < (n + NORM_BLOCK - 1) / NORM_BLOCK; b++) sum += (double)j.block_norm[b];
-    j.scale = efsign_scale(sum, n);
+    efsign_job j = {s->level, body + EFSIGN_SCALE_BYTES, 0};
+    norm_pass pass = {s, a, (float *)a->scratch->ptr, efsign_pack, &j};
+    j.scale = efsign_scale(norm_of_phi(&pass), n);
     if (dense_bad(j.scale)) return dense_send_nan(a->payload, &h, 0);
     memcpy(body, &j.scale, sizeof j.scale);
-    if (a->residual) dense_run(&j.self->dense, n, efsign_keep, &j);
+    if (a->residual) (void)dense_blocks(s, a, &j, efsign_keep);
     return ESP_OK;
 }
 
@@ -94,48 +67,34 @@ static void efsign_add(const void *self, const dense_block *b) {
     const unsigned char *signs = b->body + EFSIGN_SCALE_BYTES + b->at / 8;
     float s;
     memcpy(&s, b->body, sizeof s);
-    ((const efsign_self *)self)->unpack(b->out, signs, s * b->scale, b->set, b->n);
+    bits_signs_for(((const dense_self *)self)->level)(b->out, signs, s * b->scale, b->set, b->n);
 }
 static const dense_format efsign_format = {"efsignsgd", 1, 0, efsign_valid, efsign_add};
 
 static esp_status efsign_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &efsign_format, a, efsign_body(a->tensor[0]->count));
+    return dense_decompress((const dense_self *)self, &efsign_format, a, efsign_body(a->tensor[0]->count), DENSE_BLOCK);
 }
 
 static esp_status efsign_open(const esp_host *h, const char *params, void **self) {
-    const esp_status st = esp_params_parse(h, "efsignsgd", params, NULL, 0, "");
-    if (st != ESP_OK) return st;
-    efsign_self *s = (efsign_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
-    s->norm = norm_l1_for(s->dense.level);
-    s->pack = bits_negative_for(s->dense.level);
-    s->unpack = bits_signs_for(s->dense.level);
-    s->residual = efsign_residual_for(s->dense.level);
-    *self = s;
-    return ESP_OK;
+    return dense_open(h, "efsignsgd", params, NULL, 0, "", sizeof(dense_self), self);
 }
 
 static esp_status efsign_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
-    (void)round, (void)n_reduced;
-    const uint64_t blocks = (like->count + NORM_BLOCK - 1) / NORM_BLOCK;
-    (void)self;
-    return esp_bound_fill(out, efsign_body(like->count), blocks * sizeof(float), 0);
+    (void)self, (void)round, (void)n_reduced;
+    return esp_bound_fill(out, efsign_body(like->count), norm_blocks(like->count) * sizeof(float), 0);
 }
 
 static esp_status efsign_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
-    (void)self;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {EFSIGN_SCALE_BYTES, 0, 0.125, 0, 0},
         .error = 1 - 2 / ESP_MODEL_PI,
-        .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(20.1), esp_model_stream(8.1)},
         .launches = {2, 2},
         .bytes = {20.1, 8.1},
     };
-    (void)like, (void)n_reduced;
+    (void)self, (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }
 
@@ -145,8 +104,7 @@ static const esp_codec efsign_codec = {
     .summary = "signs and one scale, with error feedback: 1 bit an element",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(efsign),
-    .model = efsign_model,
+    ESP_CODEC_CALLS(efsign_open, esp_codec_self_free, NULL, efsign),
 };
 
 ESP_PLUGIN_CODEC(efsignsgd, &efsign_codec)

@@ -11,8 +11,6 @@ typedef struct half_self {
     dense_self dense; /* must be the first member */
     const recode_format *format;
     recode wrap; /* the inner codec of of=(SPEC) */
-    half_encode_fn encode;
-    half_add_fn add;
 } half_self;
 
 static const esp_round fp16_rounds[] = {{ESP_REDUCE_SUM, ESP_F16, 0, 0}};
@@ -27,19 +25,12 @@ static const char half_params[] = "of=(SPEC)";
 static esp_status half_open(const recode_format *f, const esp_host *h, const char *params, void **self) {
     char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
     esp_status st = esp_params_take(h, f->name, params, "of", own, of);
-    if (st == ESP_OK) st = esp_params_parse(h, f->name, own, NULL, 0, half_params);
+    if (st == ESP_OK) st = dense_open(h, f->name, own, NULL, 0, half_params, sizeof(half_self), self);
     if (st != ESP_OK) return st;
-    half_self *s = (half_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
+    half_self *s = (half_self *)*self;
     s->format = f;
-    s->encode = half_encode_for(f->is_f16, s->dense.level);
-    s->add = half_add_for(f->is_f16, s->dense.level);
     if (*of) st = recode_open(&s->wrap, f, h, of);
-    if (st != ESP_OK)
-        esp_codec_self_free(s);
-    else
-        *self = s;
+    if (st != ESP_OK) esp_codec_self_free(s);
     return st;
 }
 static esp_status fp16_open(const esp_host *h, const char *params, void **self) {
@@ -71,14 +62,15 @@ static esp_status half_bound(void *self, const esp_tensor *like, uint32_t round,
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 typedef struct half_job {
-    half_encode_fn encode;
+    const half_self *self;
     unsigned char *body;
     float down, up;
 } half_job;
 
 static void half_encode_block(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const half_job *j = (const half_job *)user;
-    j->encode((half_u16 *)(j->body + 2 * at), phi, residual, j->down, j->up, n);
+    half_encode_for(j->self->format->is_f16, j->self->dense.level)((half_u16 *)(j->body + 2 * at), phi, residual,
+                                                                   j->down, j->up, n);
 }
 
 static esp_status half_compress(void *self, const esp_codec_args *a) {
@@ -89,7 +81,7 @@ static esp_status half_compress(void *self, const esp_codec_args *a) {
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     const float up = (float)((uint64_t)1 << exponent);
-    half_job j = {s->encode, (unsigned char *)esp_payload_body(a->payload), 1 / up, up};
+    half_job j = {s, (unsigned char *)esp_payload_body(a->payload), 1 / up, up};
     if (dense_encode(&s->dense, a, &j, half_encode_block)) return ESP_OK;
     half_fill(j.body, s->format->nan, n);
     h.flags = ESP_PAYLOAD_NONFINITE;
@@ -102,15 +94,16 @@ static bool half_valid(const void *self, const esp_payload_header *h, const unsi
     return h->aux <= ((const half_self *)self)->format->most_exponent;
 }
 static void half_add(const void *self, const dense_block *b) {
+    const half_self *s = (const half_self *)self;
     const float up = (float)((uint64_t)1 << b->header->aux) * b->scale;
-    ((const half_self *)self)->add(b->out, (const half_u16 *)(b->body + 2 * b->at), up, b->set, b->n);
+    half_add_for(s->format->is_f16, s->dense.level)(b->out, (const half_u16 *)(b->body + 2 * b->at), up, b->set, b->n);
 }
 
 static esp_status half_decompress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;
     if (half_wrap(self)) return recode_decompress(half_wrap(self), a);
     const dense_format f = {s->format->name, 1, 1, half_valid, half_add};
-    return dense_decompress(&s->dense, &f, a, 2 * a->tensor[0]->count);
+    return dense_decompress(&s->dense, &f, a, 2 * a->tensor[0]->count, DENSE_BLOCK);
 }
 
 static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
@@ -120,7 +113,6 @@ static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_redu
         .reducible = 1,
         .size = {0, 0, 2, 0, 0},
         .error = ((const half_self *)self)->format->error,
-        .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(6), esp_model_stream(10)},
         .launches = {1, 1},
         .bytes = {6, 10},
@@ -139,13 +131,7 @@ static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_redu
         .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",          \
         .n_rounds = 1,                                                                                                 \
         .rounds = id##_rounds,                                                                                         \
-        .open = id##_open,                                                                                             \
-        .close = half_close,                                                                                           \
-        .bound = half_bound,                                                                                           \
-        .compress = half_compress,                                                                                     \
-        .decompress = half_decompress,                                                                                 \
-        .traits = half_traits,                                                                                         \
-        .model = half_model,                                                                                           \
+        ESP_CODEC_CALLS(id##_open, half_close, half_traits, half),                                                     \
     }
 HALF_CODEC(fp16, "half precision, rounded to nearest");
 HALF_CODEC(bf16, "bfloat16, rounded to nearest");

@@ -5,13 +5,7 @@
 static const dense_format none_format = {"none", 1, 1, NULL, plain_decode};
 
 static esp_status none_open(const esp_host *h, const char *params, void **self) {
-    const esp_status st = esp_params_parse(h, "none", params, NULL, 0, "");
-    if (st != ESP_OK) return st;
-    dense_self *s = (dense_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(s, h);
-    *self = s;
-    return ESP_OK;
+    return dense_open(h, "none", params, NULL, 0, "", sizeof(dense_self), self);
 }
 
 static esp_status none_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
@@ -24,21 +18,20 @@ static esp_status none_compress(void *self, const esp_codec_args *a) {
 }
 
 static esp_status none_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &none_format, a, a->tensor[0]->count * sizeof(float));
+    return dense_decompress((const dense_self *)self, &none_format, a, a->tensor[0]->count * sizeof(float),
+                            DENSE_BLOCK);
 }
 
 static esp_status none_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
-    (void)self;
     const esp_facts f = {
         .reducible = 1,
         .size = {0, 0, 4, 0, 0},
-        .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(8), esp_model_stream(12)},
         .launches = {1, 1},
         .bytes = {8, 12},
     };
-    (void)like, (void)n_reduced;
+    (void)self, (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }
 
@@ -56,8 +49,7 @@ static const esp_codec none_codec = {
     .default_option = "intra.reduce_scatter > inter.allreduce > intra.allgather",
     .n_rounds = 1,
     .rounds = none_rounds,
-    ESP_CODEC_CALLS(none),
-    .model = none_model,
+    ESP_CODEC_CALLS(none_open, esp_codec_self_free, NULL, none),
     .values = none_values,
 };
 

@@ -27,14 +27,11 @@ static esp_status powersgd_open(const esp_host *h, const char *params, void **se
     if (*start && strcmp(start, "warm") != 0 && strcmp(start, "cold") != 0)
         return esp_codec_fail(h, "powersgd", ESP_E_ARG,
                               "powersgd: start must be warm or cold (parameters: rank=1,start=warm)");
-    if (st == ESP_OK) st = esp_params_parse(h, "powersgd", rest, p, 1, powersgd_params);
+    if (st == ESP_OK) st = dense_open(h, "powersgd", rest, p, 1, powersgd_params, sizeof(powersgd_self), self);
     if (st != ESP_OK) return st;
-    powersgd_self *s = (powersgd_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
+    powersgd_self *s = (powersgd_self *)*self;
     s->rank = (uint64_t)rank;
     s->warm = *start != 'c';
-    *self = s;
     return ESP_OK;
 }
 
@@ -162,7 +159,15 @@ static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *
     lowrank_p(&l);
     memcpy(esp_payload_body(&a->payload[t]), l.p, h.body_bytes);
     /* A NaN or Inf in phi also makes its row of P non-finite. */
-    return s->dense.check(l.p, l.m * r) ? dense_send_nan(&a->payload[t], &h, h.body_bytes) : ESP_OK;
+    return dense_check_for(s->dense.level)(l.p, l.m * r) ? dense_send_nan(&a->payload[t], &h, h.body_bytes) : ESP_OK;
+}
+
+/* Reads and checks the header of the sum of P. */
+static esp_status powersgd_sum_header(const esp_codec_args *a, uint32_t t, uint64_t r, esp_payload_header *h) {
+    const bool ok = a->reduced &&
+                    !esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, h) &&
+                    h->body_bytes == a->tensor[t]->rows * r * sizeof(float);
+    return ok ? ESP_OK : ESP_E_CORRUPT;
 }
 
 /* Reads the sum of P, and writes its orthonormal basis to room->p. Sets *nan if any rank's input, or the sum, is
@@ -171,12 +176,11 @@ static esp_status powersgd_basis(const powersgd_self *s, const esp_codec_args *a
                                  const powersgd_room *room, bool *nan) {
     const uint64_t m = a->tensor[t]->rows;
     esp_payload_header h;
+    const esp_status st = powersgd_sum_header(a, t, r, &h);
     *nan = false;
-    if (!a->reduced) return ESP_E_CORRUPT;
-    const esp_status st = esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h);
-    if (st != ESP_OK || h.body_bytes != m * r * sizeof(float)) return ESP_E_CORRUPT;
+    if (st != ESP_OK) return st;
     memcpy(room->p, esp_payload_body(&a->reduced[t]), h.body_bytes);
-    *nan = (h.flags & ESP_PAYLOAD_NONFINITE) || s->dense.check(room->p, m * r);
+    *nan = (h.flags & ESP_PAYLOAD_NONFINITE) || dense_check_for(s->dense.level)(room->p, m * r);
     if (*nan) return ESP_OK;
     for (uint64_t k = 0; k < r; k++)
         for (uint64_t i = 0; i < m; i++) room->columns[k * m + i] = (double)room->p[i * r + k];
@@ -198,7 +202,7 @@ static esp_status powersgd_round1(const powersgd_self *s, const esp_codec_args *
     l.p = room.p;
     l.sums = room.q;
     lowrank_qt(&l);
-    if (s->dense.check(room.q, l.n * r)) return dense_send_nan(&a->payload[t], &h, h.body_bytes);
+    if (dense_check_for(s->dense.level)(room.q, l.n * r)) return dense_send_nan(&a->payload[t], &h, h.body_bytes);
     memcpy(esp_payload_body(&a->payload[t]), room.q, h.body_bytes);
     if (!l.e) return ESP_OK;
     l.q = room.q;
@@ -261,13 +265,8 @@ static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
         bool nan = false;
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
         esp_payload_header h;
-        esp_status st = powersgd_check(a, t, r, &nan);
-        if (st == ESP_OK && r)
-            st = a->reduced ? esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, &h)
-                            : (esp_status)ESP_E_CORRUPT;
-        if (st == ESP_OK && r && (h.body_bytes != r * a->tensor[t]->rows * sizeof(float) || h.aux != r))
-            st = ESP_E_CORRUPT;
-        if (st != ESP_OK) return st;
+        if (powersgd_check(a, t, r, &nan) != ESP_OK) return ESP_E_CORRUPT;
+        if (r && (powersgd_sum_header(a, t, r, &h) != ESP_OK || h.aux != r)) return ESP_E_CORRUPT;
     }
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]);
@@ -279,15 +278,14 @@ static esp_status powersgd_decompress(void *self, const esp_codec_args *a) {
             (void)powersgd_basis(s, a, t, r, &room, &sum_nan);
         }
         if (nan || sum_nan)
-            s->dense.fill((float *)a->tensor[t]->data.ptr, bits_float(0x7FC00000u), a->tensor[t]->count);
+            dense_fill_nan(a->tensor[t]->data.ptr, a->tensor[t]->count);
         else
             powersgd_decode(s, a, t, r, &room);
     }
     return ESP_OK;
 }
 
-/* ---- the codec's table
- * ------------------------------------------------------------------------------------------- */
+/* ---- the codec's table ------------------------------------------------------------------------------------------- */
 static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                  esp_codec_model *out) {
     const powersgd_self *s = (const powersgd_self *)self;
@@ -298,16 +296,13 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         .reducible = 1,
         .size = {0, 0, 4, 0, 0},
         .error = matrix ? -1.0 : 0,
-        .begin_ns = {2000, 1000},
+        .setup_ns = 1000,
         .ns = {passes, esp_model_stream(8)},
         .launches = {matrix ? 6.0 : 3.0, 3}, /* launches of both rounds together */
         .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
     };
-    esp_codec_model m;
+    esp_codec_model m = esp_model_of(&f, d);
     (void)n_reduced;
-    memset(&m, 0, sizeof m);
-    m.struct_size = sizeof m;
-    (void)esp_model_fill(&m, &f, d);
     m.reduced[1] = m.reduced[0];
     memset(&m.reduced[0], 0, sizeof m.reduced[0]);
     if (matrix) {
@@ -330,8 +325,7 @@ static const esp_codec powersgd_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = powersgd_rounds,
-    ESP_CODEC_CALLS(powersgd),
-    .model = powersgd_model,
+    ESP_CODEC_CALLS(powersgd_open, esp_codec_self_free, NULL, powersgd),
 };
 
 ESP_PLUGIN_CODEC(powersgd, &powersgd_codec)

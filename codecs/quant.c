@@ -28,16 +28,17 @@ ESP_ELEMENT int32_t int4_level(uint32_t byte, uint32_t high) {
     const int32_t half = (int32_t)(byte >> (high * 4) & 0x0Fu);
     return (half ^ 8) - 8;
 }
-/* Adds unit * level to out, or overwrites out if `set` is 1. */
-ESP_INLINE uint64_t int4_add_body(float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++) {
-        const float x = unit * (float)int4_level((unsigned char)in[i / 2], (uint32_t)(i % 2));
+/* Adds unit * level to out, or overwrites out if `set` is 1. Reads each byte once, for both of its levels. */
+ESP_TARGET_SCALAR static uint64_t int4_add_scalar(float *restrict out, const int8_t *restrict in, float unit, int set,
+                                                  uint64_t n) {
+    for (uint64_t i = 0; i < n; i += 2) {
+        const uint32_t byte = (unsigned char)in[i / 2];
+        const float x = unit * (float)int4_level(byte, 0), y = unit * (float)int4_level(byte, 1);
         out[i] = set ? x : out[i] + x;
+        if (i + 1 < n) out[i + 1] = set ? y : out[i + 1] + y;
     }
     return 0;
 }
-ESP_KERNEL_SCALAR(int4_add, (float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n),
-                  (out, in, unit, set, n))
 #ifdef ESP_SIMD_X86
 /* Unpacks the 16 four-bit levels in 8 bytes to one byte each, without their sign: 0 to 15. */
 ESP_TARGET_AVX2 static inline __m128i int4_sixteen(const int8_t *in) {
@@ -51,14 +52,9 @@ ESP_TARGET_AVX2 static uint64_t int4_add_avx2(float *restrict out, const int8_t 
     uint64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const __m128i level = _mm_shuffle_epi8(value, int4_sixteen(in + i / 2));
-        __m256 x = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(level)));
-        __m256 y = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(level, 8))));
-        if (!set) {
-            x = _mm256_add_ps(_mm256_loadu_ps(out + i), x);
-            y = _mm256_add_ps(_mm256_loadu_ps(out + i + 8), y);
-        }
-        _mm256_storeu_ps(out + i, x);
-        _mm256_storeu_ps(out + i + 8, y);
+        const __m256 x = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(level)));
+        const __m256 y = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(level, 8))));
+        dense_put16(out + i, x, y, set);
     }
     return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
 }
@@ -74,7 +70,7 @@ ESP_TARGET_AVX512 static uint64_t int4_add_avx512(float *restrict out, const int
     return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
 }
 #endif
-ESP_KERNEL_PICK(int4_add, (float *restrict out, const int8_t *restrict in, float unit, int set, uint64_t n))
+ESP_KERNEL_PICK(int4_add)
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 typedef struct quant_format {
@@ -95,48 +91,39 @@ typedef struct quant_self {
     quant_encode_fn encode;
     int4_pack_fn pack; /* NULL for int8 */
     quant_add8_fn add;
-    quant_widen_fn widen;
-    quant_add16_fn add16;
-    quant_add32_fn add32;
 } quant_self;
 
 static const char int8_params[] = "block=256,shared=0", int4_params[] = "block=128";
 
-/* `block` is 0 if the user has not set it. */
-static esp_status quant_open(const quant_format *f, const esp_host *h, double block, bool shared, void **self) {
-    const esp_status st = block > 0 ? quant_block_check(h, f->name, (uint64_t)block) : ESP_OK;
+static esp_status quant_open(const quant_format *f, const esp_host *h, const char *params, void **self) {
+    static const char takes[] = "a power of two from 32 to 1024";
+    const bool is_int8 = !f->halving;
+    double block = 0, shared = 0;
+    esp_param p[] = {{"block", &block, QUANT_BLOCK_MIN, DENSE_BLOCK, 0, ESP_PARAM_POWER_OF_TWO, takes},
+                     {"shared", &shared, 0, 1, 0, ESP_PARAM_WHOLE, "0 or 1"}};
+    const esp_status st = dense_open(h, f->name, params, p, is_int8 ? 2 : 1, is_int8 ? int8_params : int4_params,
+                                     sizeof(quant_self), self);
     if (st != ESP_OK) return st;
-    quant_self *s = (quant_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
+    quant_self *s = (quant_self *)*self;
+    if (shared > 0 && block > 0) {
+        esp_codec_self_free(s);
+        return esp_codec_fail(h, f->name, ESP_E_ARG,
+                              "int8: shared=1 has one range for a whole part: leave block= out, or set shared=0");
+    }
     const int level = s->dense.level;
     s->format = f;
-    s->block = shared ? 0 : block > 0 ? (uint64_t)block : f->block;
+    s->block = shared > 0 ? 0 : block > 0 ? (uint64_t)block : f->block;
     s->top = quant_top_for(level);
     s->encode = quant_encode_for(level);
-    s->pack = f->halving ? int4_pack_for(level) : NULL;
-    s->add = f->halving ? int4_add_for(level) : quant_add8_for(level);
-    s->widen = quant_widen_for(level);
-    s->add16 = quant_add16_for(level);
-    s->add32 = quant_add32_for(level);
-    *self = s;
+    s->pack = is_int8 ? NULL : int4_pack_for(level);
+    s->add = is_int8 ? quant_add8_for(level) : int4_add_for(level);
     return ESP_OK;
 }
-static const char quant_takes[] = "a power of two from 32 to 1024";
 static esp_status int8_open(const esp_host *h, const char *params, void **self) {
-    double block = 0, shared = 0;
-    esp_param p[] = {{"block", &block, 1, 1e9, 0, 1, quant_takes}, {"shared", &shared, 0, 1, 0, 1, "0 or 1"}};
-    esp_status st = esp_params_parse(h, "int8", params, p, 2, int8_params);
-    if (st == ESP_OK && shared > 0 && block > 0)
-        st = esp_codec_fail(h, "int8", ESP_E_ARG,
-                            "int8: shared=1 has one range for a whole part: leave block= out, or set shared=0");
-    return st == ESP_OK ? quant_open(&int8_format, h, block, shared > 0, self) : st;
+    return quant_open(&int8_format, h, params, self);
 }
 static esp_status int4_open(const esp_host *h, const char *params, void **self) {
-    double block = 0;
-    esp_param p = {"block", &block, 1, 1e9, 0, 1, quant_takes};
-    const esp_status st = esp_params_parse(h, "int4", params, &p, 1, int4_params);
-    return st == ESP_OK ? quant_open(&int4_format, h, block, false, self) : st;
+    return quant_open(&int4_format, h, params, self);
 }
 
 /* ---- traits and sizes -------------------------------------------------------------------------------------------- */
@@ -192,57 +179,96 @@ static esp_payload_header quant_header(const quant_self *s, const esp_codec_args
     return esp_payload_header_of(esp_name_hash(s->format->name), QUANT_WIRE, 0, a->tensor[0]->count, body, aux);
 }
 
+/* Arguments of the worker functions of a compress call. */
+typedef struct quant_job {
+    const quant_self *self;
+    const esp_codec_args *args;
+    dense_f32 *units; /* NULL with shared=1 */
+    unsigned char *levels;
+    uint64_t width; /* bytes of a level, 1 without shared=1 */
+    uint32_t top;   /* atomic: bits of the largest |phi| */
+} quant_job;
+
+static uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n) {
+    const float *e = esp_residual_of(j->args, 0);
+    return (uint32_t)j->self->top(dense_in(j->args) + at, e ? e + at : NULL, j->args->beta, j->args->gamma, n);
+}
+/* The first pass stores the largest |phi| of each block where its unit will be. Pieces begin at multiples of a
+ * block. */
+static void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
+    quant_job *j = (quant_job *)arg;
+    const uint64_t block = j->self->block;
+    dense_f32 *unit = j->units + begin / block;
+    uint32_t largest = 0;
+    for (uint64_t at = begin; at < end; at += block) {
+        const uint32_t top = quant_top_at(j, at, end - at < block ? end - at : block);
+        *unit++ = bits_float(top);
+        largest = top > largest ? top : largest;
+    }
+    esp_codec_raise(&j->top, largest);
+}
+/* The second pass replaces the largest |phi| of each block by the unit, and writes the levels. With shared=1 all levels
+ * have the unit of j->top. */
+static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
+    const quant_job *j = (const quant_job *)arg;
+    const esp_codec_args *a = j->args;
+    const quant_self *s = j->self;
+    const uint64_t block = s->block ? s->block : DENSE_BLOCK;
+    const quant_widen_fn widen = quant_widen_for(s->dense.level);
+    dense_f32 *unit = s->block ? j->units + begin / block : NULL;
+    quant_range r = quant_range_of(s->block ? 0 : j->top, s->format->most);
+    float *e = esp_residual_of(a, 0);
+    int8_t tmp[DENSE_BLOCK];
+    for (uint64_t at = begin; at < end; at += block) {
+        const uint64_t n = end - at < block ? end - at : block;
+        int8_t *to = s->pack || j->width > 1 ? tmp : (int8_t *)j->levels + at;
+        if (unit) {
+            r = quant_range_of(float_bits(*unit), s->format->most);
+            *unit++ = r.unit;
+        }
+        s->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
+        if (s->pack) s->pack(j->levels + at / 2, tmp, n);
+        if (j->width > 1) widen(j->levels + at * j->width, tmp, j->width, n);
+    }
+}
+/* Runs both passes block by block, which is faster, but possible only without error feedback: with it, the residual
+ * must not change before all blocks are known to be finite. */
+static void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t stop = end - at < DENSE_BLOCK ? end : at + DENSE_BLOCK;
+        quant_tops_piece(arg, at, stop);
+        quant_levels_piece(arg, at, stop);
+    }
+}
+
 static esp_status quant_write_blocks(const quant_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     esp_payload_header h = quant_header(s, a, quant_body(s, n, 1), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
-    quant_job j = {.self = &s->dense,
-                   .args = a,
-                   .top = s->top,
-                   .encode = s->encode,
-                   .block = s->block,
-                   .most = s->format->most,
-                   .units = (dense_f32 *)(void *)body,
-                   .levels = body + quant_units(n, s->block) * sizeof(float),
-                   .pack = s->pack};
-    if (quant_blocks(&j)) return ESP_OK;
-    return dense_send_nan(a->payload, &h, 0);
+    quant_job j = {s, a, (dense_f32 *)(void *)body, body + quant_units(n, s->block) * sizeof(float), 1, 0};
+    dense_run(&s->dense, n, a->residual ? quant_tops_piece : quant_both_piece, &j);
+    if (j.top >= QUANT_INF) return dense_send_nan(a->payload, &h, 0);
+    if (a->residual) dense_run(&s->dense, n, quant_levels_piece, &j);
+    return ESP_OK;
 }
 
 /* ---- int8:shared=1 ----------------------------------------------------------------------------------------------- */
-/* Arguments of the worker function for one round of a compress call. */
-typedef struct int8_job {
-    const quant_self *self;
-    const esp_codec_args *args;
-    unsigned char *levels;
-    uint64_t width;
-    uint32_t top;
-} int8_job;
-
 static void int8_top_piece(void *arg, uint64_t begin, uint64_t end) {
-    int8_job *j = (int8_job *)arg;
-    const esp_codec_args *a = j->args;
-    const float *e = esp_residual_of(a, 0);
-    const uint32_t top =
-        (uint32_t)j->self->top(dense_in(a) + begin, e ? e + begin : NULL, a->beta, a->gamma, end - begin);
-    esp_codec_raise(&j->top, top);
+    quant_job *j = (quant_job *)arg;
+    esp_codec_raise(&j->top, quant_top_at(j, begin, end - begin));
 }
 
 static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
-    int8_job j = {s, a, NULL, 0, 0};
+    quant_job j = {s, a, NULL, NULL, 0, 0};
     esp_payload_header h = quant_header(s, a, n ? sizeof(float) : 0, 0);
     esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK || !n) return st;
     dense_run(&s->dense, n, int8_top_piece, &j);
-    if (j.top >= 0x7F800000u) {
-        j.top = 0x7FC00000u;
-        h.flags = ESP_PAYLOAD_NONFINITE;
-    } else {
-        h.aux = j.top;
-    }
+    if (j.top >= QUANT_INF) return dense_send_nan(a->payload, &h, sizeof(float));
+    h.aux = j.top;
     memcpy(esp_payload_body(a->payload), &j.top, sizeof j.top);
     return esp_payload_begin(a->payload, &h);
 }
@@ -258,29 +284,15 @@ static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan)
         h.body_bytes != sizeof *top)
         return ESP_E_CORRUPT;
     memcpy(top, esp_payload_body(a->reduced), sizeof *top);
-    *nan = (h.flags & ESP_PAYLOAD_NONFINITE) || *top >= 0x7F800000u;
+    *nan = (h.flags & ESP_PAYLOAD_NONFINITE) || *top >= QUANT_INF;
     return ESP_OK;
-}
-
-static void int8_shared_piece(void *arg, uint64_t begin, uint64_t end) {
-    const int8_job *j = (const int8_job *)arg;
-    const esp_codec_args *a = j->args;
-    const quant_range r = quant_range_of(j->top, INT8_MOST);
-    float *e = esp_residual_of(a, 0);
-    int8_t tmp[DENSE_BLOCK];
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
-        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        int8_t *to = j->width == 1 ? (int8_t *)(j->levels + at) : tmp;
-        j->self->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
-        if (j->width > 1) j->self->widen(j->levels + at * j->width, tmp, j->width, n);
-    }
 }
 
 /* Sends the levels. This needs no check for NaN and Inf: if any rank had one, the reduced range of round 0 is NaN. */
 static esp_status int8_round1(const quant_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     bool nan;
-    int8_job j = {s, a, (unsigned char *)esp_payload_body(a->payload), int8_width(a->n_reduced), 0};
+    quant_job j = {s, a, NULL, (unsigned char *)esp_payload_body(a->payload), int8_width(a->n_reduced), 0};
     esp_status st = int8_shared(a, &j.top, &nan);
     if (st != ESP_OK) return st;
     esp_payload_header h = quant_header(s, a, n * j.width, nan ? 0 : j.top);
@@ -290,7 +302,7 @@ static esp_status int8_round1(const quant_self *s, const esp_codec_args *a) {
     if (nan)
         memset(j.levels, 0, n * j.width);
     else
-        dense_run(&s->dense, n, int8_shared_piece, &j);
+        dense_run(&s->dense, n, quant_levels_piece, &j);
     return ESP_OK;
 }
 
@@ -302,9 +314,9 @@ static void int8_add_shared(const void *self, const dense_block *b) {
     if (width == 1)
         s->add(b->out, (const int8_t *)in, unit, b->set, b->n);
     else if (width == 2)
-        s->add16(b->out, (const quant_i16 *)in, unit, b->set, b->n);
+        quant_add16_for(s->dense.level)(b->out, (const quant_i16 *)in, unit, b->set, b->n);
     else
-        s->add32(b->out, (const quant_i32 *)in, unit, b->set, b->n);
+        quant_add32_for(s->dense.level)(b->out, (const quant_i32 *)in, unit, b->set, b->n);
 }
 static const dense_format int8_shared_format = {"int8", QUANT_WIRE, 1, NULL, int8_add_shared};
 
@@ -320,8 +332,7 @@ static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, bool n
     return ESP_OK;
 }
 
-/* ---- the codecs' tables
- * ------------------------------------------------------------------------------------------ */
+/* ---- the codecs' tables ------------------------------------------------------------------------------------------ */
 static esp_status quant_compress(void *self, const esp_codec_args *a) {
     const quant_self *s = (const quant_self *)self;
     return s->block ? quant_write_blocks(s, a) : a->round ? int8_round1(s, a) : int8_round0(s, a);
@@ -333,10 +344,10 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
     const dense_format blocks = {s->format->name, QUANT_WIRE, 0, quant_valid, quant_add};
     uint32_t top;
     bool nan;
-    if (s->block) return dense_decompress(&s->dense, &blocks, a, body);
+    if (s->block) return dense_decompress(&s->dense, &blocks, a, body, DENSE_BLOCK);
     esp_status st = int8_shared(a, &top, &nan);
     if (st == ESP_OK) st = int8_check_range(a, top, nan);
-    return st == ESP_OK ? dense_decompress(&s->dense, &int8_shared_format, a, body) : st;
+    return st == ESP_OK ? dense_decompress(&s->dense, &int8_shared_format, a, body, DENSE_BLOCK) : st;
 }
 
 static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
@@ -349,16 +360,12 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 0, s->block ? level + 4 / block : level, 0, 0},
         .error = quant_error(block, (double)s->format->most),
-        .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(21), esp_model_stream(8 + level)},
         .launches = {2, s->block ? 2.0 : 1.0},
         .bytes = {20 + level, 8 + level},
     };
-    esp_codec_model m;
+    esp_codec_model m = esp_model_of(&f, d);
     (void)like;
-    memset(&m, 0, sizeof m);
-    m.struct_size = sizeof m;
-    (void)esp_model_fill(&m, &f, d);
     if (!s->block) {
         const esp_payload_size range = {ESP_PAYLOAD_HEADER + sizeof(float), 0, 0, 0, 0};
         const esp_payload_size levels = {ESP_PAYLOAD_HEADER, 0, (double)int8_width(n_reduced), 0, 0};
@@ -377,13 +384,7 @@ static const esp_codec int8_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = int8_rounds,
-    .open = int8_open,
-    .close = esp_codec_self_free,
-    .bound = quant_bound,
-    .compress = quant_compress,
-    .decompress = quant_decompress,
-    .traits = int8_traits,
-    .model = quant_model,
+    ESP_CODEC_CALLS(int8_open, esp_codec_self_free, int8_traits, quant),
 };
 static const esp_codec int4_codec = {
     ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
@@ -392,12 +393,7 @@ static const esp_codec int4_codec = {
     .params = int4_params,
     .default_option = quant_gathers,
     .n_rounds = 1,
-    .open = int4_open,
-    .close = esp_codec_self_free,
-    .bound = quant_bound,
-    .compress = quant_compress,
-    .decompress = quant_decompress,
-    .model = quant_model,
+    ESP_CODEC_CALLS(int4_open, esp_codec_self_free, NULL, quant),
 };
 
 ESP_PLUGIN_CODEC(quant, &int8_codec, &int4_codec)

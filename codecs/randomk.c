@@ -11,9 +11,8 @@ enum { RANDOMK_WIRE = 1, RANDOMK_GRAIN = 16384 };
 
 /* ---- codec ------------------------------------------------------------------------------------------------------- */
 typedef struct randomk_self {
-    const esp_host *host;
+    dense_self dense;
     double ratio, unbiased;
-    int simd;
 } randomk_self;
 
 static const char randomk_name[] = "randomk", randomk_params[] = "ratio=0.01,unbiased=0";
@@ -22,15 +21,11 @@ static esp_status randomk_open(const esp_host *h, const char *params, void **sel
     double ratio = 0.01, unbiased = 0;
     esp_param p[] = {{"ratio", &ratio, 0.0, 1.0, 1, 0, "above 0 and at most 1"},
                      {"unbiased", &unbiased, 0.0, 1.0, 0, 1, "0 or 1"}};
-    esp_status st = esp_params_parse(h, randomk_name, params, p, 2, randomk_params);
+    const esp_status st = dense_open(h, randomk_name, params, p, 2, randomk_params, sizeof(randomk_self), self);
     if (st != ESP_OK) return st;
-    randomk_self *t = (randomk_self *)esp_codec_self(h, sizeof *t);
-    if (!t) return ESP_E_NOMEM;
-    t->host = h;
+    randomk_self *t = (randomk_self *)*self;
     t->ratio = ratio;
     t->unbiased = unbiased;
-    t->simd = esp_simd_level();
-    *self = t;
     return ESP_OK;
 }
 
@@ -55,13 +50,14 @@ static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
     const sparse_input *in = &r->in;
     uint64_t at[RANDOMK_BATCH];
     float g[RANDOMK_BATCH], e[RANDOMK_BATCH], v[RANDOMK_BATCH];
+    const dense_phi_fn phi = dense_phi_for(in->level);
     for (; begin < end; begin += RANDOMK_BATCH) {
         uint64_t n = end - begin < RANDOMK_BATCH ? end - begin : RANDOMK_BATCH;
         randomk_draw(&r->perm, r->apply, begin, n, at);
         for (uint64_t i = 0; i < n; i++) g[i] = v[i] = in->g[at[i]];
         if (in->e) {
             for (uint64_t i = 0; i < n; i++) e[i] = in->e[at[i]];
-            in->phi(v, g, e, in->beta, in->gamma, n);
+            phi(v, g, e, in->beta, in->gamma, n);
         }
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++) v[i] *= r->factor;
@@ -71,7 +67,7 @@ static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
 
 static void randomk_keep(void *arg, uint64_t begin, uint64_t end) {
     const sparse_input *in = &((const randomk_job *)arg)->in;
-    in->keep(in->g + begin, in->e + begin, in->beta, in->gamma, end - begin);
+    sparse_keep_for(in->level)(in->g + begin, in->e + begin, in->beta, in->gamma, end - begin);
 }
 
 static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
@@ -99,25 +95,25 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
     const uint64_t count = a->tensor[0]->count, k = sparse_k(t->ratio, count);
     const uint64_t draw = count ? randomk_key(a, a->tensor[0]->key, a->offset[0]) : 0;
     esp_payload_header h = esp_payload_header_of(esp_name_hash(randomk_name), RANDOMK_WIRE, 0, count, 4 * k, draw);
-    randomk_job r = {sparse_input_of(a, t->simd), {0}, randomk_apply_for(t->simd), NULL, randomk_factor(t, count, k)};
-    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
-        return esp_codec_fail(t->host, randomk_name, ESP_E_TOO_SMALL,
-                              "the payload's capacity is less than bound() requires");
+    randomk_job r = {
+        sparse_input_of(a, t->dense.level), {0}, randomk_apply_for(t->dense.level), NULL, randomk_factor(t, count, k)};
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK) return st;
     r.body = (uint8_t *)esp_payload_body(a->payload);
-    if (!sparse_finite(t->host, &r.in, count)) {
+    if (!dense_finite(&t->dense, a)) {
         h.flags = ESP_PAYLOAD_NONFINITE;
-        sparse_fill_nan(r.body, k);
+        dense_fill_nan(r.body, k);
         return esp_payload_begin(a->payload, &h);
     }
     r.perm = randomk_perm_of(h.aux, count);
-    esp_codec_parallel(t->host, k, RANDOMK_GRAIN, randomk_gather, &r);
+    esp_codec_parallel(t->dense.host, k, RANDOMK_GRAIN, randomk_gather, &r);
     if (r.in.e && t->unbiased > 0) {
         memset(r.in.e, 0, 4 * count);
     } else if (r.in.e) {
-        esp_codec_parallel(t->host, count, SELECT_SPAN, randomk_keep, &r);
-        esp_codec_parallel(t->host, k, RANDOMK_GRAIN, randomk_clear, &r);
+        esp_codec_parallel(t->dense.host, count, SELECT_SPAN, randomk_keep, &r);
+        esp_codec_parallel(t->dense.host, k, RANDOMK_GRAIN, randomk_clear, &r);
     }
-    return esp_payload_begin(a->payload, &h);
+    return ESP_OK;
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
@@ -159,19 +155,19 @@ static bool randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_
 static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     const randomk_self *t = (const randomk_self *)self;
     const uint64_t count = a->tensor[0]->count, k = sparse_k(t->ratio, count);
-    randomk_adder r = {NULL, 0, {0}, randomk_apply_for(t->simd), (float *)a->tensor[0]->data.ptr, a->scale};
+    randomk_adder r = {NULL, 0, {0}, randomk_apply_for(t->dense.level), dense_out(a), a->scale};
     esp_payload_header h, next;
     bool nan = false;
     for (uint32_t p = 0; p < a->n_payloads; p++)
         if (!randomk_check(&a->payload[p], count, k, &h, &nan))
-            return esp_codec_fail(t->host, randomk_name, ESP_E_CORRUPT,
+            return esp_codec_fail(t->dense.host, randomk_name, ESP_E_CORRUPT,
                                   "the payload is corrupt, or from another codec, size or ratio");
     if (nan) {
-        sparse_fill_nan((uint8_t *)a->tensor[0]->data.ptr, count);
+        dense_fill_nan(a->tensor[0]->data.ptr, count);
         return ESP_OK;
     }
     if (r.scale == 0.0f) r.scale = 1.0f;
-    if (a->mode == ESP_OUT_SET) esp_codec_parallel(t->host, count, SELECT_SPAN, randomk_zero, r.out);
+    if (a->mode == ESP_OUT_SET) esp_codec_parallel(t->dense.host, count, SELECT_SPAN, randomk_zero, r.out);
     for (uint32_t p = 0; p < a->n_payloads; p += r.n) {
         memcpy(&h, a->payload[p].data.ptr, sizeof h);
         r.payload = &a->payload[p];
@@ -181,7 +177,7 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
         }
         if (h.flags & ESP_PAYLOAD_EMPTY) continue;
         r.perm = randomk_perm_of(h.aux, count);
-        esp_codec_parallel(t->host, k, RANDOMK_GRAIN, randomk_add, &r);
+        esp_codec_parallel(t->dense.host, k, RANDOMK_GRAIN, randomk_add, &r);
     }
     return ESP_OK;
 }
@@ -195,7 +191,7 @@ static esp_status randomk_model(void *self, const esp_tensor *like, uint32_t n_r
         .reducible = 1,
         .size = {0, 4, 4 * r, 0, 0},
         .error = t->unbiased > 0 ? fmin(1.0, 1 / r - 1) : 1 - r,
-        .begin_ns = {2000, 1000},
+        .setup_ns = 1000,
         .ns = {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r},
         .launches = {3, 3},
         .bytes = {20 + 100 * r, 4 + 72 * r}, /* a GPU moves 32 bytes per scattered access */
@@ -219,8 +215,7 @@ static const esp_codec randomk_codec = {
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = randomk_rounds,
-    ESP_CODEC_CALLS(randomk),
-    .model = randomk_model,
+    ESP_CODEC_CALLS(randomk_open, esp_codec_self_free, NULL, randomk),
     .values = randomk_values,
 };
 

@@ -10,9 +10,8 @@
 enum { TOPK_WIRE = 1 };
 
 typedef struct topk_self {
-    const esp_host *host;
+    dense_self dense;
     double ratio;
-    int simd;
 } topk_self;
 
 static const char topk_name[] = "topk", topk_params[] = "ratio=0.01";
@@ -20,15 +19,9 @@ static const char topk_name[] = "topk", topk_params[] = "ratio=0.01";
 static esp_status topk_open(const esp_host *h, const char *params, void **self) {
     double ratio = 0.01;
     esp_param p[] = {{"ratio", &ratio, 0.0, 1.0, 1, 0, "above 0 and at most 1"}};
-    esp_status st = esp_params_parse(h, topk_name, params, p, 1, topk_params);
-    if (st != ESP_OK) return st;
-    topk_self *t = (topk_self *)esp_codec_self(h, sizeof *t);
-    if (!t) return ESP_E_NOMEM;
-    t->host = h;
-    t->ratio = ratio;
-    t->simd = esp_simd_level();
-    *self = t;
-    return ESP_OK;
+    const esp_status st = dense_open(h, topk_name, params, p, 1, topk_params, sizeof(topk_self), self);
+    if (st == ESP_OK) ((topk_self *)*self)->ratio = ratio;
+    return st;
 }
 
 static esp_status topk_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
@@ -39,19 +32,10 @@ static esp_status topk_bound(void *self, const esp_tensor *like, uint32_t round,
 
 static esp_status topk_compress_one(const void *self, const esp_host *h, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
-    sparse_input in = sparse_input_of(a, t->simd);
-    select_job s = {0};
-    bool sent;
-    s.host = h;
-    s.simd = t->simd;
-    s.load = sparse_load;
-    s.arg = &in;
-    s.count = a->tensor[0]->count;
-    s.k = sparse_k(t->ratio, s.count);
-    s.n_sample = select_sample(s.count);
-    esp_status st = sparse_compress(&s, a, topk_name, TOPK_WIRE, &sent);
-    if (st == ESP_OK && sent) sparse_residual(&in, &s);
-    return st;
+    const uint64_t n = a->tensor[0]->count;
+    select_job s = {.host = h, .simd = t->dense.level, .count = n, .k = sparse_k(t->ratio, n)};
+    s.n_sample = select_sample(n);
+    return sparse_compress_phi(&s, a, topk_name, TOPK_WIRE);
 }
 
 static esp_status topk_decompress_one(const void *self, const esp_host *h, const esp_codec_args *a) {
@@ -63,35 +47,21 @@ static esp_status topk_decompress_one(const void *self, const esp_host *h, const
  * Parts of at least TOPK_LARGE elements run on all workers one after another, smaller ones side by side. */
 enum { TOPK_LARGE = 2 * SELECT_SPAN };
 static esp_status topk_compress(void *self, const esp_codec_args *a) {
-    return parts_run(self, ((const topk_self *)self)->host, a, TOPK_LARGE, topk_compress_one);
+    return parts_run(self, ((const dense_self *)self)->host, a, TOPK_LARGE, topk_compress_one);
 }
 static esp_status topk_decompress(void *self, const esp_codec_args *a) {
-    return parts_run(self, ((const topk_self *)self)->host, a, TOPK_LARGE, topk_decompress_one);
+    return parts_run(self, ((const dense_self *)self)->host, a, TOPK_LARGE, topk_decompress_one);
 }
 
 static esp_status topk_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
-    const double r = ((const topk_self *)self)->ratio;
-    /* Costs on a GPU (codecs/cuda/common/select.h): two passes read phi and write the residual. In addition, each
-     * sent value moves 40 bytes at compress, and 76 at decompress, where it reads and writes a whole sector of 32
-     * bytes. */
-    const esp_facts f = {
-        .flags = ESP_MODEL_LOSSY,
-        .size = sparse_model_size(r),
-        .error = esp_model_error_largest(r),
-        .begin_ns = {2000, 1000},
-        .ns = {esp_model_stream(20) + 3 * r, esp_model_stream(4) + 2 * r},
-        .launches = {7, 2},
-        .bytes = {20 + 40 * r, 4 + 76 * r},
-    };
+    const esp_facts f = sparse_facts(((const topk_self *)self)->ratio, 20);
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }
 
 static esp_status topk_values(void *self, const esp_tensor *like, const esp_payload_header *h, esp_values *out) {
-    const uint64_t k = h ? h->aux : sparse_k(((const topk_self *)self)->ratio, like->count);
-    *out = (esp_values){0, k, sparse_body_bytes(like->count, k) - 4 * k};
-    return ESP_OK;
+    return sparse_values(like, h, sparse_k(((const topk_self *)self)->ratio, like->count), out);
 }
 
 static const esp_codec topk_codec = {
@@ -101,8 +71,7 @@ static const esp_codec topk_codec = {
     .params = topk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(topk),
-    .model = topk_model,
+    ESP_CODEC_CALLS(topk_open, esp_codec_self_free, NULL, topk),
     .values = topk_values,
 };
 

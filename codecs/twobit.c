@@ -93,7 +93,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const f
     return twobit_pack_scalar(out + i / 4, phi + i, residual ? residual + i : NULL, t, n - i);
 }
 #endif
-ESP_KERNEL_PICK(twobit_pack, (unsigned char *out, const float *phi, float *residual, float t, uint64_t n))
+ESP_KERNEL_PICK(twobit_pack)
 
 /* ---- unpacking --------------------------------------------------------------------------------------------- */
 /* Adds the values of a word's n elements to out, or overwrites out if `set` is 1. `t` is the bits of the threshold. */
@@ -122,13 +122,8 @@ ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char 
         uint32_t w;
         memcpy(&w, in + i / 4, sizeof w);
         const __m256i a = _mm256_srlv_epi32(_mm256_set1_epi32((int32_t)w), shift);
-        __m256 x = _mm256_permutevar_ps(value, a), y = _mm256_permutevar_ps(value, _mm256_srlv_epi32(a, high));
-        if (!set) {
-            x = _mm256_add_ps(_mm256_loadu_ps(out + i), x);
-            y = _mm256_add_ps(_mm256_loadu_ps(out + i + 8), y);
-        }
-        _mm256_storeu_ps(out + i, x);
-        _mm256_storeu_ps(out + i + 8, y);
+        const __m256 x = _mm256_permutevar_ps(value, a), y = _mm256_permutevar_ps(value, _mm256_srlv_epi32(a, high));
+        dense_put16(out + i, x, y, set);
     }
     return twobit_add_scalar(out + i, in + i / 4, t, set, n - i);
 }
@@ -145,7 +140,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned c
     return twobit_add_scalar(out + i, in + i / 4, t, set, n - i);
 }
 #endif
-ESP_KERNEL_PICK(twobit_add, (float *out, const unsigned char *in, float t, int set, uint64_t n))
+ESP_KERNEL_PICK(twobit_add)
 
 /* Returns nonzero if the body contains the invalid code 01. */
 ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {
@@ -163,58 +158,36 @@ typedef struct twobit_self {
     dense_self dense;
     float threshold;
     double relative; /* 0 if the threshold is a parameter */
-    norm_l1_fn norm;
-    twobit_pack_fn pack;
-    twobit_add_fn add;
-    twobit_bad_fn bad;
 } twobit_self;
 
 typedef struct twobit_job {
-    const twobit_self *self;
-    const esp_codec_args *args;
+    int level;
     unsigned char *body;
-    float threshold, *block_norm;
+    float threshold;
 } twobit_job;
 
 static void twobit_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const twobit_job *j = (const twobit_job *)user;
-    j->self->pack(j->body + at / 4, phi, residual, j->threshold, n);
+    twobit_pack_for(j->level)(j->body + at / 4, phi, residual, j->threshold, n);
 }
-
-static void twobit_measure(void *arg, uint64_t begin, uint64_t end) {
-    const twobit_job *j = (const twobit_job *)arg;
-    float tmp[DENSE_BLOCK], part[NORM_LANES] = {0};
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
-        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        j->self->norm(part, dense_block_phi(&j->self->dense, j->args, at, n, tmp), n);
-        if ((at + n) % NORM_BLOCK && at + n < end) continue;
-        j->block_norm[at / NORM_BLOCK] = norm_tree(part);
-        memset(part, 0, sizeof part);
-    }
-}
-
-static uint64_t twobit_blocks(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK; }
 
 /* Returns the threshold for this part of a tensor. It is NaN or Inf if an element is, or if the sum of |phi|
  * overflows. */
-static float twobit_threshold(twobit_job *j) {
-    const uint64_t n = j->args->tensor[0]->count;
-    double sum = 0;
-    if (j->self->relative <= 0) return j->self->threshold;
-    dense_run(&j->self->dense, n, twobit_measure, j);
-    for (uint64_t b = 0; b < twobit_blocks(n); b++) sum += (double)j->block_norm[b];
-    return twobit_relative(sum, j->self->relative, n);
+static float twobit_threshold(const twobit_self *s, const esp_codec_args *a) {
+    if (s->relative <= 0) return s->threshold;
+    norm_pass pass = {&s->dense, a, (float *)(a->scratch ? a->scratch->ptr : NULL), NULL, NULL};
+    return twobit_relative(norm_of_phi(&pass), s->relative, a->tensor[0]->count);
 }
 
 static bool twobit_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     uint32_t last;
-    if (!twobit_header_ok(h->aux) || ((const twobit_self *)self)->bad(body, h->body_bytes)) return 0;
+    if (!twobit_header_ok(h->aux) || twobit_bad_for(((const dense_self *)self)->level)(body, h->body_bytes)) return 0;
     memcpy(&last, body + h->body_bytes - sizeof last, sizeof last);
     return twobit_padding_ok(last, (uint32_t)(h->count % 16));
 }
 static void twobit_add(const void *self, const dense_block *b) {
     const float t = bits_float((uint32_t)b->header->aux) * b->scale;
-    ((const twobit_self *)self)->add(b->out, b->body + b->at / 4, t, b->set, b->n);
+    twobit_add_for(((const dense_self *)self)->level)(b->out, b->body + b->at / 4, t, b->set, b->n);
 }
 static const dense_format twobit_format = {"twobit", 1, 0, twobit_valid, twobit_add};
 
@@ -224,42 +197,34 @@ static esp_status twobit_open(const esp_host *h, const char *params, void **self
     double threshold = 0.5, relative = 0;
     esp_param p[] = {{"threshold", &threshold, TWOBIT_LEAST, 1e30, 0, 0, "a number > 0 (1e-30 to 1e30)"},
                      {"relative", &relative, 0, 1000, 0, 0, "0 (threshold counts) to 1000 (times the mean magnitude)"}};
-    const esp_status st = esp_params_parse(h, "twobit", params, p, 2, twobit_params);
+    const esp_status st = dense_open(h, "twobit", params, p, 2, twobit_params, sizeof(twobit_self), self);
     if (st != ESP_OK) return st;
-    twobit_self *s = (twobit_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
+    twobit_self *s = (twobit_self *)*self;
     s->threshold = (float)threshold;
     s->relative = relative;
-    s->norm = norm_l1_for(s->dense.level);
-    s->pack = twobit_pack_for(s->dense.level);
-    s->add = twobit_add_for(s->dense.level);
-    s->bad = twobit_bad_for(s->dense.level);
-    *self = s;
     return ESP_OK;
 }
 
 static esp_status twobit_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out) {
     const bool relative = ((const twobit_self *)self)->relative > 0;
     (void)round, (void)n_reduced;
-    return esp_bound_fill(out, twobit_body(like->count), relative ? twobit_blocks(like->count) * sizeof(float) : 0, 0);
+    return esp_bound_fill(out, twobit_body(like->count), relative ? norm_blocks(like->count) * sizeof(float) : 0, 0);
 }
 
 static esp_status twobit_compress(void *self, const esp_codec_args *a) {
+    const twobit_self *s = (const twobit_self *)self;
     const uint64_t n = a->tensor[0]->count;
-    twobit_job j = {(const twobit_self *)self, a, NULL, 0, (float *)(a->scratch ? a->scratch->ptr : NULL)};
-    j.threshold = twobit_threshold(&j);
+    twobit_job j = {s->dense.level, (unsigned char *)esp_payload_body(a->payload), twobit_threshold(s, a)};
     const bool bad = dense_bad(j.threshold);
     esp_payload_header h =
         esp_payload_header_of(esp_name_hash("twobit"), 1, 0, n, twobit_body(n), bad ? 0 : float_bits(j.threshold));
     const esp_status st = esp_payload_begin(a->payload, &h);
-    j.body = (unsigned char *)esp_payload_body(a->payload);
-    if (st != ESP_OK || (!bad && dense_encode(&j.self->dense, a, &j, twobit_encode))) return st;
+    if (st != ESP_OK || (!bad && dense_encode(&s->dense, a, &j, twobit_encode))) return st;
     return dense_send_nan(a->payload, &h, 0);
 }
 
 static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
-    return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count));
+    return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count), DENSE_BLOCK);
 }
 
 /* Returns the expected squared error for normally distributed x of variance 1: x^2 if |x| is below t, otherwise
@@ -277,7 +242,6 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 4, 0.25, 0, 0},
         .error = twobit_error(relative ? t->relative * sqrt(2 / ESP_MODEL_PI) : (double)t->threshold),
-        .begin_ns = {1000, 1000},
         .ns = {esp_model_stream(relative ? 28.3 : 20.3), esp_model_stream(8.3)},
         .launches = {2, 2},
         .bytes = {20.3, 8.5},
@@ -293,8 +257,7 @@ static const esp_codec twobit_codec = {
     .params = twobit_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(twobit),
-    .model = twobit_model,
+    ESP_CODEC_CALLS(twobit_open, esp_codec_self_free, NULL, twobit),
 };
 
 ESP_PLUGIN_CODEC(twobit, &twobit_codec)

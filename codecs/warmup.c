@@ -22,22 +22,16 @@ static esp_status warmup_open(const esp_host *h, const char *params, void **self
     double steps = 100;
     esp_param p = {"steps", &steps, 0, 1e15, 0, 1, "a number of steps, 0 or more"};
     esp_status st = esp_params_take(h, warmup_name, params, "of", own, of);
-    if (st == ESP_OK) st = esp_params_parse(h, warmup_name, own, &p, 1, warmup_params);
-    if (st == ESP_OK && !*of)
-        st = esp_codec_fail(h, warmup_name, ESP_E_ARG,
-                            "warmup: of= is missing: name the codec that follows, as in steps=100,of=(topk:ratio=0.01) "
-                            "(parameters: steps=100,of=(SPEC))");
+    if (st == ESP_OK) st = dense_open(h, warmup_name, own, &p, 1, warmup_params, sizeof(warmup_self), self);
     if (st != ESP_OK) return st;
-    warmup_self *s = (warmup_self *)esp_codec_self(h, sizeof *s);
-    if (!s) return ESP_E_NOMEM;
-    dense_open(&s->dense, h);
+    warmup_self *s = (warmup_self *)*self;
     s->steps = (uint64_t)steps;
-    st = wrap_open(h, warmup_name, of, &s->inner);
+    st = *of ? wrap_open(h, warmup_name, of, &s->inner)
+             : esp_codec_fail(h, warmup_name, ESP_E_ARG,
+                              "warmup: of= is missing: name the codec that follows, as in "
+                              "steps=100,of=(topk:ratio=0.01) (parameters: steps=100,of=(SPEC))");
     s->format = (dense_format){warmup_name, wrap_wire_version(WARMUP_WIRE, &s->inner), 0, NULL, plain_decode};
-    if (st != ESP_OK)
-        esp_codec_self_free(s);
-    else
-        *self = s;
+    if (st != ESP_OK) esp_codec_self_free(s);
     return st;
 }
 static void warmup_close(void *self) {
@@ -79,7 +73,7 @@ static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     if (a->n_payloads && a->payload[0].data.ptr && a->payload[0].data.bytes >= sizeof h)
         memcpy(&h, a->payload[0].data.ptr, sizeof h);
     if (h.codec == esp_name_hash(warmup_name))
-        return dense_decompress(&s->dense, &s->format, a, a->tensor[0]->count * sizeof(float));
+        return dense_decompress(&s->dense, &s->format, a, a->tensor[0]->count * sizeof(float), DENSE_BLOCK);
     return s->inner.table->decompress(s->inner.self, a);
 }
 
@@ -101,13 +95,7 @@ static const esp_codec warmup_codec = {
     .params = warmup_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    .open = warmup_open,
-    .close = warmup_close,
-    .bound = warmup_bound,
-    .compress = warmup_compress,
-    .decompress = warmup_decompress,
-    .traits = warmup_traits,
-    .model = warmup_model,
+    ESP_CODEC_CALLS(warmup_open, warmup_close, warmup_traits, warmup),
 };
 
 ESP_PLUGIN_CODEC(warmup, &warmup_codec)

@@ -13,15 +13,12 @@ ESP_INLINE uint32_t bits_negative_word(const float *x, uint64_t n) {
     for (uint64_t j = 0; j < n; j++) w |= (uint32_t)(x[j] < 0) << j;
     return w;
 }
-ESP_INLINE void bits_negative_tail(unsigned char *out, const float *x, uint64_t at, uint64_t n) {
-    for (; at < n; at += 32) {
+/* Writes bits_bytes(n) bytes. A caller that splits a stream must split it at a multiple of 32 elements. */
+ESP_TARGET_SCALAR static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
+    for (uint64_t at = 0; at < n; at += 32) {
         const uint32_t w = bits_negative_word(x + at, n - at < 32 ? n - at : 32);
         memcpy(out + at / 8, &w, sizeof w);
     }
-}
-/* Writes bits_bytes(n) bytes. A caller that splits a stream must split it at a multiple of 32 elements. */
-static uint64_t bits_negative_scalar(unsigned char *out, const float *x, uint64_t n) {
-    bits_negative_tail(out, x, 0, n);
     return 0;
 }
 #ifdef ESP_SIMD_X86
@@ -36,8 +33,7 @@ ESP_TARGET_AVX2 static uint64_t bits_negative_avx2(unsigned char *out, const flo
         }
         memcpy(out + i / 8, &w, sizeof w);
     }
-    bits_negative_tail(out, x, i, n);
-    return 0;
+    return bits_negative_scalar(out + i / 8, x + i, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const float *x, uint64_t n) {
     const __m512 zero = _mm512_setzero_ps();
@@ -48,11 +44,10 @@ ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const
         const uint32_t w = lo | hi << 16;
         memcpy(out + i / 8, &w, sizeof w);
     }
-    bits_negative_tail(out, x, i, n);
-    return 0;
+    return bits_negative_scalar(out + i / 8, x + i, n - i);
 }
 #endif
-ESP_KERNEL_PICK(bits_negative, (unsigned char *out, const float *x, uint64_t n))
+ESP_KERNEL_PICK(bits_negative)
 
 /* Returns the number with bits s (>= 0), negated if bit j of w is set. */
 ESP_ELEMENT float bits_sign(uint32_t w, uint32_t j, uint32_t s) { return bits_float(s | (w >> j & 1u) << 31); }
@@ -67,17 +62,15 @@ ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uin
 ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s, int set, uint64_t n) {
     uint32_t w;
     const uint32_t magnitude = float_bits(s);
-    uint64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
+    for (uint64_t i = 0; i < n; i += 32) {
         memcpy(&w, in + i / 8, sizeof w);
-        if (set)
+        if (n - i < 32)
+            bits_signs_word(out + i, w, magnitude, set, n - i);
+        else if (set)
             bits_signs_word(out + i, w, magnitude, 1, 32);
         else
             bits_signs_word(out + i, w, magnitude, 0, 32);
     }
-    if (i == n) return 0;
-    memcpy(&w, in + i / 8, sizeof w);
-    bits_signs_word(out + i, w, magnitude, set, n - i);
     return 0;
 }
 ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))

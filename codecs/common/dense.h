@@ -1,7 +1,7 @@
-/* dense.h: shared by the codecs that send every element. It runs blocks of a part on all workers, computes phi =
- * beta * residual + gamma * gradient, checks phi for NaN and Inf, and decodes payloads. A part is a range of a
- * tensor. If a part has a NaN or Inf, the residual must not change; so with error feedback one pass checks phi of
- * the whole part before a second pass writes. */
+/* dense.h: opens codecs, runs blocks of a part on all workers, computes phi = beta * residual + gamma * gradient, and
+ * checks phi for NaN and Inf; for codecs that send every element it also decodes payloads. A part is a range of a
+ * tensor. If a part has a NaN or Inf, the residual must not change; so with error feedback one pass checks phi of the
+ * whole part before a second pass writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
@@ -29,57 +29,53 @@ ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     return any >> 31;
 }
 /* Skips the products if beta and gamma are 1, as they nearly always are. The result is the same. */
+ESP_INLINE float dense_sum_of(float g, float e, float beta, float gamma, bool plain) {
+    return plain ? e + g : beta * e + gamma * g;
+}
 ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
+    const bool plain = beta == 1 && gamma == 1;
     uint32_t any = 0;
-    if (beta == 1 && gamma == 1) {
-        ESP_SIMD_REDUCE(|, any)
-        for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(e[i] + g[i]);
-    } else {
-        ESP_SIMD_REDUCE(|, any)
-        for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(beta * e[i] + gamma * g[i]);
-    }
+    ESP_SIMD_REDUCE(|, any)
+    for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(dense_sum_of(g[i], e[i], beta, gamma, plain));
     return any >> 31;
 }
-ESP_INLINE uint64_t dense_phi_body(float *restrict phi, const float *g, const float *e, float beta, float gamma,
-                                   uint64_t n) {
-    if (beta == 1 && gamma == 1) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) phi[i] = e[i] + g[i];
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) phi[i] = beta * e[i] + gamma * g[i];
-    }
-    return 0;
-}
-ESP_INLINE uint64_t dense_fill_body(float *out, float x, uint64_t n) {
+/* phi may be g or e, but must not overlap them otherwise. */
+ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, float beta, float gamma, uint64_t n) {
+    const bool plain = beta == 1 && gamma == 1;
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) out[i] = x;
+    for (uint64_t i = 0; i < n; i++) phi[i] = dense_sum_of(g[i], e[i], beta, gamma, plain);
     return 0;
 }
+#ifdef ESP_SIMD_X86
+/* Adds 16 numbers to out, or overwrites out if `set` is 1. */
+ESP_TARGET_AVX2 static inline void dense_put16(float *out, __m256 x, __m256 y, int set) {
+    _mm256_storeu_ps(out, set ? x : _mm256_add_ps(_mm256_loadu_ps(out), x));
+    _mm256_storeu_ps(out + 8, set ? y : _mm256_add_ps(_mm256_loadu_ps(out + 8), y));
+}
+#endif
 ESP_KERNEL(dense_check, (const float *g, uint64_t n), (g, n))
 ESP_KERNEL(dense_check_phi, (const float *g, const float *e, float beta, float gamma, uint64_t n),
            (g, e, beta, gamma, n))
 ESP_KERNEL(dense_phi, (float *restrict phi, const float *g, const float *e, float beta, float gamma, uint64_t n),
            (phi, g, e, beta, gamma, n))
-ESP_KERNEL(dense_fill, (float *out, float x, uint64_t n), (out, x, n))
 
-/* A dense codec's `self` must begin with this. */
+/* A codec's `self` must begin with this. */
 typedef struct dense_self {
     const esp_host *host;
     int level;
-    dense_check_fn check;
-    dense_check_phi_fn check_phi;
-    dense_phi_fn phi;
-    dense_fill_fn fill;
 } dense_self;
 
-static inline void dense_open(dense_self *s, const esp_host *h) {
+/* Begins open(): parses the parameters (esp_params_parse), and allocates `bytes` zeroed bytes for *self. */
+static inline esp_status dense_open(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
+                                    const char *all, size_t bytes, void **self) {
+    const esp_status st = esp_params_parse(h, codec, params, p, n, all);
+    if (st != ESP_OK) return st;
+    dense_self *s = (dense_self *)esp_codec_self(h, bytes);
+    if (!s) return ESP_E_NOMEM;
     s->host = h;
     s->level = esp_simd_level();
-    s->check = dense_check_for(s->level);
-    s->check_phi = dense_check_phi_for(s->level);
-    s->phi = dense_phi_for(s->level);
-    s->fill = dense_fill_for(s->level);
+    *self = s;
+    return ESP_OK;
 }
 
 /* Calls body for pieces of [0, n), on all workers if n is large. A piece begins at a multiple of DENSE_BLOCK. */
@@ -96,7 +92,7 @@ static inline const float *dense_block_phi(const dense_self *s, const esp_codec_
                                            float *tmp) {
     const float *e = esp_residual_of(a, 0);
     if (!e) return dense_in(a) + at;
-    s->phi(tmp, dense_in(a) + at, e + at, a->beta, a->gamma, n);
+    dense_phi_for(s->level)(tmp, dense_in(a) + at, e + at, a->beta, a->gamma, n);
     return tmp;
 }
 
@@ -113,29 +109,39 @@ typedef struct dense_job {
 static inline void dense_check_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
-    if (j->self->check_phi(dense_in(a) + begin, esp_residual_of(a, 0) + begin, a->beta, a->gamma, end - begin))
-        __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+    const float *g = dense_in(a) + begin, *e = esp_residual_of(a, 0);
+    if (e ? dense_check_phi_for(j->self->level)(g, e + begin, a->beta, a->gamma, end - begin)
+          : dense_check_for(j->self->level)(g, end - begin))
+        esp_codec_raise(&j->bad, 1);
 }
 
 static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
+    const dense_check_fn check = dense_check_for(j->self->level);
     float tmp[DENSE_BLOCK], *e = esp_residual_of(a, 0);
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
         const float *phi = dense_block_phi(j->self, a, at, n, tmp);
-        if (!e && j->self->check(phi, n)) {
-            __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
+        if (!e && check(phi, n)) {
+            esp_codec_raise(&j->bad, 1);
             return;
         }
         j->encode(j->user, phi, e ? e + at : NULL, at, n);
     }
 }
 
-/* Is all of phi finite? Without error feedback this returns true, since the encoding pass checks then. */
 static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     dense_job j = {s, a, NULL, NULL, 0};
-    if (a->residual) dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
+    dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
+    return !j.bad;
+}
+
+/* Encodes all blocks. Without error feedback, returns false if an element is NaN or Inf. */
+static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user,
+                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
+    dense_job j = {s, a, user, encode, 0};
+    dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
 }
 
@@ -143,16 +149,18 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
  * be sent. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
-    dense_job j = {s, a, user, encode, 0};
-    if (!dense_finite(s, a)) return false;
-    dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
-    return !j.bad;
+    return (!a->residual || dense_finite(s, a)) && dense_blocks(s, a, user, encode);
+}
+
+/* Writes n times NaN. */
+static inline void dense_fill_nan(void *out, uint64_t n) {
+    dense_f32 *x = (dense_f32 *)out;
+    for (uint64_t i = 0; i < n; i++) x[i] = bits_float(0x7FC00000u);
 }
 
 /* Writes the payload of a part with NaN or Inf: sets the flag in the header, and fills the body with NaN. */
 static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
-    const float nan = bits_float(0x7FC00000u);
-    for (uint64_t i = 0; i < body; i += sizeof nan) memcpy((unsigned char *)esp_payload_body(p) + i, &nan, sizeof nan);
+    dense_fill_nan(esp_payload_body(p), body / sizeof(float));
     h->flags = ESP_PAYLOAD_NONFINITE;
     h->body_bytes = body;
     return esp_payload_begin(p, h);
@@ -208,7 +216,7 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
     float *out = dense_out(d->args);
     const float scale = d->args->scale == 0 ? 1 : d->args->scale;
     if (d->nan) {
-        d->self->fill(out + begin, bits_float(0x7FC00000u), end - begin);
+        dense_fill_nan(out + begin, end - begin);
         return;
     }
     for (uint64_t at = begin; at < end; at += d->block)
@@ -230,8 +238,8 @@ static inline esp_status dense_check_payload(const dense_self *s, const dense_fo
 
 /* Implements decompress() of a dense codec, whose full body has `body` bytes. Checks all payloads before it writes.
  * Calls the format's add() for blocks of `block` elements, a power of two up to DENSE_GRAIN. */
-static inline esp_status dense_decompress_by(const dense_self *s, const dense_format *f, const esp_codec_args *a,
-                                             uint64_t body, uint64_t block) {
+static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
+                                          uint64_t body, uint64_t block) {
     dense_sum d = {f, s, a, false, block};
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         esp_payload_header h;
@@ -242,9 +250,4 @@ static inline esp_status dense_decompress_by(const dense_self *s, const dense_fo
     dense_run(s, a->tensor[0]->count, dense_sum_piece, &d);
     return ESP_OK;
 }
-static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
-                                          uint64_t body) {
-    return dense_decompress_by(s, f, a, body, DENSE_BLOCK);
-}
-
 #endif

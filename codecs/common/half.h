@@ -29,38 +29,6 @@ ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
     return v - ((v & 0x7FFFu) == 0x7F80u);
 }
 ESP_ELEMENT float half_from_bf16(uint32_t v) { return bits_float(v << 16); }
-/* Writes bf16 numbers, and the residual unless it is NULL. `down` and `up` are 1, since bf16 has f32's range. */
-ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
-                                          uint64_t n) {
-    (void)down, (void)up;
-    if (!residual) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(phi[i]);
-        return 0;
-    }
-    ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) {
-        const uint32_t v = half_bf16_sent(phi[i]);
-        out[i] = (uint16_t)v;
-        residual[i] = phi[i] - half_from_bf16(v);
-    }
-    return 0;
-}
-/* Adds scale * in to out, or overwrites out if `set` is 1. */
-ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
-    if (set) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = scale * half_from_bf16(in[i]);
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] += scale * half_from_bf16(in[i]);
-    }
-    return 0;
-}
-ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
-           (out, phi, residual, down, up, n))
-ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
-
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
 /* For normal numbers, integer arithmetic rounds to nearest. For subnormal ones the addition of 0.5f rounds, since
  * the last place of 0.5f is 2^-24, the step of subnormal f16. Signed comparison exists on all instruction sets. */
@@ -87,38 +55,53 @@ ESP_ELEMENT float half_f16_clamp(float x) {
     return c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
 }
 
-/* Writes down * phi as f16. With a residual, phi is first limited to the range, and the residual is phi - up * out,
- * where up * down == 1. Without a residual, a value beyond the range becomes Inf. */
-ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
-                                         uint64_t n) {
+/* ---- either format ------------------------------------------------------------------------------------------ */
+/* Writes down * phi. With a residual, phi is first limited to the range, and the residual is phi - up * out, where up *
+ * down == 1. Without a residual, a value beyond the range becomes Inf. For bf16, which has f32's range, down and up are
+ * 1. */
+ESP_INLINE uint64_t half_encode_as(half_u16 *out, const float *phi, float *residual, float down, float up, uint64_t n,
+                                   const bool is_f16) {
     if (!residual) {
         ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_f16(down * phi[i]);
+        for (uint64_t i = 0; i < n; i++)
+            out[i] = (uint16_t)(is_f16 ? half_any_f16(down * phi[i]) : half_any_bf16(phi[i]));
         return 0;
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        const uint32_t v = half_to_f16(down * half_f16_clamp(phi[i]));
+        const uint32_t v = is_f16 ? half_to_f16(down * half_f16_clamp(phi[i])) : half_bf16_sent(phi[i]);
         out[i] = (uint16_t)v;
-        residual[i] = phi[i] - up * half_from_f16(v);
+        residual[i] = phi[i] - (is_f16 ? up * half_from_f16(v) : half_from_bf16(v));
     }
     return 0;
 }
-ESP_INLINE uint64_t half_f16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
-    if (set) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = scale * half_from_f16(in[i]);
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] += scale * half_from_f16(in[i]);
+/* Adds scale * in to out, or overwrites out if `set` is 1. */
+ESP_INLINE uint64_t half_add_as(float *out, const half_u16 *in, float scale, int set, uint64_t n, const bool is_f16) {
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) {
+        const float x = scale * (is_f16 ? half_from_f16(in[i]) : half_from_bf16(in[i]));
+        out[i] = set ? x : out[i] + x;
     }
     return 0;
 }
-ESP_KERNEL_SCALAR(half_f16_encode,
-                  (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
-                  (out, phi, residual, down, up, n))
-ESP_KERNEL_SCALAR(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n),
-                  (out, in, scale, set, n))
+ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
+                                          uint64_t n) {
+    return half_encode_as(out, phi, residual, down, up, n, false);
+}
+ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
+    return half_add_as(out, in, scale, set, n, false);
+}
+ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
+           (out, phi, residual, down, up, n))
+ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
+ESP_TARGET_SCALAR static uint64_t half_f16_encode_scalar(half_u16 *out, const float *phi, float *residual, float down,
+                                                         float up, uint64_t n) {
+    return half_encode_as(out, phi, residual, down, up, n, true);
+}
+ESP_TARGET_SCALAR static uint64_t half_f16_add_scalar(float *out, const half_u16 *in, float scale, int set,
+                                                      uint64_t n) {
+    return half_add_as(out, in, scale, set, n, true);
+}
 #ifdef ESP_SIMD_X86 /* hardware conversion, same bits */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
                                                      float up, uint64_t n) {
@@ -170,10 +153,9 @@ ESP_TARGET_AVX512 static uint64_t half_f16_add_avx512(float *out, const half_u16
     return half_f16_add_scalar(out + i, in + i, scale, set, n - i);
 }
 #endif
-ESP_KERNEL_PICK(half_f16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n))
-ESP_KERNEL_PICK(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n))
+ESP_KERNEL_PICK(half_f16_encode)
+ESP_KERNEL_PICK(half_f16_add)
 
-/* ---- either format ------------------------------------------------------------------------------------------ */
 typedef half_f16_encode_fn half_encode_fn;
 typedef half_f16_add_fn half_add_fn;
 static inline half_encode_fn half_encode_for(int is_f16, int level) {

@@ -4,13 +4,13 @@
  * would (and up to rank 4 it is slower: bench/results/micro/matrix.csv). */
 #ifndef ESP_LOWRANK_H
 #define ESP_LOWRANK_H
-#include "codecs/common/dense.h"
+#include "codecs/common/norm.h"
 
 enum {
     LOWRANK_BLOCK = 1024,   /* columns that a kernel processes at a time */
     LOWRANK_ROWS = 256,     /* least rows that a partial sum of phi^T P covers */
     LOWRANK_SUMS = 16,      /* most partial sums */
-    LOWRANK_GRAIN = 1 << 16 /* least elements in a worker's task */
+    LOWRANK_GRAIN = 1 << 15 /* least elements in a worker's task */
 };
 typedef float lowrank_v __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* unaligned, as in a payload */
@@ -129,18 +129,12 @@ ESP_INLINE uint64_t lowrank_put_body(float *restrict out, int set, float scale, 
     for (; j + 64 <= n; j += 64) {
         lowrank_v *at = (lowrank_v *)(out + j), y[4];
         lowrank_row64(y, p, q, ld, j, r);
-        if (set)
-            for (int i = 0; i < 4; i++) at[i] = scale * y[i];
-        else
-            for (int i = 0; i < 4; i++) at[i] += scale * y[i];
+        for (int i = 0; i < 4; i++) at[i] = set ? scale * y[i] : at[i] + scale * y[i];
     }
     for (; j + 16 <= n; j += 16) {
         lowrank_v *at = (lowrank_v *)(out + j), y;
         lowrank_row16(&y, p, q, ld, j, r);
-        if (set)
-            *at = scale * y;
-        else
-            *at += scale * y;
+        *at = set ? scale * y : *at + scale * y;
     }
     for (; j < n; j++) {
         const float y = scale * lowrank_row1(p, q, ld, j, r);
@@ -171,33 +165,27 @@ typedef struct lowrank_job {
 
 static inline void lowrank_run(const lowrank_job *l, uint64_t tasks, uint64_t elements_each,
                                void (*body)(void *arg, uint64_t begin, uint64_t end)) {
-    uint64_t grain = elements_each ? (LOWRANK_GRAIN + elements_each - 1) / elements_each : 1;
-    void *arg;
-    memcpy(&arg, &l, sizeof arg); /* casts const away */
-    if (tasks > grain && ESP_HAS(esp_host, l->self->host, parallel_for))
-        l->self->host->parallel_for(l->self->host->user, tasks, grain, body, arg);
-    else if (tasks)
-        body(arg, 0, tasks);
+    const uint64_t grain = elements_each ? (LOWRANK_GRAIN + elements_each - 1) / elements_each : 1;
+    esp_codec_parallel(l->self->host, tasks, grain, body, (void *)(uintptr_t)l);
 }
 
 static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
     const lowrank_job *l = (const lowrank_job *)arg;
     const lowrank_dot_fn dot = lowrank_dot_for(l->self->level);
+    const dense_phi_fn phi_of = dense_phi_for(l->self->level);
     float phi[LOWRANK_BLOCK];
     lowrank_v acc[64];
     for (uint64_t i = begin; i < end; i++) {
         memset(acc, 0, l->r * sizeof *acc);
         for (uint64_t j = 0; j < l->n; j += LOWRANK_BLOCK) {
             const uint64_t n = l->n - j < LOWRANK_BLOCK ? l->n - j : LOWRANK_BLOCK, at = i * l->n + j;
-            if (l->e) l->self->phi(phi, l->g + at, l->e + at, l->beta, l->gamma, n);
+            if (l->e) phi_of(phi, l->g + at, l->e + at, l->beta, l->gamma, n);
             dot(l->e ? phi : l->g + at, l->q + j, l->n, n, acc, l->r);
         }
         for (uint64_t k = 0; k < l->r; k++) {
-            float t[16];
-            memcpy(t, &acc[k], sizeof t);
-            for (int width = 8; width; width /= 2)
-                for (int j = 0; j < width; j++) t[j] += t[j + width];
-            l->p[i * l->r + k] = t[0];
+            float lanes[NORM_LANES];
+            memcpy(lanes, &acc[k], sizeof lanes);
+            l->p[i * l->r + k] = norm_tree(lanes);
         }
     }
 }
@@ -212,14 +200,15 @@ ESP_ELEMENT uint64_t lowrank_n_sums(uint64_t m) {
 
 static inline void lowrank_q_task(const lowrank_job *l, uint64_t part, uint64_t at, uint64_t n, float *phi) {
     const lowrank_add_fn add = lowrank_add_for(l->self->level);
+    const dense_phi_fn phi_of = dense_phi_for(l->self->level);
     const uint64_t begin = part * l->rows_each, end = begin + l->rows_each < l->m ? begin + l->rows_each : l->m;
     float *sum = l->sums + part * l->r * l->n + at;
     for (uint64_t k = 0; k < l->r; k++) memset(sum + k * l->n, 0, n * sizeof *sum);
     for (uint64_t i = begin; i < end; i += 4) {
         const uint64_t rows = end - i < 4 ? end - i : 4;
         for (uint64_t x = 0; l->e && x < rows; x++)
-            l->self->phi(phi + x * LOWRANK_BLOCK, l->g + (i + x) * l->n + at, l->e + (i + x) * l->n + at, l->beta,
-                         l->gamma, n);
+            phi_of(phi + x * LOWRANK_BLOCK, l->g + (i + x) * l->n + at, l->e + (i + x) * l->n + at, l->beta, l->gamma,
+                   n);
         add(sum, l->n, l->e ? phi : l->g + i * l->n + at, l->e ? (uint64_t)LOWRANK_BLOCK : l->n, l->p + i * l->r, n,
             l->r, rows);
     }

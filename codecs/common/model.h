@@ -15,8 +15,9 @@ typedef struct esp_facts {
     bool reducible;        /* a sum's body has the size of one rank's body */
     esp_payload_size size; /* `fixed` excludes the payload's header */
     double error;          /* mean squared error relative to E x^2 */
-    /* Nanoseconds on the CPU for e elements: begin_ns + ns * e, [0] to compress, [1] to decompress. */
-    double begin_ns[2], ns[2];
+    /* Nanoseconds on the CPU for e elements: 1000 + ns * e, [0] to compress, [1] to decompress. */
+    double setup_ns; /* of a compress, in addition */
+    double ns[2];
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to
      * decompress. launches[0] == 0 means that CUDA times are unknown. */
     double launches[2], bytes[2];
@@ -44,8 +45,8 @@ static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_
     return ESP_OK;
 }
 
-/* Computes the answer of model(). On CUDA each kernel launch is assumed to take 10 us. */
-static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
+/* Computes a model. On CUDA each kernel launch is assumed to take 10 us. */
+static inline esp_codec_model esp_model_of(const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);
     m.flags = f->flags;
@@ -55,13 +56,18 @@ static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f
     m.error = f->error;
     m.momentum = f->momentum;
     if (d.kind <= ESP_CPU) {
-        esp_model_line(&m, f->begin_ns, f->ns);
+        const double base[2] = {1000 + f->setup_ns, 1000};
+        esp_model_line(&m, base, f->ns);
     } else if (d.kind == ESP_CUDA && f->launches[0] > 0) {
         const double base[2] = {1e4 * f->launches[0], 1e4 * f->launches[1]};
         const double rate = (double)ESP_MODEL_CUDA_RATE;
         const double slope[2] = {f->bytes[0] / rate, f->bytes[1] / rate};
         esp_model_line(&m, base, slope);
     }
+    return m;
+}
+static inline esp_status esp_model_fill(esp_codec_model *out, const esp_facts *f, esp_device d) {
+    const esp_codec_model m = esp_model_of(f, d);
     return esp_model_answer(out, &m);
 }
 

@@ -1,9 +1,9 @@
-/* norm.h: sums |x| so that the bits of the result depend on the input alone. The order of additions is fixed: in
- * each block of 4096 elements, f32 partial sum j of 16 adds elements j, j + 16, j + 32, ...; the 16 are then added
- * as a tree; the blocks' sums are added in f64, in order. */
+/* norm.h: sums |x|, or |phi| of a part, so that the bits of the result depend on the input alone. The order of
+ * additions is fixed: in each block of 4096 elements, f32 partial sum j of 16 adds elements j, j + 16, j + 32, ...; the
+ * 16 are then added as a tree; the blocks' sums are added in f64, in order. */
 #ifndef ESP_NORM_H
 #define ESP_NORM_H
-#include "codecs/common/simd.h"
+#include "codecs/common/dense.h"
 
 enum { NORM_BLOCK = 4096, NORM_LANES = 16 };
 
@@ -21,12 +21,46 @@ ESP_INLINE uint64_t norm_l1_body(float part[NORM_LANES], const float *x, uint64_
 }
 ESP_KERNEL(norm_l1, (float part[NORM_LANES], const float *x, uint64_t n), (part, x, n))
 
-/* Adds a block's 16 partial sums as a tree. */
 static inline float norm_tree(const float part[NORM_LANES]) {
     float t[NORM_LANES];
     memcpy(t, part, sizeof t);
     for (int width = NORM_LANES / 2; width; width /= 2)
         for (int j = 0; j < width; j++) t[j] += t[j + width];
     return t[0];
+}
+
+static inline uint64_t norm_blocks(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK; }
+
+/* One pass over phi. It calls `also`, unless it is NULL, for each block of up to DENSE_BLOCK elements. */
+typedef struct norm_pass {
+    const dense_self *self;
+    const esp_codec_args *args;
+    float *sums; /* norm_blocks() numbers of scratch memory */
+    void (*also)(void *user, const float *phi, uint64_t at, uint64_t n);
+    void *user;
+} norm_pass;
+
+static inline void norm_piece(void *arg, uint64_t begin, uint64_t end) {
+    const norm_pass *p = (const norm_pass *)arg;
+    const norm_l1_fn norm = norm_l1_for(p->self->level);
+    float tmp[DENSE_BLOCK], part[NORM_LANES] = {0};
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
+        const float *phi = dense_block_phi(p->self, p->args, at, n, tmp);
+        if (p->also) p->also(p->user, phi, at, n);
+        norm(part, phi, n);
+        if ((at + n) % NORM_BLOCK && at + n < end) continue;
+        p->sums[at / NORM_BLOCK] = norm_tree(part);
+        memset(part, 0, sizeof part);
+    }
+}
+
+/* Returns the sum of |phi|. It is NaN or Inf if an element is, or if it overflows. */
+static inline double norm_of_phi(norm_pass *p) {
+    const uint64_t n = p->args->tensor[0]->count;
+    double sum = 0;
+    dense_run(p->self, n, norm_piece, p);
+    for (uint64_t b = 0; b < norm_blocks(n); b++) sum += (double)p->sums[b];
+    return sum;
 }
 #endif

@@ -8,13 +8,14 @@
 #include <string.h>
 #include "espresso.h"
 
+enum { ESP_PARAM_REAL, ESP_PARAM_WHOLE, ESP_PARAM_POWER_OF_TWO };
 /* A numeric parameter. *value holds the default until the parameter is parsed. */
 typedef struct esp_param {
     const char *key;
     double *value;
     double min, max;
     bool above_min;    /* min itself is not allowed */
-    bool whole;        /* only whole numbers are allowed */
+    uint8_t kind;      /* ESP_PARAM_* */
     const char *takes; /* the allowed values in words, for error messages */
 } esp_param;
 
@@ -66,7 +67,8 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
         }
         double x = 0;
         if (!esp_params_number(val, &x) || !isfinite(x) || x < p[i].min || x > p[i].max ||
-            (p[i].above_min && x <= p[i].min) || (p[i].whole && x != floor(x))) {
+            (p[i].above_min && x <= p[i].min) || (p[i].kind != ESP_PARAM_REAL && x != floor(x)) ||
+            (p[i].kind == ESP_PARAM_POWER_OF_TWO && (uint64_t)x & ((uint64_t)x - 1))) {
             (void)snprintf(text, sizeof text, "%s: parameter %s=%s is not allowed: it must be %s (parameters: %s)",
                            codec, key, val, p[i].takes, all);
             return esp_codec_fail(h, codec, ESP_E_ARG, text);
@@ -164,11 +166,11 @@ static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t 
     return ESP_OK;
 }
 
-/* The table members that most codecs share: f32 on the CPU, and functions named after the codec. */
+/* The table members that most codecs share: f32 on the CPU, and calls, of which `id` begins the names. */
 #define ESP_CODEC_HEAD(version, own_caps)                                                                              \
     .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
     .devices = ESP_BIT(ESP_CPU)
-#define ESP_CODEC_CALLS(id)                                                                                            \
-    .open = id##_open, .close = esp_codec_self_free, .bound = id##_bound, .compress = id##_compress,                   \
-    .decompress = id##_decompress
+#define ESP_CODEC_CALLS(open_, close_, traits_, id)                                                                    \
+    .open = (open_), .close = (close_), .bound = id##_bound, .compress = id##_compress, .decompress = id##_decompress, \
+    .traits = (traits_), .model = id##_model
 #endif

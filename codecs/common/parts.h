@@ -2,7 +2,7 @@
  * one part each. Workers process small parts side by side; a large part uses all workers itself. */
 #ifndef ESP_PARTS_H
 #define ESP_PARTS_H
-#include "espresso.h"
+#include "codecs/common/params.h"
 
 /* Compresses or decompresses one part. `h` replaces the host of open(): it may lack workers. */
 typedef esp_status (*parts_fn)(const void *self, const esp_host *h, const esp_codec_args *a);
@@ -12,17 +12,14 @@ typedef struct parts_job {
     const void *self;
     const esp_host *host;
     parts_fn run;
-    uint32_t bad; /* atomic: the first part that failed */
+    uint32_t failed; /* atomic: for the first part t that failed, n_tensors - t; otherwise 0 */
 } parts_job;
 
 /* Runs the call for part t. The lists of residuals and states have entries of 0 bytes for parts without one. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
-    const uint64_t known = a->struct_size < sizeof *a ? a->struct_size : sizeof *a;
-    esp_codec_args one;
+    esp_codec_args one = esp_codec_args_of(a);
     esp_buf scratch;
-    memset(&one, 0, sizeof one);
-    memcpy(&one, a, known);
     one.n_tensors = 1;
     one.tensor = a->tensor + t;
     one.offset = a->offset ? a->offset + t : NULL;
@@ -41,18 +38,14 @@ static inline esp_status parts_one(const parts_job *j, uint32_t t) {
 
 static inline void parts_some(void *arg, uint64_t begin, uint64_t end) {
     parts_job *j = ESP__CAST(parts_job *, arg);
-    for (uint32_t t = ESP__CAST(uint32_t, begin); t < end; t++) {
-        if (parts_one(j, t) == ESP_OK) continue;
-        uint32_t bad = __atomic_load_n(&j->bad, __ATOMIC_RELAXED);
-        while (t < bad && !__atomic_compare_exchange_n(&j->bad, &bad, t, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        }
-    }
+    for (uint32_t t = ESP__CAST(uint32_t, begin); t < end; t++)
+        if (parts_one(j, t) != ESP_OK) esp_codec_raise(&j->failed, j->args->n_tensors - t);
 }
 
 /* Runs a call for all parts. A part of at least `large` elements can keep all workers busy. */
 static inline esp_status parts_run(const void *self, const esp_host *h, const esp_codec_args *a, uint64_t large,
                                    parts_fn run) {
-    parts_job j = {a, self, h, run, UINT32_MAX};
+    parts_job j = {a, self, h, run, 0};
     uint64_t all = 0, most = 0;
     esp_host alone; /* h without parallel_for, which workers may not call */
     esp_status s = ESP_OK;
@@ -71,8 +64,8 @@ static inline esp_status parts_run(const void *self, const esp_host *h, const es
     alone.parallel_for = NULL;
     j.host = &alone;
     h->parallel_for(h->user, a->n_tensors, 1, parts_some, &j);
-    if (j.bad == UINT32_MAX) return ESP_OK;
-    s = parts_one(&j, j.bad); /* run again on this thread, which may log the reason */
+    if (!j.failed) return ESP_OK;
+    s = parts_one(&j, a->n_tensors - j.failed); /* run again on this thread, which may log the reason */
     return s == ESP_OK ? ESP_E_CORRUPT : s;
 }
 #endif

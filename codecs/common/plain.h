@@ -5,12 +5,10 @@
 #include "codecs/common/dense.h"
 
 ESP_INLINE uint64_t plain_add_body(float *out, const dense_f32 *in, float scale, int set, uint64_t n) {
-    if (set) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] = scale * in[i];
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) out[i] += scale * in[i];
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) {
+        const float x = scale * in[i];
+        out[i] = set ? x : out[i] + x;
     }
     return 0;
 }

@@ -10,6 +10,7 @@
 typedef int16_t quant_i16 __attribute__((aligned(1), may_alias));
 typedef int32_t quant_i32 __attribute__((aligned(1), may_alias));
 #define QUANT_LEAST 0x0D800000u /* bits of 2^-100 */
+#define QUANT_INF 0x7F800000u   /* the bits of NaN and Inf without sign are at least these */
 
 typedef struct quant_range {
     float unit, inverse;
@@ -26,24 +27,13 @@ ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
     return r;
 }
 
-/* Returns the bits of the largest |x|, at least 0x7F800000 if one is NaN or Inf. Signed comparison exists on all
- * instruction sets. */
-ESP_INLINE uint64_t quant_largest(const float *x, uint64_t n) {
-    int32_t top = 0;
-    ESP_SIMD_REDUCE(max, top)
-    for (uint64_t i = 0; i < n; i++) {
-        const int32_t a = (int32_t)(float_bits(x[i]) & 0x7FFFFFFFu);
-        top = a > top ? a : top;
-    }
-    return (uint32_t)top;
-}
-/* Returns the bits of the largest |phi| with phi = beta e + gamma g, or phi = g if e is NULL. */
+/* Returns the bits of the largest |phi| with phi = beta e + gamma g, or phi = g if e is NULL. They are at least
+ * QUANT_INF if one is NaN or Inf. Signed comparison exists on all instruction sets. */
 ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     int32_t top = 0;
-    if (!e) return quant_largest(g, n);
     ESP_SIMD_REDUCE(max, top)
     for (uint64_t i = 0; i < n; i++) {
-        const int32_t a = (int32_t)(float_bits(beta * e[i] + gamma * g[i]) & 0x7FFFFFFFu);
+        const int32_t a = (int32_t)(float_bits(e ? beta * e[i] + gamma * g[i] : g[i]) & 0x7FFFFFFFu);
         top = a > top ? a : top;
     }
     return (uint32_t)top;
@@ -59,8 +49,8 @@ ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, 
 ESP_ELEMENT float quant_sum(float phi, quant_range r) { return phi * r.inverse + QUANT_ROUND; }
 ESP_ELEMENT int8_t quant_level(float sum) { return (int8_t)(float_bits(sum) - QUANT_ROUND_BITS); }
 ESP_ELEMENT float quant_left(float phi, float sum, quant_range r) { return phi - r.unit * (sum - QUANT_ROUND); }
-ESP_INLINE uint64_t quant_encode_body(int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
-                                      float gamma, quant_range r, uint64_t n) {
+ESP_TARGET_SCALAR static uint64_t quant_encode_scalar(int8_t *restrict out, float *restrict e, const float *restrict g,
+                                                      float beta, float gamma, quant_range r, uint64_t n) {
     if (!e) {
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = quant_level(quant_sum(g[i], r));
@@ -74,10 +64,6 @@ ESP_INLINE uint64_t quant_encode_body(int8_t *restrict out, float *restrict e, c
     }
     return 0;
 }
-ESP_KERNEL_SCALAR(quant_encode,
-                  (int8_t *restrict out, float *restrict e, const float *restrict g, float beta, float gamma,
-                   quant_range r, uint64_t n),
-                  (out, e, g, beta, gamma, r, n))
 #ifdef ESP_SIMD_X86 /* compilers narrow 32 bits to 8 slowly */
 ESP_TARGET_AVX2 static inline __m256i quant_eight(float *e, const float *g, __m256 beta, __m256 gamma, __m256 unit,
                                                   __m256 inverse) {
@@ -118,8 +104,7 @@ ESP_TARGET_AVX512 static uint64_t quant_encode_avx512(int8_t *restrict out, floa
     return quant_encode_scalar(out + i, e ? e + i : NULL, g + i, beta, gamma, r, n - i);
 }
 #endif
-ESP_KERNEL_PICK(quant_encode, (int8_t *restrict out, float *restrict e, const float *restrict g, float beta,
-                               float gamma, quant_range r, uint64_t n))
+ESP_KERNEL_PICK(quant_encode)
 
 /* Defines kernels that add unit * level to out, or overwrite out if `set`, for levels of 1, 2 or 4 bytes. */
 #define QUANT_ADD(name, type)                                                                                          \
@@ -167,83 +152,6 @@ static inline bool quant_units_ok(const unsigned char *units, uint64_t n) {
         bad |= (uint32_t)!quant_unit_ok(u);
     }
     return !bad;
-}
-
-/* Arguments of a compress call with a unit for each block. `pack` puts two levels into a byte, and is NULL for
- * int8. */
-typedef struct quant_job {
-    const dense_self *self;
-    const esp_codec_args *args;
-    quant_top_fn top;
-    quant_encode_fn encode;
-    uint64_t block;
-    float most;
-    dense_f32 *units;
-    unsigned char *levels;
-    uint64_t (*pack)(unsigned char *restrict out, const int8_t *restrict in, uint64_t n);
-    uint32_t bad;
-} quant_job;
-
-static inline uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n) {
-    const float *e = esp_residual_of(j->args, 0);
-    return (uint32_t)j->top(dense_in(j->args) + at, e ? e + at : NULL, j->args->beta, j->args->gamma, n);
-}
-/* The first pass stores the largest |phi| of each block where its unit will be. Pieces begin at multiples of a
- * block. */
-static inline void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
-    quant_job *j = (quant_job *)arg;
-    dense_f32 *unit = j->units + begin / j->block;
-    uint32_t largest = 0;
-    for (uint64_t at = begin; at < end; at += j->block) {
-        const uint32_t top = quant_top_at(j, at, end - at < j->block ? end - at : j->block);
-        *unit++ = bits_float(top);
-        largest = top > largest ? top : largest;
-    }
-    if (largest >= 0x7F800000u) __atomic_store_n(&j->bad, 1, __ATOMIC_RELAXED);
-}
-/* The second pass replaces the largest |phi| of each block by the unit, and writes the levels. */
-static inline void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
-    const quant_job *j = (const quant_job *)arg;
-    const esp_codec_args *a = j->args;
-    float *e = esp_residual_of(a, 0);
-    dense_f32 *unit = j->units + begin / j->block;
-    int8_t tmp[DENSE_BLOCK];
-    for (uint64_t at = begin; at < end; at += j->block) {
-        const uint64_t n = end - at < j->block ? end - at : j->block;
-        const quant_range r = quant_range_of(float_bits(*unit), j->most);
-        *unit++ = r.unit;
-        int8_t *to = j->pack ? tmp : (int8_t *)j->levels + at;
-        j->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
-        if (j->pack) j->pack(j->levels + at / 2, tmp, n);
-    }
-}
-/* Runs both passes block by block, which is faster, but possible only without error feedback: with it, the residual
- * must not change before all blocks are known to be finite. */
-static inline void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
-        const uint64_t stop = end - at < DENSE_BLOCK ? end : at + DENSE_BLOCK;
-        quant_tops_piece(arg, at, stop);
-        quant_levels_piece(arg, at, stop);
-    }
-}
-/* Writes units and levels. If an element is NaN or Inf, returns false; the residual is then unchanged, and the body
- * must not be sent. */
-static inline bool quant_blocks(quant_job *j) {
-    const uint64_t n = j->args->tensor[0]->count;
-    j->bad = 0;
-    dense_run(j->self, n, j->args->residual ? quant_tops_piece : quant_both_piece, j);
-    if (!j->bad && j->args->residual) dense_run(j->self, n, quant_levels_piece, j);
-    return !j->bad;
-}
-
-/* Fails unless `block` is a power of two from QUANT_BLOCK_MIN to DENSE_BLOCK. */
-static inline esp_status quant_block_check(const esp_host *h, const char *codec, uint64_t block) {
-    char text[160];
-    if (block >= QUANT_BLOCK_MIN && block <= DENSE_BLOCK && !(block & (block - 1))) return ESP_OK;
-    (void)snprintf(text, sizeof text,
-                   "%s: parameter block=%llu is not allowed: it must be a power of two from %d to %d", codec,
-                   (unsigned long long)block, (int)QUANT_BLOCK_MIN, (int)DENSE_BLOCK);
-    return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
 /* Returns the expected error (esp_codec_model) of n numbers that share a unit: E unit^2 / 12 for all but the

@@ -52,13 +52,9 @@ static inline esp_status recode_open(recode *r, const recode_format *f, const es
     r->simd = esp_simd_level();
     esp_status s = wrap_open(h, f->name, of, &r->inner);
     if (s != ESP_OK) return s;
-    esp_tensor like;
+    const esp_tensor like = {.struct_size = sizeof like, .dtype = ESP_F32, .count = RECODE_TRIAL};
     esp_bound b;
     esp_values v;
-    memset(&like, 0, sizeof like);
-    like.struct_size = sizeof like;
-    like.dtype = ESP_F32;
-    like.count = RECODE_TRIAL;
     const esp_traits *t = &r->inner.traits;
     if (!ESP_HAS(esp_codec, r->inner.table, values)) {
         s = wrap_fail(h, f->name, of, ESP_E_UNSUPPORTED,
@@ -116,10 +112,9 @@ static inline void recode_from_halves(void *arg, uint64_t begin, uint64_t end) {
     const recode_job *j = (const recode_job *)arg;
     half_add_for(j->r->format->is_f16, j->r->simd)(j->values + begin, j->halves + begin, j->up, 1, end - begin);
 }
-static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a) {
+static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a, void *values, void *halves) {
     const float up = (float)((uint64_t)1 << (r->reducible ? recode_exponent(r->format, a->n_reduced) : 0));
-    const recode_job j = {r, NULL, NULL, 1 / up, up};
-    return j;
+    return (recode_job){r, (float *)values, (half_u16 *)halves, 1 / up, up};
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
@@ -170,10 +165,8 @@ static inline esp_status recode_compress(const recode *r, const esp_codec_args *
     if (s != ESP_OK) return s;
     unsigned char *from = (unsigned char *)esp_payload_body(&inner);
     unsigned char *out = (unsigned char *)esp_payload_body(a->payload);
-    recode_job j = recode_job_of(r, a);
+    recode_job j = recode_job_of(r, a, from + v.offset, out + v.offset);
     memcpy(out, from, v.offset);
-    j.values = (float *)(void *)(from + v.offset);
-    j.halves = (half_u16 *)(void *)(out + v.offset);
     if (h.flags & ESP_PAYLOAD_NONFINITE)
         half_fill(out + v.offset, r->format->nan, v.count);
     else
@@ -204,10 +197,8 @@ static inline void recode_expand(const recode *r, const esp_codec_args *a, const
     const esp_payload_header h =
         esp_payload_header_of(esp_name_hash(r->inner.table->name), (uint16_t)r->inner.traits.wire_version, flags,
                               outer->count, outer->body_bytes + 2 * v->count, outer->aux);
-    recode_job j = recode_job_of(r, a);
+    recode_job j = recode_job_of(r, a, to + v->offset, from + v->offset);
     memcpy(to, from, v->offset);
-    j.values = (float *)(void *)(to + v->offset);
-    j.halves = (half_u16 *)(void *)(from + v->offset);
     esp_codec_parallel(r->inner.host, v->count, RECODE_GRAIN, recode_from_halves, &j);
     memcpy(to + v->offset + 4 * v->count, from + v->offset + 2 * v->count, v->rest);
     memcpy(inner->data.ptr, &h, sizeof h);
@@ -239,11 +230,6 @@ static inline esp_status recode_decompress(const recode *r, const esp_codec_args
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
-static inline void recode_shorten(esp_payload_size *s, double values) {
-    s->per_element -= 2 * values;
-    s->quantum = 0;
-}
-
 /* Returns the inner codec's model with values of 2 bytes, plus the time that conversions take. */
 static inline esp_status recode_model(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                       esp_codec_model *out) {
@@ -255,7 +241,8 @@ static inline esp_status recode_model(const recode *r, const esp_tensor *like, u
     if (s != ESP_OK) return s;
     if (!recode_values(r, like, NULL, b.payload_bytes - ESP_PAYLOAD_HEADER, &v) || !like->count) return ESP_E_ABI;
     const double values = (double)v.count / (double)like->count, moved = 6 * values; /* bytes per element */
-    recode_shorten(&m.sent, values);
+    m.sent.per_element -= 2 * values;
+    m.sent.quantum = 0;
     memset(m.reduced, 0, sizeof m.reduced);
     if (r->reducible) m.reduced[0] = m.sent;
     if (m.error >= 0) m.error += (1 - fmin(1.0, m.error)) * r->format->error;

@@ -95,12 +95,13 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
 }
 #endif
 
-ESP_KERNEL_PICK(select_keep, (const float *x, uint64_t n, uint32_t lo, uint32_t base, float *val, uint16_t *idx))
+ESP_KERNEL_PICK(select_keep)
 
 /* ---- trim ---- */
 /* Keeps, in place, the numbers above t and the first *quota ones equal to t, and lowers *quota. Returns how many it
  * kept. */
-static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota) {
+ESP_TARGET_SCALAR static uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n, uint32_t t,
+                                                     uint64_t *quota) {
     uint64_t m = 0, left = *quota;
     for (uint64_t i = 0; i < n; i++) {
         uint32_t a = select_bits(val[i]), tie = (uint32_t)(a == t) & (uint32_t)(left > 0);
@@ -114,6 +115,7 @@ static inline uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n,
 }
 
 #ifdef ESP_SIMD_X86
+#define select_trim_avx2 select_trim_scalar /* AVX2 has no compress instruction */
 /* Stores are masked, so that they do not overwrite the next block's numbers in the list. */
 ESP_TARGET_AVX512 static uint64_t select_trim_avx512(float *val, uint16_t *idx, uint64_t n, uint32_t t,
                                                      uint64_t *quota) {
@@ -134,14 +136,7 @@ ESP_TARGET_AVX512 static uint64_t select_trim_avx512(float *val, uint16_t *idx, 
 }
 #endif
 
-typedef uint64_t (*select_trim_fn)(float *val, uint16_t *idx, uint64_t n, uint32_t t, uint64_t *quota);
-static inline select_trim_fn select_trim_for(int level) {
-#ifdef ESP_SIMD_X86
-    if (level == ESP_SIMD_AVX512) return select_trim_avx512;
-#endif
-    (void)level;
-    return select_trim_scalar;
-}
+ESP_KERNEL_PICK(select_trim)
 
 /* The numbers kept from one block are [at, at + n) of the list. */
 typedef struct select_block {

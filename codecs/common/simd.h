@@ -73,31 +73,26 @@ static inline int esp_simd_level(void) {
     return best < cap ? best : cap;
 }
 
-#define ESP_KERNEL_SCALAR(name, params, args)                                                                          \
-    ESP_KERNEL_OPT static uint64_t name##_scalar params { return name##_body args; }
+/* Before the scalar, AVX2 and AVX-512 versions of a kernel. */
+#define ESP_TARGET_SCALAR ESP_KERNEL_OPT
 #ifdef ESP_SIMD_X86
 #define ESP_TARGET_AVX2 ESP_KERNEL_OPT __attribute__((target("avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
 #define ESP_TARGET_AVX512                                                                                              \
     ESP_KERNEL_OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
-#define ESP_KERNEL_PICK(name, params)                                                                                  \
-    typedef uint64_t(*name##_fn) params;                                                                               \
-    static inline name##_fn name##_for(int level) {                                                                    \
-        return level == ESP_SIMD_AVX512 ? name##_avx512 : level == ESP_SIMD_AVX2 ? name##_avx2 : name##_scalar;        \
-    }
-#define ESP_KERNEL(name, params, args)                                                                                 \
+#define ESP__KERNEL_WIDE(name, params, args)                                                                           \
     ESP_TARGET_AVX512 static uint64_t name##_avx512 params { return name##_body args; }                                \
-    ESP_TARGET_AVX2 static uint64_t name##_avx2 params { return name##_body args; }                                    \
-    ESP_KERNEL_SCALAR(name, params, args)                                                                              \
-    ESP_KERNEL_PICK(name, params)
+    ESP_TARGET_AVX2 static uint64_t name##_avx2 params { return name##_body args; }
+#define ESP__KERNEL_AT(name, level)                                                                                    \
+    (level) == ESP_SIMD_AVX512 ? name##_avx512 : (level) == ESP_SIMD_AVX2 ? name##_avx2 : name##_scalar
 #else
-#define ESP_KERNEL_PICK(name, params)                                                                                  \
-    typedef uint64_t(*name##_fn) params;                                                                               \
-    static inline name##_fn name##_for(int level) {                                                                    \
-        (void)level;                                                                                                   \
-        return name##_scalar;                                                                                          \
-    }
-#define ESP_KERNEL(name, params, args)                                                                                 \
-    ESP_KERNEL_SCALAR(name, params, args)                                                                              \
-    ESP_KERNEL_PICK(name, params)
+#define ESP__KERNEL_WIDE(name, params, args)
+#define ESP__KERNEL_AT(name, level) ((void)(level), name##_scalar)
 #endif
+#define ESP_KERNEL_PICK(name)                                                                                          \
+    typedef __typeof__(&name##_scalar) name##_fn;                                                                      \
+    static inline name##_fn name##_for(int level) { return ESP__KERNEL_AT(name, level); }
+#define ESP_KERNEL(name, params, args)                                                                                 \
+    ESP__KERNEL_WIDE(name, params, args)                                                                               \
+    ESP_TARGET_SCALAR static uint64_t name##_scalar params { return name##_body args; }                                \
+    ESP_KERNEL_PICK(name)
 #endif

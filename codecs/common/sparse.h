@@ -26,11 +26,22 @@ ESP_ELEMENT uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
-/* Returns the payload's size for the planner: per sent element a value and a 16-bit index, or if that is shorter a
- * value and one bit per element of the tensor. The few bytes per span are ignored. */
-static inline esp_payload_size sparse_model_size(double ratio) {
+/* Returns the facts for the planner of a codec whose compress moves `moved` bytes per element. A sent element takes a
+ * value and a 16-bit index, or if that is shorter a value and one bit per element of the tensor; the few bytes per span
+ * are ignored. On a GPU two passes read phi and write the residual (codecs/cuda/common/select.h). In addition, each
+ * sent value moves 40 bytes at compress, and 76 at decompress, where it reads and writes a whole sector of 32 bytes. */
+static inline esp_facts sparse_facts(double ratio, double moved) {
     const esp_payload_size places = {0, 6, 6 * ratio, 0, 0}, map = {0, 0, 4 * ratio + 0.125, 0, 0};
-    return ratio > 0.0625 ? map : places;
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = ratio > 0.0625 ? map : places,
+        .error = esp_model_error_largest(ratio),
+        .setup_ns = 1000,
+        .ns = {esp_model_stream(moved) + 3 * ratio, esp_model_stream(4) + 2 * ratio},
+        .launches = {7, 2},
+        .bytes = {moved + 40 * ratio, 4 + 76 * ratio},
+    };
+    return f;
 }
 
 /* These functions read a number of a body, which may have any alignment. */
@@ -39,16 +50,9 @@ static inline uint32_t sparse_u16(const uint8_t *p) { return *(const dense_u16 *
 static inline float sparse_f32(const uint8_t *p) { return *(const dense_f32 *)(const void *)p; }
 
 /* ---- phi --------------------------------------------------------------------------------------------------------- */
-/* Sets e to phi. Skips the products if beta and gamma are 1, as they nearly always are. */
+/* Sets e to phi. */
 ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e, float beta, float gamma, uint64_t n) {
-    if (beta == 1.0f && gamma == 1.0f) {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) e[i] = e[i] + g[i];
-    } else {
-        ESP_SIMD
-        for (uint64_t i = 0; i < n; i++) e[i] = beta * e[i] + gamma * g[i];
-    }
-    return 0;
+    return dense_phi_body(e, g, e, beta, gamma, n);
 }
 ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
@@ -57,52 +61,20 @@ typedef struct sparse_input {
     const float *g;
     float *e; /* the residual, or NULL */
     float beta, gamma;
-    dense_phi_fn phi;
-    sparse_keep_fn keep;
-    dense_check_fn check;
-    dense_check_phi_fn check_phi;
+    int level;
     const select_job *sel;
 } sparse_input;
 
-static inline sparse_input sparse_input_of(const esp_codec_args *a, int simd) {
-    sparse_input in = {0};
-    in.g = (const float *)a->tensor[0]->data.ptr;
-    in.e = esp_residual_of(a, 0);
-    in.beta = a->beta;
-    in.gamma = a->gamma;
-    in.phi = dense_phi_for(simd);
-    in.keep = sparse_keep_for(simd);
-    in.check = dense_check_for(simd);
-    in.check_phi = dense_check_phi_for(simd);
-    return in;
+static inline sparse_input sparse_input_of(const esp_codec_args *a, int level) {
+    return (sparse_input){dense_in(a), esp_residual_of(a, 0), a->beta, a->gamma, level, NULL};
 }
 
 /* Implements the load function of select_job. */
 static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
     const sparse_input *in = (const sparse_input *)arg;
     if (!in->e) return in->g + at;
-    in->phi(buf, in->g + at, in->e + at, in->beta, in->gamma, n);
+    dense_phi_for(in->level)(buf, in->g + at, in->e + at, in->beta, in->gamma, n);
     return buf;
-}
-
-typedef struct sparse_scan {
-    const sparse_input *in;
-    uint32_t bad;
-} sparse_scan;
-
-static inline void sparse_scan_body(void *arg, uint64_t begin, uint64_t end) {
-    sparse_scan *s = (sparse_scan *)arg;
-    const sparse_input *in = s->in;
-    const uint64_t n = end - begin;
-    if (in->e ? in->check_phi(in->g + begin, in->e + begin, in->beta, in->gamma, n) : in->check(in->g + begin, n))
-        esp_codec_raise(&s->bad, 1);
-}
-
-/* Is all of phi finite? */
-static inline bool sparse_finite(const esp_host *h, const sparse_input *in, uint64_t count) {
-    sparse_scan s = {in, 0};
-    esp_codec_parallel(h, count, SELECT_SPAN, sparse_scan_body, &s);
-    return !s.bad;
 }
 
 /* Sets the selected elements of a block to zero in x. */
@@ -116,7 +88,7 @@ static inline void sparse_residual_body(void *arg, uint64_t begin, uint64_t end)
     const sparse_input *in = (const sparse_input *)arg;
     for (; begin < end; begin += SELECT_BLOCK) {
         uint64_t n = end - begin < SELECT_BLOCK ? end - begin : SELECT_BLOCK;
-        in->keep(in->g + begin, in->e + begin, in->beta, in->gamma, n);
+        sparse_keep_for(in->level)(in->g + begin, in->e + begin, in->beta, in->gamma, n);
         sparse_clear(in->sel, begin / SELECT_BLOCK, in->e);
     }
 }
@@ -159,26 +131,15 @@ static inline void sparse_write(const select_job *s, uint8_t *body) {
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-static inline esp_payload_header sparse_header(const char *codec, uint16_t wire, uint64_t count, uint64_t k) {
-    esp_payload_header h;
-    memset(&h, 0, sizeof h);
-    h.codec = esp_name_hash(codec);
-    h.wire_version = wire;
-    h.count = count;
-    h.aux = k;
-    h.body_bytes = sparse_body_bytes(count, k);
-    return h;
-}
-
 /* Selects s->k of s->count elements, and writes the payload. Sets *sent to false if the caller must not change the
  * residual, since the tensor is empty or an element is not finite. */
 static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire,
                                          bool *sent) {
-    esp_payload_header h = sparse_header(codec, wire, s->count, s->k);
+    esp_payload_header h =
+        esp_payload_header_of(esp_name_hash(codec), wire, 0, s->count, sparse_body_bytes(s->count, s->k), s->k);
+    const esp_status st = esp_payload_begin(a->payload, &h);
     *sent = false;
-    if (a->payload->data.bytes < ESP_PAYLOAD_HEADER + h.body_bytes)
-        return esp_codec_fail(s->host, codec, ESP_E_TOO_SMALL, "the payload's capacity is less than bound() requires");
-    if (!s->count) return esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK || !s->count) return st;
     if (!a->scratch || a->scratch->bytes < select_scratch_bytes(s->count, s->k))
         return esp_codec_fail(s->host, codec, ESP_E_ARG, "scratch memory is less than bound() requires");
     if (!select_run(s, a->scratch->ptr)) {
@@ -187,8 +148,18 @@ static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a,
         return esp_payload_begin(a->payload, &h);
     }
     *sent = true;
-    esp_status st = esp_payload_begin(a->payload, &h);
-    if (st == ESP_OK) sparse_write(s, (uint8_t *)esp_payload_body(a->payload));
+    sparse_write(s, (uint8_t *)esp_payload_body(a->payload));
+    return ESP_OK;
+}
+
+/* Compresses phi: selects its elements of largest magnitude, and updates the residual. */
+static inline esp_status sparse_compress_phi(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire) {
+    sparse_input in = sparse_input_of(a, s->simd);
+    bool sent;
+    s->load = sparse_load;
+    s->arg = &in;
+    const esp_status st = sparse_compress(s, a, codec, wire, &sent);
+    if (st == ESP_OK && sent) sparse_residual(&in, s);
     return st;
 }
 
@@ -279,7 +250,7 @@ static inline void sparse_add_span(sparse_reader *r, float *out, uint64_t len, f
 static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     enum { AT_ONCE = 32 };
     const esp_codec_args *a = (const esp_codec_args *)arg;
-    float *out = (float *)a->tensor[0]->data.ptr;
+    float *out = dense_out(a);
     const float scale = a->scale != 0.0f ? a->scale : 1.0f;
     sparse_reader r[AT_ONCE];
     uint32_t first = 0;
@@ -294,11 +265,6 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
         }
         first += n;
     } while (first < a->n_payloads);
-}
-
-static inline void sparse_fill_nan(uint8_t *out, uint64_t n) {
-    const uint32_t nan = 0x7fc00000u;
-    for (uint64_t i = 0; i < n; i++) memcpy(out + 4 * i, &nan, 4);
 }
 
 /* Implements decompress() of a sparse codec. Payloads must hold k_min to k_max values. */
@@ -319,9 +285,17 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
     }
     if (nan)
-        sparse_fill_nan((uint8_t *)a->tensor[0]->data.ptr, count);
+        dense_fill_nan(a->tensor[0]->data.ptr, count);
     else
         esp_codec_parallel(host, count, SELECT_SPAN, sparse_decode_body, (void *)(uintptr_t)a);
+    return ESP_OK;
+}
+
+/* Implements values() of a sparse codec, which sends up to `most` values. */
+static inline esp_status sparse_values(const esp_tensor *like, const esp_payload_header *h, uint64_t most,
+                                       esp_values *out) {
+    const uint64_t k = h ? h->aux : most;
+    *out = (esp_values){0, k, sparse_body_bytes(like->count, k) - 4 * k};
     return ESP_OK;
 }
 #endif

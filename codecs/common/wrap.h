@@ -66,11 +66,11 @@ static inline esp_status wrap_model(const wrap_inner *w, const esp_tensor *like,
                                     esp_codec_model *m) {
     memset(m, 0, sizeof *m);
     m->struct_size = sizeof *m;
-    m->flags = ESP_MODEL_LOSSY;
-    m->error = -1;
-    if (!ESP_HAS(esp_codec, w->table, model)) return ESP_OK;
-    memset(m, 0, sizeof *m);
-    m->struct_size = sizeof *m;
+    if (!ESP_HAS(esp_codec, w->table, model)) {
+        m->flags = ESP_MODEL_LOSSY;
+        m->error = -1;
+        return ESP_OK;
+    }
     return w->table->model(w->self, like, n_reduced, d, m);
 }
 

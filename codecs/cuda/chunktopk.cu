@@ -8,20 +8,10 @@
 #include "codecs/cuda/common/dense.h"
 #include "codecs/chunktopk.c"
 
-/* The codec's parameters in the form that kernels take. */
-typedef struct chunktopk_cuda {
-    uint32_t codec, chunk, k, width;
-} chunktopk_cuda;
-ESP_ELEMENT uint64_t chunktopk_cuda_record(const chunktopk_cuda *f, uint64_t n) {
-    return chunktopk_bytes(f->k, f->chunk, f->width, n);
-}
-ESP_ELEMENT uint64_t chunktopk_cuda_body(const chunktopk_cuda *f, uint64_t count) {
-    return count / f->chunk * chunktopk_cuda_record(f, f->chunk) + chunktopk_cuda_record(f, count % f->chunk);
-}
-static __device__ __forceinline__ uint64_t chunktopk_chunks(const chunktopk_cuda *f, uint64_t count) {
+static __device__ __forceinline__ uint64_t chunktopk_chunks(const chunktopk_shape *f, uint64_t count) {
     return (count + f->chunk - 1) / f->chunk;
 }
-static __device__ __forceinline__ uint32_t chunktopk_size(const chunktopk_cuda *f, uint64_t count, uint64_t c) {
+static __device__ __forceinline__ uint32_t chunktopk_size(const chunktopk_shape *f, uint64_t count, uint64_t c) {
     return count - c * f->chunk < f->chunk ? (uint32_t)(count - c * f->chunk) : f->chunk;
 }
 
@@ -196,7 +186,7 @@ static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 template <uint32_t W, uint32_t R>
 static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
-    chunktopk_encode(cuda_parts all, chunktopk_cuda f) {
+    chunktopk_encode(cuda_parts all, chunktopk_shape f) {
     enum { GROUPS = CUDA_WARPS / W, SIZE = 32 * W * R };
     __shared__ float val[GROUPS * SIZE];
     __shared__ uint16_t idx[GROUPS * SIZE];
@@ -205,11 +195,11 @@ static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
     const uint32_t mine = threadIdx.x / (32 * W);
     const chunktopk_kept list = {val + mine * SIZE, idx + mine * SIZE, warps};
     const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
-    const uint64_t record = chunktopk_cuda_record(&f, f.chunk), chunks = chunktopk_chunks(&f, p->count);
+    const uint64_t record = chunktopk_record(&f, f.chunk), chunks = chunktopk_chunks(&f, p->count);
     uint32_t any = 0;
     for (uint64_t c = (uint64_t)blockIdx.x * GROUPS + mine; !(p->e && bad) && c < chunks;
          c += (uint64_t)gridDim.x * GROUPS) {
-        const uint32_t n = chunktopk_size(&f, p->count, c), k = (uint32_t)chunktopk_codes(f.k, f.chunk, n);
+        const uint32_t n = chunktopk_size(&f, p->count, c), k = (uint32_t)chunktopk_codes(&f, n);
         const uint32_t first = group_me<W>() / 32 * (32 * R) + cuda_lane();
         float x[R];
         CUDA_UNROLL
@@ -227,8 +217,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
     if (!cuda_last(&cuda_flags_of(p)->own[0]) || threadIdx.x) return;
     const uint32_t nan = cuda_fresh(&cuda_flags_of(p)->bad);
-    cuda_write_header(p, f.codec, CHUNKTOPK_WIRE, nan ? ESP_PAYLOAD_NONFINITE : 0,
-                      nan ? 0 : chunktopk_cuda_body(&f, p->count), 0);
+    cuda_write_header_if(p, f.codec, CHUNKTOPK_WIRE, nan != 0, chunktopk_body(&f, p->count), 0);
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
@@ -246,9 +235,9 @@ static __device__ __forceinline__ uint32_t chunktopk_head_at(const unsigned char
     return h;
 }
 /* One warp checks a record of n elements. Each lane returns whether its own codes are valid. */
-static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_cuda *f, const unsigned char *record,
+static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_shape *f, const unsigned char *record,
                                                           uint32_t n) {
-    const uint32_t k = (uint32_t)chunktopk_codes(f->k, f->chunk, n), mask = f->chunk - 1, bits = k * f->width;
+    const uint32_t k = (uint32_t)chunktopk_codes(f, n), mask = f->chunk - 1, bits = k * f->width;
     const uint32_t head = chunktopk_head_at(record);
     int ok = (head & 0xFFFFu) <= 0x7F7Fu && head >> 16 <= 0x7F7Fu;
     for (uint32_t i = cuda_lane(); i < k; i += 32) {
@@ -258,9 +247,9 @@ static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_cuda *
     if (bits % 8) ok &= cuda_get(record + CHUNKTOPK_HEAD + bits / 8) >> bits % 8 == 0;
     return ok;
 }
-static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_check(cuda_sums all, chunktopk_cuda f) {
+static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_check(cuda_sums all, chunktopk_shape f) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    const uint64_t record = chunktopk_cuda_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
+    const uint64_t record = chunktopk_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
     for (uint32_t s = 0; s < d->n; s++) {
         const cuda_source *from = &all.source[d->first + s];
         const cuda_header h = cuda_read_header(from);
@@ -275,13 +264,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_check(cuda_s
     }
 }
 /* A warp decodes a chunk, and adds the payloads in order, since the order changes the bits of the sum. */
-static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sums all, chunktopk_cuda f) {
+static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sums all, chunktopk_shape f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     const uint32_t decision = cuda_get(d->decision), mask = f.chunk - 1;
-    const uint64_t record = chunktopk_cuda_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
+    const uint64_t record = chunktopk_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
     if (decision & CUDA_CORRUPT) return;
     for (uint64_t c = cuda_warp(); c < chunks; c += cuda_warps()) {
-        const uint32_t n = chunktopk_size(&f, d->count, c), k = (uint32_t)chunktopk_codes(f.k, f.chunk, n);
+        const uint32_t n = chunktopk_size(&f, d->count, c), k = (uint32_t)chunktopk_codes(&f, n);
         float *out = d->out + c * f.chunk;
         if (all.set || decision & CUDA_NAN)
             for (uint32_t i = cuda_lane(); i < n; i += 32)
@@ -303,10 +292,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sum
 }
 
 /* ---- the codec's table ------------------------------------------------------------------------------------------- */
-static chunktopk_cuda chunktopk_cuda_of(const chunktopk_self *s) {
-    return {esp_name_hash("chunktopk"), (uint32_t)s->chunk, (uint32_t)s->k, (uint32_t)s->width};
-}
-typedef void (*chunktopk_kernel)(cuda_parts, chunktopk_cuda);
+typedef void (*chunktopk_kernel)(cuda_parts, chunktopk_shape);
 static chunktopk_kernel chunktopk_kernel_for(uint64_t chunk) {
     switch (chunk) {
     case 16:
@@ -322,35 +308,29 @@ static chunktopk_kernel chunktopk_kernel_for(uint64_t chunk) {
 }
 static esp_status chunktopk_cuda_compress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    const chunktopk_cuda f = chunktopk_cuda_of(s);
-    cuda_call c;
-    const esp_status st = cuda_begin(&c, s->dense.host, "chunktopk", a);
-    if (st != ESP_OK) return st;
+    const chunktopk_shape &f = s->shape;
     return cuda_each_part(
-        &c, a, [&](uint64_t n) { return chunktopk_body(s, n); },
-        [&](const cuda_parts &given, uint64_t longest) {
+        s->dense.host, "chunktopk", a, [&](uint64_t n) { return chunktopk_body(&f, n); },
+        [&](cuda_call *c, const cuda_parts &given, uint64_t longest) {
             cuda_parts parts = given;
             if (a->flags & ESP_ARG_OWN_MEMORY) parts.beta = s->decay, parts.gamma = 1;
             if (a->residual)
-                cuda_launch(&c, "check", cuda_dense_check, cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n), parts);
-            cuda_launch(&c, "chunktopk", chunktopk_kernel_for(s->chunk),
-                        cuda_grid(&c, longest, s->chunk > 512 ? s->chunk : CUDA_WARPS * s->chunk, parts.n), parts, f);
+                cuda_launch(c, "check", cuda_dense_check, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts);
+            cuda_launch(c, "chunktopk", chunktopk_kernel_for(f.chunk),
+                        cuda_grid(c, longest, f.chunk > 512 ? f.chunk : CUDA_WARPS * f.chunk, parts.n), parts, f);
         });
 }
 static esp_status chunktopk_cuda_decompress(void *self, const esp_codec_args *a) {
     const chunktopk_self *s = (const chunktopk_self *)self;
-    const chunktopk_cuda f = chunktopk_cuda_of(s);
-    cuda_call c;
-    const esp_status st = cuda_begin(&c, s->dense.host, "chunktopk", a);
-    if (st != ESP_OK) return st;
+    const chunktopk_shape &f = s->shape;
     return cuda_each_sum(
-        &c, a, [&](uint64_t n) { return chunktopk_body(s, n); },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "check payloads", chunktopk_check, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n),
-                        sums, f);
+        s->dense.host, "chunktopk", a, [&](uint64_t n) { return chunktopk_body(&f, n); },
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "check payloads", chunktopk_check, cuda_grid(c, longest, CUDA_WARPS * f.chunk, sums.n), sums,
+                        f);
         },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "add", chunktopk_decode, cuda_grid(&c, longest, CUDA_WARPS * s->chunk, sums.n), sums, f);
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "add", chunktopk_decode, cuda_grid(c, longest, CUDA_WARPS * f.chunk, sums.n), sums, f);
         });
 }
 CUDA_CODEC(chunktopk, chunktopk_codec, cuda_no_scratch, chunktopk_cuda_compress, chunktopk_cuda_decompress)

@@ -268,33 +268,18 @@ static esp_status cuda_convert(void *self, void *dst, esp_dtype dst_dtype, const
                      cudaLaunchKernelEx(&c, cuda_convert_kernel, dst, dst_dtype, src, src_dtype, scale, sum, count));
 }
 
-static esp_device_table cuda_table_of(void) {
+extern const esp_device_table cuda_device_table;
+const esp_device_table cuda_device_table = [] {
     esp_device_table t;
     memset(&t, 0, sizeof t);
-    t.struct_size = sizeof t;
-    t.kind = ESP_CUDA;
-    t.name = "cuda";
-    t.summary = "NVIDIA GPUs, by the CUDA runtime";
-    t.probe = cuda_probe;
-    t.open = cuda_open;
-    t.close = cuda_close;
-    t.alloc = cuda_alloc;
-    t.free_ = cuda_free;
-    t.stream_create = cuda_stream_create;
-    t.stream_destroy = cuda_stream_destroy;
-    t.event_create = cuda_event_create;
-    t.event_destroy = cuda_event_destroy;
-    t.event_record = cuda_event_record;
-    t.event_wait = cuda_event_wait;
-    t.event_query = cuda_event_query;
-    t.event_sync = cuda_event_sync;
-    t.copy = cuda_copy;
-    t.copy2d = cuda_copy2d;
-    t.fill = cuda_fill;
-    t.convert = cuda_convert;
-    t.elapsed = cuda_elapsed;
-    t.device_name = cuda_device_name;
+    t.struct_size = sizeof t, t.kind = ESP_CUDA;
+    t.name = "cuda", t.summary = "NVIDIA GPUs, by the CUDA runtime";
+    t.probe = cuda_probe, t.open = cuda_open, t.close = cuda_close;
+    t.alloc = cuda_alloc, t.free_ = cuda_free;
+    t.stream_create = cuda_stream_create, t.stream_destroy = cuda_stream_destroy;
+    t.event_create = cuda_event_create, t.event_destroy = cuda_event_destroy, t.event_record = cuda_event_record;
+    t.event_wait = cuda_event_wait, t.event_query = cuda_event_query, t.event_sync = cuda_event_sync;
+    t.copy = cuda_copy, t.copy2d = cuda_copy2d, t.fill = cuda_fill, t.convert = cuda_convert;
+    t.elapsed = cuda_elapsed, t.device_name = cuda_device_name;
     return t;
-}
-extern const esp_device_table cuda_device_table;
-const esp_device_table cuda_device_table = cuda_table_of();
+}();

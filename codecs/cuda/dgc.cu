@@ -37,19 +37,16 @@ static esp_status dgc_cuda_compress(void *self, const esp_codec_args *a) {
     const dgc_cuda_memory m = {(float)t->momentum, t->nesterov > 0, t->masking > 0,
                                (a->flags & ESP_ARG_OWN_MEMORY) != 0};
     const double ratio = dgc_ratio(t, a->step);
-    cuda_call c;
-    const esp_status s = cuda_begin(&c, t->host, dgc_name, a);
-    if (s != ESP_OK) return s;
     for (uint32_t i = 0; i < a->n_tensors && m.own && a->state; i++)
         if (a->state[i].bytes && a->state[i].bytes < a->tensor[i]->count * sizeof(float))
-            return esp_codec_fail(t->host, dgc_name, ESP_E_ARG, "state memory is less than bound() requires");
-    return cuda_select_compress(&c, a, esp_name_hash(dgc_name), DGC_WIRE, m,
+            return esp_codec_fail(t->dense.host, dgc_name, ESP_E_ARG, "state memory is less than bound() requires");
+    return cuda_select_compress(t->dense.host, dgc_name, DGC_WIRE, a, m,
                                 [&](uint64_t n) { return sparse_k(ratio, n); });
 }
 static esp_status dgc_cuda_decompress(void *self, const esp_codec_args *a) {
     const dgc_self *t = (const dgc_self *)self;
     return cuda_sparse_decompress(
-        t->host, dgc_name, DGC_WIRE, a, [&](uint64_t n) { return sparse_k(t->ratio, n); },
+        t->dense.host, dgc_name, DGC_WIRE, a, [&](uint64_t n) { return sparse_k(t->ratio, n); },
         [&](uint64_t n) { return sparse_k(dgc_ratio(t, 0), n); });
 }
 CUDA_CODEC(dgc, dgc_codec, dgc_cuda_scratch, dgc_cuda_compress, dgc_cuda_decompress)

@@ -33,7 +33,8 @@ template <int F16> struct half_cuda_format {
 };
 
 /* Returns ESP_E_UNSUPPORTED for a spec with of=, so that the host runs the codec on the CPU instead. */
-static esp_status half_cuda_open(const esp_codec *cpu, const esp_host *h, const char *params, void **self) {
+template <int F16> static esp_status half_cuda_open(const esp_host *h, const char *params, void **self) {
+    const esp_codec *cpu = F16 ? &fp16_codec : &bf16_codec;
     char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];
     const esp_status s = esp_params_take(h, cpu->name, params, "of", own, of);
     if (s != ESP_OK) return s;
@@ -41,12 +42,6 @@ static esp_status half_cuda_open(const esp_codec *cpu, const esp_host *h, const 
         return wrap_fail(h, cpu->name, of, ESP_E_UNSUPPORTED,
                          "values of another codec are shortened on the CPU alone: write comp@cpu and decomp@cpu");
     return cpu->open(h, params, self);
-}
-static esp_status fp16_cuda_open(const esp_host *h, const char *params, void **self) {
-    return half_cuda_open(&fp16_codec, h, params, self);
-}
-static esp_status bf16_cuda_open(const esp_host *h, const char *params, void **self) {
-    return half_cuda_open(&bf16_codec, h, params, self);
 }
 template <int F16> static esp_status half_cuda_compress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;
@@ -62,5 +57,7 @@ template <int F16> static esp_status half_cuda_decompress(void *self, const esp_
     return cuda_dense_decompress(
         s->dense.host, s->format->name, a, [](uint64_t n) { return 2 * n; }, f);
 }
-CUDA_CODEC(fp16, fp16_codec, cuda_no_scratch, half_cuda_compress<1>, half_cuda_decompress<1>, t.open = fp16_cuda_open)
-CUDA_CODEC(bf16, bf16_codec, cuda_no_scratch, half_cuda_compress<0>, half_cuda_decompress<0>, t.open = bf16_cuda_open)
+CUDA_CODEC(fp16, fp16_codec, cuda_no_scratch, half_cuda_compress<1>, half_cuda_decompress<1>,
+           t.open = half_cuda_open<1>)
+CUDA_CODEC(bf16, bf16_codec, cuda_no_scratch, half_cuda_compress<0>, half_cuda_decompress<0>,
+           t.open = half_cuda_open<0>)

@@ -26,12 +26,8 @@ const char *cuda_codec_name(uint32_t hash) {
 ESPRESSO_PLUGIN_ENTRY(cuda) {
     static const esp_device_table *const devices[] = {&cuda_device_table};
     static const esp_plugin plugin = [] {
-        esp_plugin p;
-        memset(&p, 0, sizeof p);
-        p.struct_size = sizeof p;
+        esp_plugin p = {.struct_size = sizeof p, .n_devices = 1, .devices = devices};
         p.codecs = cuda_codecs(&p.n_codecs);
-        p.devices = devices;
-        p.n_devices = 1;
         return p;
     }();
     (void)h;

@@ -6,46 +6,32 @@
 #include "codecs/cuda/common/lowrank.h"
 #include "codecs/powersgd.c"
 
-enum { POWERSGD_SOURCES = 64 };
-
-/* A part's arguments for the kernels of a compress. */
-typedef struct powersgd_part {
-    const float *g;
-    float *e, *q; /* q is the initial Q, in state or scratch */
-    unsigned char *payload, *scratch;
-    const unsigned char *reduced;
-    uint64_t reduced_bytes, *used;
-    uint64_t count, m, n, first, key;
-    uint32_t r, warm; /* warm is nonzero if q is in the state */
-} powersgd_part;
+/* A part's arguments for the kernels of a compress. Its `state` is the initial Q, in state or scratch memory. */
+struct powersgd_part : cuda_part {
+    uint64_t m, n;
+    uint32_t r, warm; /* warm is nonzero if Q is in the state */
+};
 typedef struct powersgd_parts {
     uint32_t n, codec;
     float beta, gamma;
     cuda_finding *finding;
     powersgd_part part[CUDA_PARTS];
 } powersgd_parts;
-/* A part's arguments for the kernels of a decompress. */
-typedef struct powersgd_sum {
-    float *out, *state; /* state receives Q for the next step, or is NULL */
-    unsigned char *scratch;
-    const unsigned char *reduced;
-    uint64_t reduced_bytes, count, m, n;
-    uint32_t r, first, n_payloads;
-} powersgd_sum;
-typedef struct powersgd_sums {
-    uint32_t n, codec, set;
-    float scale;
-    cuda_finding *finding;
-    powersgd_sum part[CUDA_PARTS];
-    cuda_source source[POWERSGD_SOURCES];
-} powersgd_sums;
+/* What the kernels of a decompress know of each part besides cuda_sums. A part is an m x n matrix if r is not 0. */
+typedef struct powersgd_shapes {
+    uint32_t codec;
+    struct {
+        float *state; /* receives Q for the next step, or is NULL */
+        uint64_t n;
+        uint32_t r;
+    } part[CUDA_PARTS];
+} powersgd_shapes;
+static_assert(sizeof(cuda_sums) + sizeof(powersgd_shapes) <= 4096 && sizeof(powersgd_parts) <= 4096,
+              "arguments of a kernel have at most 4096 bytes");
 
 /* Indices in flags->own[]: a count of finished blocks, and a flag that the sum of P is corrupt. */
 enum { POWERSGD_DONE, POWERSGD_CORRUPT };
 
-static __device__ __forceinline__ cuda_flags *powersgd_flags(unsigned char *scratch) {
-    return (cuda_flags *)(void *)scratch;
-}
 static __device__ __forceinline__ const float *powersgd_numbers(const unsigned char *payload) {
     return (const float *)(const void *)(payload + ESP_PAYLOAD_HEADER);
 }
@@ -53,12 +39,17 @@ static __device__ __forceinline__ cuda_lowrank powersgd_matrix(const powersgd_pa
     const cuda_lowrank x = {p->g, p->e, all->beta, all->gamma, p->m, p->n, p->r};
     return x;
 }
+/* Is this a valid header of the codec, for a sum of P with `numbers` f32? */
+static __device__ __forceinline__ int powersgd_sum_ok(const cuda_header *h, uint32_t codec, uint64_t count,
+                                                      uint64_t numbers) {
+    return h->codec == codec && h->wire == 1 && h->count == count && h->flags <= 3 && h->body == numbers * 4;
+}
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(powersgd_parts all) {
     const powersgd_part *p = &all.part[blockIdx.y];
     for (uint64_t k = blockIdx.x; k < p->r; k += gridDim.x) {
-        float *q = p->q + k * p->n;
+        float *q = p->state + k * p->n;
         int any = 0;
         for (uint64_t top = 0; p->warm && !any && top < p->n; top += CUDA_THREADS) {
             const uint64_t j = top + threadIdx.x;
@@ -73,19 +64,17 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(pow
  * i. */
 static __device__ __forceinline__ void powersgd_finish(const powersgd_parts *all, const powersgd_part *p, uint32_t bad,
                                                        uint64_t numbers, uint64_t i, uint64_t n) {
-    cuda_part to;
-    to.payload = p->payload, to.used = p->used, to.count = p->count;
-    if (i == 0) cuda_write_header(&to, all->codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, numbers * 4, p->r);
-    for (; bad && i < numbers; i += n) cuda_put((float *)(void *)cuda_body(&to) + i, bits_float(0x7FC00000u));
+    if (i == 0) cuda_write_header(p, all->codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, numbers * 4, p->r);
+    for (; bad && i < numbers; i += n) cuda_put((float *)(void *)cuda_body(p) + i, bits_float(0x7FC00000u));
 }
 
 template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_p_kernel(powersgd_parts all) {
     __shared__ float tile[CUDA_LOWRANK_TILE];
     const powersgd_part *p = &all.part[blockIdx.y];
     const cuda_lowrank x = powersgd_matrix(&all, p);
-    cuda_flags *flags = powersgd_flags(p->scratch);
+    cuda_flags *flags = cuda_flags_of(p);
     uint32_t any = 0;
-    if (p->r) any = cuda_lowrank_p<K>(&x, p->q, (float *)(void *)(p->payload + ESP_PAYLOAD_HEADER), tile);
+    if (p->r) any = cuda_lowrank_p<K>(&x, p->state, (float *)(void *)cuda_body(p), tile);
     if (any >> 31) atomicOr(&flags->bad, 1u);
     if (!cuda_last(&flags->own[POWERSGD_DONE])) return;
     const uint32_t bad = *(const volatile uint32_t *)&flags->bad;
@@ -97,7 +86,7 @@ template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_p_kern
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(powersgd_parts all) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const powersgd_part *p = &all.part[blockIdx.y];
-    cuda_flags *flags = powersgd_flags(p->scratch);
+    cuda_flags *flags = cuda_flags_of(p);
     uint32_t any = 0;
     if (!p->r) {
         const cuda_lowrank x = powersgd_matrix(&all, p);
@@ -107,11 +96,10 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(pow
         return;
     }
     if (blockIdx.x) return;
-    const cuda_source from = {p->reduced, p->reduced_bytes};
+    const cuda_source from = {p->reduced, 0};
     const cuda_header h = cuda_read_header(&from);
     const float *sum = powersgd_numbers(p->reduced);
-    if (h.codec != all.codec || h.wire != 1 || h.count != p->count || h.flags > 3 ||
-        h.body > p->reduced_bytes - ESP_PAYLOAD_HEADER || h.body != p->m * p->r * 4) {
+    if (!powersgd_sum_ok(&h, all.codec, p->count, p->m * p->r)) {
         if (threadIdx.x == 0) flags->own[POWERSGD_CORRUPT] = 1, cuda_found(all.finding, all.codec);
         return;
     }
@@ -130,7 +118,7 @@ template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_q_kern
     __shared__ float tile[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE], ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE];
     const powersgd_part *p = &all.part[blockIdx.y];
     const cuda_lowrank x = powersgd_matrix(&all, p);
-    cuda_flags *flags = powersgd_flags(p->scratch);
+    cuda_flags *flags = cuda_flags_of(p);
     /* Without error feedback this kernel sets `bad` itself, so it cannot skip; powersgd_rest_kernel then overwrites
      * the body. */
     if ((p->r || p->e) && (cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT]))) return;
@@ -143,26 +131,25 @@ template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_q_kern
     for (uint64_t i = cuda_thread(); i < p->count; i += cuda_threads()) {
         const float phi = cuda_lowrank_phi(&x, i);
         any |= dense_nonfinite(phi);
-        cuda_put((float *)(void *)(p->payload + ESP_PAYLOAD_HEADER) + i, phi);
+        cuda_put((float *)(void *)cuda_body(p) + i, phi);
         if (p->e) cuda_put(p->e + i, 0.0f);
     }
     if (any >> 31) atomicOr(&flags->bad, 1u);
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_combine_kernel(powersgd_parts all) {
     const powersgd_part *p = &all.part[blockIdx.y];
-    cuda_flags *flags = powersgd_flags(p->scratch);
+    cuda_flags *flags = cuda_flags_of(p);
     if (!p->r || cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT])) return;
     const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
-    const uint32_t any =
-        cuda_lowrank_combine(at.q, p->m, p->n, p->r, (float *)(void *)(p->payload + ESP_PAYLOAD_HEADER));
+    const uint32_t any = cuda_lowrank_combine(at.q, p->m, p->n, p->r, (float *)(void *)cuda_body(p));
     if (any >> 31) atomicOr(&flags->bad, 1u);
 }
 /* Writes the header, and the residual of a matrix. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powersgd_parts all) {
     __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
     const powersgd_part *p = &all.part[blockIdx.y];
-    const uint32_t bad = cuda_get(&powersgd_flags(p->scratch)->bad);
-    if (cuda_get(&powersgd_flags(p->scratch)->own[POWERSGD_CORRUPT])) return;
+    const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
+    if (cuda_get(&cuda_flags_of(p)->own[POWERSGD_CORRUPT])) return;
     powersgd_finish(&all, p, bad, p->r ? p->n * p->r : p->count, cuda_thread(), cuda_threads());
     if (bad || !p->r || !p->e) return;
     const cuda_lowrank x = powersgd_matrix(&all, p);
@@ -201,134 +188,129 @@ static dim3 powersgd_grid(const cuda_call *c, uint64_t tiles, uint64_t numbers, 
     return cuda_grid(c, tiles > more ? tiles : more, 1, parts);
 }
 
+/* Returns the kernel whose threads have enough sums for r columns. */
+typedef void (*powersgd_kernel)(powersgd_parts);
+static powersgd_kernel powersgd_kernel_for(uint64_t r, powersgd_kernel by1, powersgd_kernel by4, powersgd_kernel by16) {
+    return r <= 4 ? by1 : r <= 16 ? by4 : by16;
+}
 static void powersgd_first_round(cuda_call *c, const powersgd_parts &all, const powersgd_most &w) {
-    const dim3 grid = powersgd_grid(c, w.p_tiles, 0, all.n);
     if (w.r) cuda_launch(c, "start", powersgd_start_kernel, powersgd_grid(c, w.r, 0, all.n), all);
-    if (w.r <= 4)
-        cuda_launch(c, "p", powersgd_p_kernel<1>, grid, all);
-    else if (w.r <= 16)
-        cuda_launch(c, "p", powersgd_p_kernel<4>, grid, all);
-    else
-        cuda_launch(c, "p", powersgd_p_kernel<16>, grid, all);
+    cuda_launch(c, "p", powersgd_kernel_for(w.r, powersgd_p_kernel<1>, powersgd_p_kernel<4>, powersgd_p_kernel<16>),
+                powersgd_grid(c, w.p_tiles, 0, all.n), all);
 }
 static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const powersgd_most &w) {
-    const dim3 grid = powersgd_grid(c, w.q_tiles, w.plain, all.n);
     cuda_launch(c, "basis", powersgd_basis_kernel, powersgd_grid(c, 1, w.plain, all.n), all);
-    if (w.r <= 4)
-        cuda_launch(c, "q", powersgd_q_kernel<1>, grid, all);
-    else if (w.r <= 16)
-        cuda_launch(c, "q", powersgd_q_kernel<4>, grid, all);
-    else
-        cuda_launch(c, "q", powersgd_q_kernel<16>, grid, all);
+    cuda_launch(c, "q", powersgd_kernel_for(w.r, powersgd_q_kernel<1>, powersgd_q_kernel<4>, powersgd_q_kernel<16>),
+                powersgd_grid(c, w.q_tiles, w.plain, all.n), all);
     if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
     cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
 }
-/* Has each matrix the reduced payload of round 0? */
+/* Has each matrix the reduced payload of round 0, with room for a sum of P? */
 static bool powersgd_has_reduced(const powersgd_self *s, const esp_codec_args *a) {
-    for (uint32_t t = 0; t < a->n_tensors; t++)
-        if (powersgd_rank(s, a->tensor[t]) &&
-            (!a->reduced || !a->reduced[t].data.ptr || a->reduced[t].data.bytes < ESP_PAYLOAD_HEADER))
-            return false;
+    for (uint32_t t = 0; t < a->n_tensors; t++) {
+        const uint64_t r = powersgd_rank(s, a->tensor[t]), bytes = ESP_PAYLOAD_HEADER + a->tensor[t]->rows * r * 4;
+        if (r && (!a->reduced || !a->reduced[t].data.ptr || a->reduced[t].data.bytes < bytes)) return false;
+    }
     return true;
 }
 static esp_status powersgd_cuda_compress(void *self, const esp_codec_args *a) {
     const powersgd_self *s = (const powersgd_self *)self;
-    cuda_call c;
-    uint32_t t = 0;
-    esp_status st = cuda_begin(&c, s->dense.host, "powersgd", a);
-    if (st == ESP_OK && a->round && !powersgd_has_reduced(s, a)) st = ESP_E_CORRUPT;
-    if (st != ESP_OK) return st;
+    if (a->round && !powersgd_has_reduced(s, a)) return ESP_E_CORRUPT;
     return cuda_each_part(
-        &c, a, [](uint64_t) { return (uint64_t)0; },
-        [&](const cuda_parts &parts, uint64_t) {
+        s->dense.host, "powersgd", a, [](uint64_t) { return (uint64_t)0; },
+        [&](cuda_call *c, const cuda_parts &parts, uint64_t) {
             powersgd_parts all;
             powersgd_most w;
             memset((void *)&all, 0, sizeof all);
             memset((void *)&w, 0, sizeof w);
             all.n = parts.n, all.beta = a->beta, all.gamma = a->gamma;
             all.codec = esp_name_hash("powersgd");
-            all.finding = c.device->finding;
-            for (uint32_t i = 0; i < parts.n; i++, t++) {
+            all.finding = c->device->finding;
+            for (uint32_t i = 0; i < parts.n; i++) {
+                const uint32_t t = parts.at + i;
                 powersgd_part *p = &all.part[i];
-                const cuda_part *from = &parts.part[i];
                 const uint64_t r = powersgd_rank(s, a->tensor[t]);
-                p->g = from->g, p->e = from->e, p->payload = from->payload, p->scratch = from->scratch;
-                p->used = from->used, p->count = from->count, p->first = from->first;
+                static_cast<cuda_part &>(*p) = parts.part[i];
                 p->m = a->tensor[t]->rows, p->n = a->tensor[t]->cols, p->r = (uint32_t)r;
-                p->key = powersgd_key(a, from->key);
-                p->q = powersgd_state(a, t), p->warm = p->q != NULL;
-                if (!p->q) p->q = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, r).q;
-                if (a->reduced) p->reduced = (const unsigned char *)a->reduced[t].data.ptr;
-                if (a->reduced) p->reduced_bytes = a->reduced[t].data.bytes;
+                p->key = powersgd_key(a, p->key);
+                p->state = powersgd_state(a, t), p->warm = p->state != NULL;
+                if (!p->state) p->state = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, r).q;
                 powersgd_most_of(&w, p->count, p->m, p->n, r);
                 const uint64_t body = r ? r * (a->round ? p->n : p->m) * 4 : a->round ? p->count * 4 : 0;
-                if (from->capacity - ESP_PAYLOAD_HEADER < body) c.status = ESP_E_TOO_SMALL;
+                if (p->capacity - ESP_PAYLOAD_HEADER < body) c->status = ESP_E_TOO_SMALL;
             }
             if (a->round)
-                powersgd_second_round(&c, all, w);
+                powersgd_second_round(c, all, w);
             else
-                powersgd_first_round(&c, all, w);
+                powersgd_first_round(c, all, w);
         });
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Is this a valid header of the codec, with a body of `numbers` f32? */
-static __device__ __forceinline__ int powersgd_header_ok(const cuda_header *h, const powersgd_sums *all,
-                                                         const powersgd_sum *d, uint64_t bytes, uint64_t numbers) {
-    return h->codec == all->codec && h->wire == 1 && h->count == d->count && h->body <= bytes - ESP_PAYLOAD_HEADER &&
-           h->body == numbers * 4 && h->aux == d->r;
+/* Returns a part's matrix, without data. Its m is 0 if the part is sent uncompressed. */
+static __device__ __forceinline__ cuda_lowrank powersgd_shape(const powersgd_shapes *f, const cuda_sum *d) {
+    const uint64_t n = f->part[blockIdx.y].n;
+    const uint32_t r = f->part[blockIdx.y].r;
+    const cuda_lowrank x = {NULL, NULL, 0, 0, r ? d->count / n : 0, n, r};
+    return x;
 }
-static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_check_kernel(powersgd_sums all) {
-    const powersgd_sum *d = &all.part[blockIdx.y];
+static __device__ __forceinline__ powersgd_room powersgd_sum_room(const cuda_sum *d, const cuda_lowrank *x) {
+    return powersgd_room_of((unsigned char *)(void *)d->decision + CUDA_FLAGS, x->m, x->n, x->r);
+}
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_check_kernel(cuda_sums all, powersgd_shapes f) {
+    const cuda_sum *d = &all.part[blockIdx.y];
+    const cuda_lowrank x = powersgd_shape(&f, d);
     uint32_t any = 0, nan = 0;
     int ok = 1;
-    for (uint32_t k = 0; ok && k < d->n_payloads; k++) {
+    for (uint32_t k = 0; ok && k < d->n; k++) {
         const cuda_source *s = &all.source[d->first + k];
         const cuda_header h = cuda_read_header(s);
-        ok = h.flags < 2 && powersgd_header_ok(&h, &all, d, s->bytes, d->r ? d->n * d->r : d->count);
+        ok = h.flags < 2 && cuda_header_ok(&h, s, f.codec, 1, d->count) && h.body == (x.r ? x.n * x.r : d->count) * 4 &&
+             h.aux == x.r;
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
     }
-    if (ok && d->r) {
-        const cuda_source s = {d->reduced, d->reduced_bytes};
+    if (ok && x.r) {
+        const cuda_source s = {d->reduced, 0};
         const cuda_header h = cuda_read_header(&s);
-        ok = h.flags <= 3 && powersgd_header_ok(&h, &all, d, s.bytes, d->m * d->r);
+        ok = powersgd_sum_ok(&h, f.codec, d->count, x.m * x.r) && h.aux == x.r;
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
-        for (uint64_t i = cuda_thread(); ok && i < d->m * d->r; i += cuda_threads())
+        for (uint64_t i = cuda_thread(); ok && i < x.m * x.r; i += cuda_threads())
             any |= dense_nonfinite(cuda_get(powersgd_numbers(d->reduced) + i));
     }
-    if (nan || any >> 31) atomicOr(&powersgd_flags(d->scratch)->bad, (uint32_t)CUDA_NAN);
-    if (ok || cuda_thread()) return;
-    atomicOr(&powersgd_flags(d->scratch)->bad, (uint32_t)CUDA_CORRUPT);
-    cuda_found(all.finding, all.codec);
+    if (nan || any >> 31) atomicOr(d->decision, (uint32_t)CUDA_NAN);
+    if (!ok && cuda_thread() == 0) cuda_found_corrupt(&all, d, f.codec);
 }
 /* Task 0 computes P^. Each other task computes one column of Q for the next step. */
-static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(powersgd_sums all) {
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(cuda_sums all, powersgd_shapes f) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
-    const powersgd_sum *d = &all.part[blockIdx.y];
-    if (!d->r || cuda_get(&powersgd_flags(d->scratch)->bad)) return;
-    for (uint64_t task = blockIdx.x; task <= (d->state ? d->r : 0); task += gridDim.x) {
+    const cuda_sum *d = &all.part[blockIdx.y];
+    const cuda_lowrank x = powersgd_shape(&f, d);
+    float *state = f.part[blockIdx.y].state;
+    if (!x.r || cuda_get(d->decision)) return;
+    for (uint64_t task = blockIdx.x; task <= (state ? x.r : 0); task += gridDim.x) {
         if (task == 0) {
-            const powersgd_room at = powersgd_room_of(d->scratch + CUDA_FLAGS, d->m, d->n, d->r);
-            cuda_lowrank_orthonormal(powersgd_numbers(d->reduced), d->m, d->r, at.columns, at.p, room);
+            const powersgd_room at = powersgd_sum_room(d, &x);
+            cuda_lowrank_orthonormal(powersgd_numbers(d->reduced), x.m, x.r, at.columns, at.p, room);
             continue;
         }
-        const float *q = powersgd_numbers(all.source[d->first].payload) + (task - 1) * d->n;
-        float *to = d->state + (task - 1) * d->n;
-        const double length = cuda_lowrank_length(q, d->n, room);
-        for (uint64_t i = threadIdx.x; i < d->n; i += CUDA_THREADS)
+        const float *q = powersgd_numbers(all.source[d->first].payload) + (task - 1) * x.n;
+        float *to = state + (task - 1) * x.n;
+        const double length = cuda_lowrank_length(q, x.n, room);
+        for (uint64_t i = threadIdx.x; i < x.n; i += CUDA_THREADS)
             cuda_put(to + i, powersgd_unit(cuda_get(q + i), length));
     }
 }
-static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(powersgd_sums all) {
+static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(cuda_sums all, powersgd_shapes f) {
     __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
-    const powersgd_sum *d = &all.part[blockIdx.y];
+    const cuda_sum *d = &all.part[blockIdx.y];
+    const cuda_lowrank m = powersgd_shape(&f, d);
     const cuda_source *from = &all.source[d->first];
-    const uint32_t decision = cuda_get(&powersgd_flags(d->scratch)->bad);
+    const uint32_t decision = cuda_get(d->decision);
     if (decision & CUDA_CORRUPT) return;
-    if (decision || !d->r) {
+    if (decision || !m.r) {
         for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) {
             float x = all.set || decision ? 0 : cuda_get(d->out + i);
-            for (uint32_t k = 0; !decision && k < d->n_payloads; k++) {
+            for (uint32_t k = 0; !decision && k < d->n; k++) {
                 const float v = all.scale * cuda_get(powersgd_numbers(from[k].payload) + i);
                 x = all.set && !k ? v : x + v;
             }
@@ -336,85 +318,57 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_put_kernel(power
         }
         return;
     }
-    const powersgd_room at = powersgd_room_of(d->scratch + CUDA_FLAGS, d->m, d->n, d->r);
-    cuda_lowrank_tiles(d->m, d->n, d->r, at.p, ps, [&](uint64_t row, uint64_t column, uint32_t rows, const float *own) {
-        const uint64_t first = row * d->n + column;
+    const powersgd_room at = powersgd_sum_room(d, &m);
+    const uint64_t n = m.n;
+    const uint32_t r = (uint32_t)m.r;
+    cuda_lowrank_tiles(m.m, n, r, at.p, ps, [&](uint64_t row, uint64_t column, uint32_t rows, const float *own) {
+        const uint64_t first = row * n + column;
         float x[8], y[8];
         CUDA_UNROLL
-        for (uint32_t i = 0; i < 8; i++) x[i] = !all.set && i < rows ? cuda_get(d->out + first + i * d->n) : 0;
-        for (uint32_t k = 0; k < d->n_payloads; k++) {
-            cuda_lowrank_rows_of(own, powersgd_numbers(from[k].payload) + column, d->n, d->r, y);
+        for (uint32_t i = 0; i < 8; i++) x[i] = !all.set && i < rows ? cuda_get(d->out + first + i * n) : 0;
+        for (uint32_t k = 0; k < d->n; k++) {
+            cuda_lowrank_rows_of(own, powersgd_numbers(from[k].payload) + column, n, r, y);
             CUDA_UNROLL
             for (uint32_t i = 0; i < 8; i++) x[i] = all.set && !k ? all.scale * y[i] : x[i] + all.scale * y[i];
         }
         CUDA_UNROLL
         for (uint32_t i = 0; i < 8; i++)
-            if (i < rows) cuda_put(d->out + first + i * d->n, x[i]);
+            if (i < rows) cuda_put(d->out + first + i * n, x[i]);
     });
 }
 
-/* Launches kernels for all payloads of a decompress. A launch takes the payloads of several parts, or if they do
- * not fit, some payloads of one part; `begins` is then nonzero in the part's first launch. */
-template <typename Launch>
-static void powersgd_each_sum(cuda_call *c, const powersgd_self *s, const esp_codec_args *a, unsigned char *scratch,
-                              uint64_t stride, Launch launch) {
-    const uint32_t per = a->n_payloads, room = POWERSGD_SOURCES;
-    uint32_t t = 0, p = 0; /* next is payload p of part t */
-    while (t < a->n_tensors && c->status == ESP_OK) {
-        powersgd_sums all;
-        powersgd_most w;
-        uint32_t used = 0;
-        const int begins = p == 0;
-        memset((void *)&all, 0, sizeof all);
-        memset((void *)&w, 0, sizeof w);
-        all.codec = esp_name_hash("powersgd");
-        all.set = a->mode == ESP_OUT_SET && begins;
-        all.scale = a->scale == 0 ? 1 : a->scale;
-        all.finding = c->device->finding;
-        while (t < a->n_tensors && all.n < (uint32_t)CUDA_PARTS && (used == 0 || used + per <= room)) {
-            powersgd_sum *d = &all.part[all.n++];
-            const esp_tensor *x = a->tensor[t];
-            d->r = (uint32_t)powersgd_rank(s, x);
-            d->out = (float *)x->data.ptr;
-            d->state = per == 1 ? powersgd_state(a, t) : NULL;
-            d->scratch = scratch + t * stride;
-            d->count = x->count, d->m = x->rows, d->n = x->cols;
-            if (d->r) d->reduced = (const unsigned char *)a->reduced[t].data.ptr;
-            if (d->r) d->reduced_bytes = a->reduced[t].data.bytes;
-            d->first = used;
-            d->n_payloads = per - p < room ? per - p : room;
-            for (uint32_t k = 0; k < d->n_payloads; k++) {
-                const esp_buf *b = &a->payload[(uint64_t)t * per + p + k].data;
-                all.source[used++] = {(const unsigned char *)b->ptr, b->bytes};
-            }
-            powersgd_most_of(&w, d->count, d->m, d->n, d->r);
-            powersgd_raise(&w.plain, d->count); /* if a payload has a NaN, every element is written */
-            p += d->n_payloads;
-            if (p < per) break;
-            p = 0;
-            t++;
-        }
-        launch(all, w, begins);
+static powersgd_shapes powersgd_shapes_of(const powersgd_self *s, const esp_codec_args *a, const cuda_sums &sums,
+                                          powersgd_most *w) {
+    powersgd_shapes f;
+    memset((void *)&f, 0, sizeof f);
+    memset((void *)w, 0, sizeof *w);
+    f.codec = esp_name_hash("powersgd");
+    for (uint32_t i = 0; i < sums.n; i++) {
+        const esp_tensor *x = a->tensor[sums.at + i];
+        f.part[i].n = x->cols;
+        f.part[i].r = (uint32_t)powersgd_rank(s, x);
+        f.part[i].state = a->n_payloads == 1 ? powersgd_state(a, sums.at + i) : NULL;
+        powersgd_most_of(w, x->count, x->rows, x->cols, f.part[i].r);
+        powersgd_raise(&w->plain, x->count); /* if a payload has a NaN, every element is written */
     }
+    return f;
 }
 static esp_status powersgd_cuda_decompress(void *self, const esp_codec_args *a) {
     const powersgd_self *s = (const powersgd_self *)self;
-    cuda_call c;
-    uint64_t stride = 0;
-    unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
-    const esp_status st = cuda_begin(&c, s->dense.host, "powersgd", a);
-    if (st != ESP_OK) return st;
     if (!powersgd_has_reduced(s, a)) return ESP_E_CORRUPT;
-    if (cuda_begin_sums(&c, a, true) != ESP_OK) return c.status;
-    const cuda_on on(c.device->ordinal);
-    powersgd_each_sum(&c, s, a, scratch, stride, [&](const powersgd_sums &all, const powersgd_most &w, int) {
-        cuda_launch(&c, "check payloads", powersgd_check_kernel, powersgd_grid(&c, w.p_tiles, 0, all.n), all);
-    });
-    powersgd_each_sum(&c, s, a, scratch, stride, [&](const powersgd_sums &all, const powersgd_most &w, int begins) {
-        if (begins && w.r) cuda_launch(&c, "basis", powersgd_bases_kernel, powersgd_grid(&c, 1 + w.r, 0, all.n), all);
-        cuda_launch(&c, "put", powersgd_put_kernel, powersgd_grid(&c, w.tiles, w.plain, all.n), all);
-    });
-    return c.status;
+    return cuda_each_sum(
+        s->dense.host, "powersgd", a, [](uint64_t) { return (uint64_t)0; },
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t) {
+            powersgd_most w;
+            const powersgd_shapes f = powersgd_shapes_of(s, a, sums, &w);
+            cuda_launch(c, "check payloads", powersgd_check_kernel, powersgd_grid(c, w.p_tiles, 0, sums.n), sums, f);
+        },
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t) {
+            powersgd_most w;
+            const powersgd_shapes f = powersgd_shapes_of(s, a, sums, &w);
+            if (w.r) cuda_launch(c, "basis", powersgd_bases_kernel, powersgd_grid(c, 1 + w.r, 0, sums.n), sums, f);
+            cuda_launch(c, "put", powersgd_put_kernel, powersgd_grid(c, w.tiles, w.plain, sums.n), sums, f);
+        });
 }
 
 static uint64_t powersgd_cuda_scratch(const void *self, const esp_tensor *like) {

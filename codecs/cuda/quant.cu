@@ -98,19 +98,11 @@ __global__ void __launch_bounds__(CUDA_THREADS)
     if (cuda_thread() == 0)
         cuda_write_header(p, codec, QUANT_WIRE, shared.nan ? ESP_PAYLOAD_NONFINITE : 0, p->count * sizeof(L),
                           shared.nan ? 0 : shared.top);
-    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
-         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
-        float phi[4] = {0, 0, 0, 0};
-        if (!shared.nan) cuda_dense_phi(&all, p, at, phi);
-        CUDA_UNROLL
-        for (int k = 0; k < 4; k++) {
-            const uint64_t i = cuda_dense_at(at, k);
-            if (i >= p->count) continue;
-            const float sum = quant_sum(phi[k], r);
-            cuda_put(levels + i, shared.nan ? (L)0 : (L)quant_level(sum));
-            if (p->e && !shared.nan) cuda_put(p->e + i, quant_left(phi[k], sum, r));
-        }
-    }
+    cuda_dense_each(&all, p, [&](uint64_t i, float phi) {
+        const float sum = quant_sum(phi, r);
+        cuda_put(levels + i, shared.nan ? (L)0 : (L)quant_level(sum));
+        if (p->e && !shared.nan) cuda_put(p->e + i, quant_left(phi, sum, r));
+    });
 }
 
 typedef struct int8_cuda_shared {
@@ -145,24 +137,22 @@ static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a)
 static esp_status int8_cuda_compress_shared(const quant_self *s, const esp_codec_args *a) {
     const uint32_t codec = esp_name_hash("int8");
     const uint64_t width = int8_width(a->n_reduced);
-    cuda_call c;
-    esp_status st = cuda_begin(&c, s->dense.host, "int8", a);
-    if (st == ESP_OK && a->round) st = int8_cuda_ranges(s, a);
+    const esp_status st = a->round ? int8_cuda_ranges(s, a) : (esp_status)ESP_OK;
     if (st != ESP_OK) return st;
     if (!a->round)
         return cuda_each_part(
-            &c, a, [](uint64_t n) { return n ? (uint64_t)sizeof(float) : 0; },
-            [&](const cuda_parts &parts, uint64_t longest) {
-                cuda_launch(&c, "range", int8_range_kernel, cuda_grid(&c, longest, CUDA_TILE, parts.n), parts, codec);
+            s->dense.host, "int8", a, [](uint64_t n) { return n ? (uint64_t)sizeof(float) : 0; },
+            [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+                cuda_launch(c, "range", int8_range_kernel, cuda_grid(c, longest, CUDA_TILE, parts.n), parts, codec);
             });
     return cuda_each_part(
-        &c, a, [&](uint64_t n) { return n * width; },
-        [&](const cuda_parts &parts, uint64_t longest) {
-            cuda_launch(&c, "levels",
+        s->dense.host, "int8", a, [&](uint64_t n) { return n * width; },
+        [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+            cuda_launch(c, "levels",
                         width == 1   ? int8_levels_kernel<int8_t>
                         : width == 2 ? int8_levels_kernel<int16_t>
                                      : int8_levels_kernel<int32_t>,
-                        cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n), parts, codec, c.device->finding);
+                        cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, codec, c->device->finding);
         });
 }
 template <int PER_BYTE> static esp_status quant_cuda_compress(void *self, const esp_codec_args *a) {
@@ -177,7 +167,7 @@ template <int PER_BYTE> static esp_status quant_cuda_decompress(void *self, cons
     const uint32_t codec = esp_name_hash(s->format->name);
     const auto full = [&](uint64_t n) { return quant_body(s, n, a->n_reduced); };
     if (s->block) {
-        const quant_cuda_blocks<PER_BYTE> f = {codec, QUANT_WIRE, 0, cuda_quant_shift(s->block)};
+        const quant_cuda_blocks<PER_BYTE> f = {codec, QUANT_WIRE, 0, (uint32_t)__builtin_ctzll(s->block)};
         return cuda_dense_decompress(s->dense.host, s->format->name, a, full, f);
     }
     const int8_cuda_shared f = {codec, QUANT_WIRE, 1, (uint32_t)int8_width(a->n_reduced)};

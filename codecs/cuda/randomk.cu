@@ -60,15 +60,14 @@ typedef struct randomk_draws {
 
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_draw_kernel(cuda_parts all, randomk_draws draws) {
     const cuda_part *p = &all.part[blockIdx.y];
-    const uint64_t k = draws.part[blockIdx.y].k, each = cuda_threads();
+    const auto &own = draws.part[blockIdx.y];
+    const uint64_t k = own.k, each = cuda_threads();
     const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
-    const float factor = draws.part[blockIdx.y].factor, nan = bits_float(0x7FC00000u);
-    const randomk_perm perm =
-        randomk_perm_with(draws.part[blockIdx.y].draw, p->count, draws.part[blockIdx.y].a, draws.part[blockIdx.y].b);
+    const float factor = own.factor, nan = bits_float(0x7FC00000u);
+    const randomk_perm perm = randomk_perm_with(own.draw, p->count, own.a, own.b);
     float *body = (float *)(void *)cuda_body(p);
     if (cuda_thread() == 0)
-        cuda_write_header(p, draws.codec, RANDOMK_WIRE, bad ? ESP_PAYLOAD_NONFINITE : 0, 4 * k,
-                          draws.part[blockIdx.y].draw);
+        cuda_write_header(p, draws.codec, RANDOMK_WIRE, bad ? ESP_PAYLOAD_NONFINITE : 0, 4 * k, own.draw);
     for (uint64_t first = cuda_thread(); first < k; first += RANDOMK_EACH * each) {
         uint64_t at[RANDOMK_EACH];
         float x[RANDOMK_EACH];
@@ -108,13 +107,10 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_keep_kernel(cuda_
 }
 static esp_status randomk_cuda_compress(void *self, const esp_codec_args *a) {
     const randomk_self *t = (const randomk_self *)self;
-    cuda_call c;
-    const esp_status s = cuda_begin(&c, t->host, randomk_name, a);
-    if (s != ESP_OK) return s;
     return cuda_each_part(
-        &c, a, [&](uint64_t n) { return 4 * sparse_k(t->ratio, n); },
-        [&](const cuda_parts &parts, uint64_t longest) {
-            const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n);
+        t->dense.host, randomk_name, a, [&](uint64_t n) { return 4 * sparse_k(t->ratio, n); },
+        [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+            const dim3 grid = cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n);
             randomk_draws d;
             memset((void *)&d, 0, sizeof d);
             d.codec = esp_name_hash(randomk_name);
@@ -126,10 +122,10 @@ static esp_status randomk_cuda_compress(void *self, const esp_codec_args *a) {
                 d.part[i].factor = randomk_factor(t, p->count, d.part[i].k);
                 randomk_domain(p->count, &d.part[i].a, &d.part[i].b);
             }
-            cuda_launch(&c, "check", cuda_dense_check, grid, parts);
-            cuda_launch(&c, "draw", randomk_draw_kernel,
-                        cuda_grid(&c, sparse_k(t->ratio, longest), CUDA_THREADS, parts.n), parts, d);
-            if (a->residual) cuda_launch(&c, "keep", randomk_keep_kernel, grid, parts, d);
+            cuda_launch(c, "check", cuda_dense_check, grid, parts);
+            cuda_launch(c, "draw", randomk_draw_kernel,
+                        cuda_grid(c, sparse_k(t->ratio, longest), CUDA_THREADS, parts.n), parts, d);
+            if (a->residual) cuda_launch(c, "keep", randomk_keep_kernel, grid, parts, d);
         });
 }
 
@@ -231,24 +227,21 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_add_kernel(cuda_s
 }
 static esp_status randomk_cuda_decompress(void *self, const esp_codec_args *a) {
     const randomk_self *t = (const randomk_self *)self;
-    cuda_call c;
-    const esp_status s = cuda_begin(&c, t->host, randomk_name, a);
-    if (s != ESP_OK) return s;
     return cuda_each_sum(
-        &c, a, [&](uint64_t n) { return 4 * sparse_k(t->ratio, n); },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "check payloads", randomk_check_kernel,
-                        cuda_grid(&c, sparse_k(t->ratio, longest), CUDA_DENSE_EACH, sums.n), sums,
+        t->dense.host, randomk_name, a, [&](uint64_t n) { return 4 * sparse_k(t->ratio, n); },
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "check payloads", randomk_check_kernel,
+                        cuda_grid(c, sparse_k(t->ratio, longest), CUDA_DENSE_EACH, sums.n), sums,
                         esp_name_hash(randomk_name));
         },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            const dim3 grid = cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n);
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            const dim3 grid = cuda_grid(c, longest, CUDA_DENSE_EACH, sums.n);
             randomk_sizes sizes;
             memset((void *)&sizes, 0, sizeof sizes);
             for (uint32_t i = 0; i < sums.n; i++)
                 randomk_domain(sums.part[i].count, &sizes.part[i].a, &sizes.part[i].b);
-            if (sums.set) cuda_launch(&c, "clear", randomk_clear_kernel, grid, sums);
-            cuda_launch(&c, "add", randomk_add_kernel, grid, sums, sizes);
+            if (sums.set) cuda_launch(c, "clear", randomk_clear_kernel, grid, sums);
+            cuda_launch(c, "add", randomk_add_kernel, grid, sums, sizes);
         });
 }
 

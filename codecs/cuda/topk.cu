@@ -25,15 +25,12 @@ static uint64_t topk_cuda_scratch(const void *self, const esp_tensor *like) {
 }
 static esp_status topk_cuda_compress(void *self, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
-    cuda_call c;
-    const esp_status s = cuda_begin(&c, t->host, topk_name, a);
-    if (s != ESP_OK) return s;
-    return cuda_select_compress(&c, a, esp_name_hash(topk_name), TOPK_WIRE, topk_memory{0},
+    return cuda_select_compress(t->dense.host, topk_name, TOPK_WIRE, a, topk_memory{0},
                                 [&](uint64_t n) { return sparse_k(t->ratio, n); });
 }
 static esp_status topk_cuda_decompress(void *self, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
     const auto k = [&](uint64_t n) { return sparse_k(t->ratio, n); };
-    return cuda_sparse_decompress(t->host, topk_name, TOPK_WIRE, a, k, k);
+    return cuda_sparse_decompress(t->dense.host, topk_name, TOPK_WIRE, a, k, k);
 }
 CUDA_CODEC(topk, topk_codec, topk_cuda_scratch, topk_cuda_compress, topk_cuda_decompress)

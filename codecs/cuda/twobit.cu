@@ -23,21 +23,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     twobit_measure_kernel(cuda_parts all, uint32_t codec, double relative) {
     __shared__ cuda_norm_room room;
     const cuda_part *p = &all.part[blockIdx.y];
-    const uint64_t tiles = (p->count + CUDA_TILE - 1) / CUDA_TILE;
-    for (uint64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        float phi[CUDA_TILE_EACH];
-        cuda_tile_phi(&all, p, tile, phi);
-        cuda_norm_tile(&room, cuda_norm_sums(p), tile, phi);
-    }
-    if (!cuda_last_block(p)) return;
-    const double norm = cuda_norm_total(&room, cuda_norm_sums(p), tiles);
-    if (threadIdx.x) return;
+    double norm;
+    if (!cuda_norm_of_phi(&room, &all, p, &norm, [](uint64_t, const float *) {})) return;
     const float t = twobit_relative(norm, relative, p->count);
     const int bad = dense_bad(t);
     cuda_flags_of(p)->own[TWOBIT_OWN_THRESHOLD] = float_bits(t);
     cuda_flags_of(p)->bad = bad != 0;
-    cuda_write_header(p, codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, bad ? 0 : twobit_body(p->count),
-                      bad ? 0 : float_bits(t));
+    cuda_write_header_if(p, codec, 1, bad, twobit_body(p->count), float_bits(t));
 }
 
 /* If `threshold` is 0, uses the one that twobit_measure_kernel computed; that kernel has then also checked phi. */
@@ -50,7 +42,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     if (!measured && cuda_dense_skip(p, end)) return;
     uint32_t any = 0;
     const float t = measured ? bits_float(cuda_get(&flags->own[TWOBIT_OWN_THRESHOLD])) : threshold;
-    for (uint64_t tile = blockIdx.x; tile < (p->count + CUDA_TILE - 1) / CUDA_TILE; tile += gridDim.x) {
+    for (uint64_t tile = blockIdx.x; tile < cuda_tiles(p->count); tile += gridDim.x) {
         float phi[CUDA_TILE_EACH];
         uint32_t up = 0, sent = 0;
         cuda_tile_phi(&all, p, tile, phi);
@@ -106,14 +98,12 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
                             s->threshold, end);
             });
     }
-    cuda_call c;
-    const esp_status st = cuda_begin(&c, s->dense.host, "twobit", a);
-    if (st != ESP_OK) return st;
-    return cuda_each_part(&c, a, twobit_body, [&](const cuda_parts &parts, uint64_t longest) {
-        const dim3 grid = cuda_grid(&c, longest, CUDA_TILE, parts.n);
-        cuda_launch(&c, "measure", twobit_measure_kernel, grid, parts, codec, s->relative);
-        cuda_launch(&c, "encode", twobit_encode_kernel, grid, parts, 0.0f, cuda_dense_end{});
-    });
+    return cuda_each_part(s->dense.host, "twobit", a, twobit_body,
+                          [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+                              const dim3 grid = cuda_grid(c, longest, CUDA_TILE, parts.n);
+                              cuda_launch(c, "measure", twobit_measure_kernel, grid, parts, codec, s->relative);
+                              cuda_launch(c, "encode", twobit_encode_kernel, grid, parts, 0.0f, cuda_dense_end{});
+                          });
 }
 static esp_status twobit_cuda_decompress(void *self, const esp_codec_args *a) {
     const twobit_cuda_format f = {esp_name_hash("twobit"), 1, 0};

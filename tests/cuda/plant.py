@@ -32,7 +32,7 @@ KINDS = (
     ("tail", re.compile(r"\b([\w.\[\]]+(?:->\w+)?) < ((?:p->|d->|a->)?(?:count|units|tiles|pieces|chunks|total|rows|cols))\b"), r"\1 + 1 < \2"),
     ("tail", re.compile(r"\b([a-z]\w*) < ((?:16 \* )?[a-z][^;?&|]*;)(?!\s*[a-z]+\+\+)"), r"\1 + 1 < \2"),  # a loop over elements
 )
-KERNEL = re.compile(r"\b(\w+)\((?:cuda_parts|cuda_sums|powersgd_parts|powersgd_sums|void \*dst)\b")
+KERNEL = re.compile(r"\b(\w+)\((?:cuda_parts|cuda_sums|powersgd_parts|void \*dst)\b")
 FUNCTION = re.compile(r"\b(\w+)\([^;]*$|\bstruct (\w+) {")  # a struct: what it has for a kernel
 # faults that no test finds, and why: by the file's name, the kind, the function or a part of the line
 KNOWN = (

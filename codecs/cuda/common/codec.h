@@ -76,7 +76,7 @@ typedef struct cuda_part {
     uint64_t key;   /* the tensor's key */
 } cuda_part;
 typedef struct cuda_parts {
-    uint32_t n;
+    uint32_t n, at; /* n parts; part[0] has index `at` in the list */
     float beta, gamma;
     cuda_part part[CUDA_PARTS];
 } cuda_parts;
@@ -118,13 +118,15 @@ static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t
     return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
 }
 
-/* Calls launch(parts, longest) for CUDA_PARTS parts at a time, where `longest` is the element count of the largest.
- * Before that, zeroes the first `zero` bytes of each part's scratch memory. most(count) is the size of a part's
- * largest body; the call fails if a payload has no room for it. */
+/* Runs a compress. Calls launch(call, parts, longest) for CUDA_PARTS parts at a time, where `longest` is the element
+ * count of the largest. Before that, zeroes the first `zero` bytes of each part's scratch memory. most(count) is the
+ * size of a part's largest body; the call fails if a payload has no room for it. */
 template <typename Most, typename Launch>
-static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most most, Launch launch,
-                                 uint64_t zero = CUDA_FLAGS) {
-    const esp_host *h = c->device->host;
+static esp_status cuda_each_part(const esp_host *h, const char *codec, const esp_codec_args *a, Most most,
+                                 Launch launch, uint64_t zero = CUDA_FLAGS) {
+    cuda_call call, *c = &call;
+    const esp_status s = cuda_begin(c, h, codec, a);
+    if (s != ESP_OK) return s;
     const cuda_on on(c->device->ordinal);
     uint64_t stride = 0;
     for (uint32_t t = 0; t < a->n_tensors; t++) {
@@ -140,7 +142,7 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
         uint64_t longest = 0;
         memset(&parts, 0, sizeof parts);
         parts.n = a->n_tensors - t < (uint32_t)CUDA_PARTS ? a->n_tensors - t : (uint32_t)CUDA_PARTS;
-        parts.beta = a->beta, parts.gamma = a->gamma;
+        parts.at = t, parts.beta = a->beta, parts.gamma = a->gamma;
         for (uint32_t k = 0; k < parts.n; k++) {
             cuda_part *p = &parts.part[k];
             const esp_tensor *x = a->tensor[t + k];
@@ -162,7 +164,7 @@ static esp_status cuda_each_part(cuda_call *c, const esp_codec_args *a, Most mos
         if (zero)
             cuda_check(c, "cudaMemset2DAsync",
                        cudaMemset2DAsync(parts.part[0].scratch, stride, 0, zero, parts.n, c->stream));
-        if (c->status == ESP_OK) launch(parts, longest);
+        if (c->status == ESP_OK) launch(c, parts, longest);
     }
     return c->status;
 }
@@ -178,6 +180,11 @@ static __device__ __forceinline__ void cuda_write_header(const cuda_part *p, uin
     cuda_put(w + 3, aux);
     for (int i = 4; i < 8; i++) cuda_put(w + i, (uint64_t)0);
     if (p->used) cuda_put(p->used, (uint64_t)ESP_PAYLOAD_HEADER + body);
+}
+/* Writes the header of a payload that has no body if `bad`, because phi is not finite. */
+static __device__ __forceinline__ void cuda_write_header_if(const cuda_part *p, uint32_t codec, uint32_t wire, int bad,
+                                                            uint64_t body, uint64_t aux) {
+    cuda_write_header(p, codec, wire, bad ? ESP_PAYLOAD_NONFINITE : 0, bad ? 0 : body, bad ? 0 : aux);
 }
 static __device__ __forceinline__ unsigned char *cuda_body(const cuda_part *p) {
     return p->payload + ESP_PAYLOAD_HEADER;
@@ -199,6 +206,7 @@ typedef struct cuda_sum {
 typedef struct cuda_sums {
     uint32_t n, set; /* n parts; set is nonzero to overwrite `out` */
     float scale;
+    uint32_t at; /* part[0] has this index in the list */
     cuda_finding *finding;
     cuda_sum part[CUDA_PARTS];
     cuda_source source[CUDA_SOURCES];
@@ -257,11 +265,15 @@ static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, 
                       cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
 }
 
-/* Launches check(sums, longest) for all payloads if `checks`, then add(sums, longest) for all in order, at most
- * CUDA_SOURCES payloads at a time. full(count) becomes cuda_sum.body. Decisions are zero before the first check. */
+/* Runs a decompress: calls check(call, sums, longest) for all payloads if `checks`, then add(call, sums, longest) for
+ * all in order, at most CUDA_SOURCES payloads at a time. full(count) becomes cuda_sum.body. Decisions are zero before
+ * the first check. */
 template <typename Full, typename Check, typename Add>
-static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full, Check check, Add add,
-                                int checks = 1) {
+static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_codec_args *a, Full full, Check check,
+                                Add add, int checks = 1) {
+    cuda_call call, *c = &call;
+    const esp_status s = cuda_begin(c, h, codec, a);
+    if (s != ESP_OK) return s;
     const cuda_on on(c->device->ordinal);
     const uint32_t per = a->n_payloads;
     uint64_t stride = 0;
@@ -274,7 +286,7 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
             uint64_t longest = 0;
             uint32_t used = 0;
             memset(&sums, 0, sizeof sums);
-            sums.set = a->mode == ESP_OUT_SET && p == 0;
+            sums.at = t, sums.set = a->mode == ESP_OUT_SET && p == 0;
             sums.scale = a->scale == 0 ? 1 : a->scale;
             sums.finding = c->device->finding;
             /* A part with more payloads than fit one launch gets launches of its own. */
@@ -300,9 +312,9 @@ static esp_status cuda_each_sum(cuda_call *c, const esp_codec_args *a, Full full
                 t++;
             }
             if (adds)
-                add(sums, longest);
+                add(c, sums, longest);
             else
-                check(sums, longest);
+                check(c, sums, longest);
         }
     }
     return c->status;

@@ -26,17 +26,24 @@ static __device__ __forceinline__ void cuda_dense_phi(const cuda_parts *all, con
     }
 }
 
+/* Calls use(i, phi) for each element of the part. All threads of the part call it. */
+template <typename Use>
+static __device__ __forceinline__ void cuda_dense_each(const cuda_parts *all, const cuda_part *p, Use use) {
+    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
+         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
+        float phi[4];
+        cuda_dense_phi(all, p, at, phi);
+        CUDA_UNROLL
+        for (int k = 0; k < 4; k++)
+            if (cuda_dense_at(at, k) < p->count) use(cuda_dense_at(at, k), phi[k]);
+    }
+}
+
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_parts all) {
     const cuda_part *p = &all.part[blockIdx.y];
     uint32_t any = 0;
-    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
-         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
-        float phi[4];
-        cuda_dense_phi(&all, p, at, phi);
-        CUDA_UNROLL
-        for (int k = 0; k < 4; k++) any |= dense_nonfinite(phi[k]);
-    }
+    cuda_dense_each(&all, p, [&](uint64_t, float phi) { any |= dense_nonfinite(phi); });
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
 
@@ -94,31 +101,20 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_encode(cuda_parts all
     const cuda_part *p = &all.part[blockIdx.y];
     if (cuda_dense_skip(p, end)) return;
     uint32_t any = 0;
-    for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
-         at += (uint64_t)gridDim.x * CUDA_DENSE_EACH) {
-        float phi[4];
-        cuda_dense_phi(&all, p, at, phi);
-        CUDA_UNROLL
-        for (int k = 0; k < 4; k++) {
-            const uint64_t i = cuda_dense_at(at, k);
-            if (i >= p->count) continue;
-            any |= dense_nonfinite(phi[k]);
-            code.put(p, i, phi[k]);
-        }
-    }
+    cuda_dense_each(&all, p, [&](uint64_t i, float phi) {
+        any |= dense_nonfinite(phi);
+        code.put(p, i, phi);
+    });
     cuda_dense_finish(p, end, any >> 31 != 0);
 }
 /* Runs a compress. encode(call, parts, longest) launches the codec's kernel. */
 template <typename Encode>
 static esp_status cuda_dense_compress_by(const esp_host *h, const char *name, const esp_codec_args *a,
                                          const cuda_dense_end &f, Encode encode) {
-    cuda_call c;
-    const esp_status s = cuda_begin(&c, h, name, a);
-    if (s != ESP_OK) return s;
-    return cuda_each_part(&c, a, cuda_dense_size(f), [&](const cuda_parts &parts, uint64_t longest) {
+    return cuda_each_part(h, name, a, cuda_dense_size(f), [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
         if (a->residual)
-            cuda_launch(&c, "check", cuda_dense_check, cuda_grid(&c, longest, CUDA_DENSE_EACH, parts.n), parts);
-        encode(&c, parts, longest);
+            cuda_launch(c, "check", cuda_dense_check, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts);
+        encode(c, parts, longest);
     });
 }
 
@@ -229,7 +225,6 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F 
 template <typename F, typename Full>
 static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a, const Full &full,
                                         const F &f) {
-    cuda_call c;
     const auto dense_pieces = [&](uint64_t n) -> uint64_t {
         if constexpr (F::BODIES)
             return f.pieces(n);
@@ -237,16 +232,14 @@ static esp_status cuda_dense_decompress(const esp_host *h, const char *name, con
             return (void)n, 0;
     };
     const int checks_headers = !F::BODIES && a->n_payloads <= (uint32_t)CUDA_SOURCES;
-    const esp_status s = cuda_begin(&c, h, name, a);
-    if (s != ESP_OK) return s;
     return cuda_each_sum(
-        &c, a, full,
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "check payloads", cuda_dense_check_payloads<F>,
-                        cuda_grid(&c, dense_pieces(longest), CUDA_DENSE_EACH, sums.n), sums, f);
+        h, name, a, full,
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "check payloads", cuda_dense_check_payloads<F>,
+                        cuda_grid(c, dense_pieces(longest), CUDA_DENSE_EACH, sums.n), sums, f);
         },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "add", cuda_dense_add<F>, cuda_grid(&c, longest, CUDA_DENSE_EACH, sums.n), sums, f,
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "add", cuda_dense_add<F>, cuda_grid(c, longest, CUDA_DENSE_EACH, sums.n), sums, f,
                         checks_headers);
         },
         !checks_headers);

@@ -6,7 +6,6 @@
 #ifndef ESP_CUDA_NORM_H
 #define ESP_CUDA_NORM_H
 #include "codecs/cuda/common/tile.h"
-#include "codecs/common/dense.h"
 #include "codecs/common/norm.h"
 
 static_assert((int)NORM_BLOCK == (int)CUDA_TILE, "a tile is a block of the norm");
@@ -23,9 +22,7 @@ typedef struct cuda_norm_room {
 static __device__ __forceinline__ float *cuda_norm_sums(const cuda_part *p) {
     return (float *)(void *)(p->scratch + CUDA_FLAGS);
 }
-static inline uint64_t cuda_norm_scratch(uint64_t count) {
-    return (count + NORM_BLOCK - 1) / NORM_BLOCK * sizeof(float);
-}
+static inline uint64_t cuda_norm_scratch(uint64_t count) { return norm_blocks(count) * sizeof(float); }
 
 /* Sets sums[tile] to the tile's sum of |phi|. All threads of the block call it. */
 static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, float *sums, uint64_t tile,
@@ -95,5 +92,21 @@ static __device__ __forceinline__ double cuda_norm_total(cuda_norm_room *room, c
         __syncthreads();
     }
     return total;
+}
+/* Computes the sum of |phi|, and calls also(tile, phi) before the sum of each tile. Returns true in one thread of the
+ * part, where *norm is the sum. */
+template <typename Also>
+static __device__ __forceinline__ bool cuda_norm_of_phi(cuda_norm_room *room, const cuda_parts *all, const cuda_part *p,
+                                                        double *norm, Also also) {
+    const uint64_t tiles = cuda_tiles(p->count);
+    for (uint64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        float phi[CUDA_TILE_EACH];
+        cuda_tile_phi(all, p, tile, phi);
+        also(tile, phi);
+        cuda_norm_tile(room, cuda_norm_sums(p), tile, phi);
+    }
+    if (!cuda_last_block(p)) return false;
+    *norm = cuda_norm_total(room, cuda_norm_sums(p), tiles);
+    return threadIdx.x == 0;
 }
 #endif

@@ -79,9 +79,4 @@ static esp_status cuda_quant_compress(const esp_host *h, const char *name, const
 static __device__ __forceinline__ float cuda_quant_unit(const unsigned char *body, uint64_t i, uint32_t shift) {
     return cuda_get_same((const float *)(const void *)body + (i >> shift));
 }
-static inline uint32_t cuda_quant_shift(uint64_t block) {
-    uint32_t shift = 5;
-    while ((uint64_t)1 << shift < block) shift++;
-    return shift;
-}
 #endif

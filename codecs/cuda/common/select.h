@@ -55,7 +55,6 @@ typedef struct cuda_picks {
 ESP_ELEMENT uint64_t cuda_select_cap(uint64_t count, uint64_t k) {
     return k < count / 4 && 4 * k + CUDA_SELECT_ROOM < count ? 4 * k + CUDA_SELECT_ROOM : count;
 }
-ESP_ELEMENT uint64_t cuda_tiles(uint64_t count) { return count / CUDA_TILE + (count % CUDA_TILE != 0); }
 /* A tie is an element whose magnitude equals the threshold. A span is 65536 elements, a tile 4096. */
 typedef struct cuda_span {
     uint64_t at;   /* where the span's values go in the body */
@@ -296,9 +295,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, 
     __shared__ uint64_t warps[2 * CUDA_WARPS];
     const cuda_job j = cuda_job_of(&all, &want);
     const uint32_t from = cuda_get(&j.s->from), t = cuda_get(&j.s->t), bad = cuda_get(&cuda_flags_of(j.p)->bad);
-    if (cuda_thread() == 0)
-        cuda_write_header(j.p, want.codec, want.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
-                          bad ? 0 : sparse_body_bytes(j.count, j.k), bad ? 0 : j.k);
+    if (cuda_thread() == 0) cuda_write_header_if(j.p, want.codec, want.wire, bad, sparse_body_bytes(j.count, j.k), j.k);
     if (bad) return;
     for (uint64_t span = blockIdx.x; span < j.spans; span += gridDim.x) {
         const uint64_t first = span * CUDA_SPAN_TILES;
@@ -483,9 +480,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
         any |= dense_nonfinite(x[q].phi);
     }
     const int bad = __syncthreads_or((int)(any >> 31));
-    if (threadIdx.x == 0)
-        cuda_write_header(j.p, want.codec, want.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
-                          bad ? 0 : sparse_body_bytes(j.count, j.k), bad ? 0 : j.k);
+    if (threadIdx.x == 0) cuda_write_header_if(j.p, want.codec, want.wire, bad, sparse_body_bytes(j.count, j.k), j.k);
     if (bad || !j.k) return;
     cuda_small_digit<20, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<9, 11>(x, room, &t, &left, hist, sums, found);
@@ -502,23 +497,23 @@ static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
 }
 /* Runs a compress that sends k_of(count) elements of each part. */
 template <typename M, typename K>
-static esp_status cuda_select_compress(cuda_call *c, const esp_codec_args *a, uint32_t codec, uint32_t wire, const M &m,
-                                       K k_of) {
+static esp_status cuda_select_compress(const esp_host *h, const char *codec, uint32_t wire, const esp_codec_args *a,
+                                       const M &m, K k_of) {
     uint64_t stride = 0;
     int small = 1;
     (void)cuda_scratch_of(a, 0, &stride);
     for (uint32_t t = 0; t < a->n_tensors; t++) small &= a->tensor[t]->count <= CUDA_TILE;
     for (uint32_t t = 0; t < a->n_tensors; t++)
         if (stride < cuda_select_layout(a->tensor[t]->count, k_of(a->tensor[t]->count)).bytes)
-            return esp_codec_fail(c->device->host, c->codec, ESP_E_ARG, "scratch memory is less than bound() requires");
+            return esp_codec_fail(h, codec, ESP_E_ARG, "scratch memory is less than bound() requires");
     return cuda_each_part(
-        c, a, [&](uint64_t n) { return sparse_body_bytes(n, k_of(n)); },
-        [&](const cuda_parts &parts, uint64_t longest) {
+        h, codec, a, [&](uint64_t n) { return sparse_body_bytes(n, k_of(n)); },
+        [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
             const dim3 tiles = cuda_grid(c, longest, CUDA_TILE, parts.n);
             cuda_picks want;
             int sampled = 0;
             memset(&want, 0, sizeof want);
-            want.codec = codec, want.wire = wire;
+            want.codec = esp_name_hash(codec), want.wire = wire;
             for (uint32_t i = 0; i < parts.n; i++) {
                 const uint64_t n = parts.part[i].count;
                 want.k[i] = k_of(n);

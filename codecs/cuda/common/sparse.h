@@ -191,20 +191,17 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
 template <typename Least, typename Most>
 static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, uint32_t wire, const esp_codec_args *a,
                                          Least k_min, Most k_max) {
-    cuda_call c;
-    const esp_status s = cuda_begin(&c, h, name, a);
-    if (s != ESP_OK) return s;
     return cuda_each_sum(
-        &c, a, k_max,
-        [&](const cuda_sums &sums, uint64_t longest) {
+        h, name, a, k_max,
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
             cuda_sparse f;
             memset(&f, 0, sizeof f);
             f.codec = esp_name_hash(name), f.wire = wire;
             for (uint32_t i = 0; i < sums.n; i++) f.least[i] = k_min(sums.part[i].count);
-            cuda_launch(&c, "check payloads", sparse_check, cuda_grid(&c, longest, 16384, sums.n), sums, f);
+            cuda_launch(c, "check payloads", sparse_check, cuda_grid(c, longest, 16384, sums.n), sums, f);
         },
-        [&](const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(&c, "add", sparse_add, cuda_grid(&c, longest, SELECT_SPAN, sums.n), sums);
+        [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
+            cuda_launch(c, "add", sparse_add, cuda_grid(c, longest, SELECT_SPAN, sums.n), sums);
         });
 }
 #endif

@@ -3,10 +3,12 @@
  * elements. A tile is also a block of codecs/common/norm.h. */
 #ifndef ESP_CUDA_TILE_H
 #define ESP_CUDA_TILE_H
+#include "codecs/common/element.h"
 #include "codecs/cuda/common/codec.h"
 
 enum { CUDA_TILE = 4096, CUDA_TILE_WARP = 512, CUDA_TILE_EACH = 16 };
 
+ESP_ELEMENT uint64_t cuda_tiles(uint64_t count) { return (count + CUDA_TILE - 1) / CUDA_TILE; }
 /* Returns the index of this thread's element k of the tile. */
 static __device__ __forceinline__ uint64_t cuda_tile_at(uint64_t tile, int k) {
     return tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + (uint64_t)k * 32 + cuda_lane();
