@@ -249,9 +249,9 @@ static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const ui
     return kept;
 }
 
-/* Stores phi in e and lists its k largest elements in *c; if e is NULL, phi is g. To save time it first lists the
- * elements above a threshold guessed from earlier chunks, and then selects among these. Returns false if an element
- * is NaN or Inf. */
+/* Sets e to phi (gradient plus residual) and lists its k largest elements in *c; if e is NULL, phi is g. To save
+ * time it lists elements above a threshold guessed from earlier chunks and selects among them. Returns false on NaN
+ * or Inf. */
 static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
                              uint64_t k, chunktopk_chosen *c) {
     uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;
@@ -286,17 +286,15 @@ ESP_ELEMENT uint32_t chunktopk_bf16(double x) {
     const uint32_t v = half_to_bf16((float)x);
     return v == 0x7F80u ? 0x7F7Fu : v;
 }
-/* Returns the two mean magnitudes as bf16, low in the lower half. `all` is the sum of the k magnitudes, `high` the
- * sum of the `many` large ones. If all magnitudes are 0, zeros that pad the list count as large, so `many` may
- * exceed k. */
+/* Returns the two mean magnitudes as bf16, low in the lower half. `all` is the sum of the k magnitudes, `high` that of
+ * the `many` large ones. If all are 0, zeros that pad the list count as large, so `many` may exceed k. */
 ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64_t k) {
     const double n_low = (double)k - many;
     const uint32_t h = many > 0 ? chunktopk_bf16(high / many) : 0;
     const uint32_t l = n_low > 0 ? chunktopk_bf16((all - high) / n_low) : h;
     return h << 16 | l;
 }
-/* Returns the magnitudes low and high. Sets *split to the least magnitude that is sent as high. val[k] and later are
- * 0. */
+/* Returns the magnitudes low and high. Sets *split to the least magnitude sent as high. val[] is 0 from k to `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
     const chunktopk_sum_fn sum = chunktopk_sum_for(s->dense.level);

@@ -19,8 +19,7 @@ typedef struct dgc_self {
 static const char dgc_name[] = "dgc",
                   dgc_params[] = "ratio=0.01,momentum=0.9,masking=1,warmup=0,sample=0.01,nesterov=0";
 
-/* Warns the user: if the trainer also applies momentum m, gradients count 1 / (1 - m) times as much as they should,
- * and training may diverge. */
+/* Warns the user: if the trainer has momentum m too, gradients count 1 / (1 - m) times, and training may diverge. */
 static void dgc_log_momentum(const esp_host *h, double momentum) {
     char text[200];
     const esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_INFO, ESP_OK, 0, dgc_name, text, NULL};

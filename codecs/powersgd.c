@@ -85,8 +85,7 @@ ESP_ELEMENT void powersgd_draw_four(uint64_t key, uint64_t first, uint64_t k, ui
         q[4 * b + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
 }
 
-/* Returns the Q that the last step left in the state memory (r rows of n numbers, zero in the first step), or NULL
- * if the tensor has no such state. */
+/* Returns the Q of the last step, r rows of n numbers in the state memory (0 in the first step). NULL without state. */
 static float *powersgd_state(const esp_codec_args *a, uint32_t t) {
     if (!a->state || !a->state[t].ptr || a->state[t].bytes <= POWERSGD_STATE) return NULL;
     return (float *)(void *)((unsigned char *)a->state[t].ptr + POWERSGD_STATE);
@@ -167,8 +166,7 @@ static esp_status powersgd_sum_header(const esp_codec_args *a, uint32_t t, uint6
     return ok ? ESP_OK : ESP_E_CORRUPT;
 }
 
-/* Reads the sum of P, and writes its orthonormal basis to room->p. Sets *nan if any rank's input, or the sum, is
- * not finite. */
+/* Writes an orthonormal basis of the summed P to room->p. Sets *nan if any rank's input, or the sum, is not finite. */
 static esp_status powersgd_basis(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r,
                                  const powersgd_room *room, bool *nan) {
     const uint64_t m = a->tensor[t]->rows;

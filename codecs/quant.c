@@ -271,8 +271,7 @@ static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     return esp_payload_begin(a->payload, &h);
 }
 
-/* Reads the largest |phi| of all ranks, as bits, from the collective's result. Sets *nan if some |phi| is not
- * finite. */
+/* Reads the largest |phi| of all ranks, as bits, from the reduced payload. Sets *nan if some |phi| is not finite. */
 static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan) {
     esp_payload_header h;
     *top = 0;
