@@ -249,9 +249,8 @@ static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const ui
     return kept;
 }
 
-/* Sets e to phi (gradient plus residual) and lists its k largest elements in *c; if e is NULL, phi is g. To save
- * time it lists elements above a threshold guessed from earlier chunks and selects among them. Returns false on NaN
- * or Inf. */
+/* Sets e to phi (gradient plus residual) and lists its k largest elements in *c; if e is NULL, phi is g. To save time
+ * it lists elements above a threshold guessed from earlier chunks and selects among them. False means NaN or Inf. */
 static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
                              uint64_t k, chunktopk_chosen *c) {
     uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;

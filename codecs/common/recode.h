@@ -37,8 +37,7 @@ typedef struct recode {
     bool reducible; /* collectives can sum payloads */
 } recode;
 
-/* Asks the inner codec where its payload, `most` bytes after the header, has values. Returns false if it cannot
- * tell. */
+/* Asks the inner codec where its payload, `most` bytes after the header, has values. Returns false if it fails. */
 static inline bool recode_values(const recode *r, const esp_tensor *like, const esp_payload_header *h, uint64_t most,
                                  esp_values *v) {
     memset(v, 0, sizeof *v);
@@ -89,7 +88,7 @@ static inline esp_status recode_bound(const recode *r, const esp_tensor *like, u
                           b.state_bytes);
 }
 
-/* ---- the values of one body -------------------------------------------------------------------------------------- */
+/* ---- the values of one payload ----------------------------------------------------------------------------------- */
 typedef struct recode_job {
     const recode *r;
     float *values;

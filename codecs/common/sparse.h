@@ -96,7 +96,7 @@ static inline void sparse_residual(sparse_input *in, const select_job *s) {
     if (in->e) esp_codec_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
 }
 
-/* ---- writing a body ---------------------------------------------------------------------------------------------- */
+/* ---- writing a payload ------------------------------------------------------------------------------------------- */
 /* Sets the bits of the given indices in zeroed words. Composing words in a register is faster than setting bits. */
 static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
     for (uint64_t i = 0; i < n;) {
@@ -158,7 +158,7 @@ static inline esp_status sparse_compress_phi(select_job *s, const esp_codec_args
     return st;
 }
 
-/* ---- reading a body ---------------------------------------------------------------------------------------------- */
+/* ---- reading a payload ------------------------------------------------------------------------------------------- */
 ESP_ELEMENT uint64_t sparse_span_len(uint64_t count, uint64_t span) {
     uint64_t left = count - span * SELECT_SPAN;
     return left < SELECT_SPAN ? left : SELECT_SPAN;
