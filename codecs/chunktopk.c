@@ -411,7 +411,7 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
-        /* False means NaN or Inf. With error feedback dense_finite() has found these before, and e is intact. */
+        /* With a NaN or Inf it returns false. With error feedback dense_finite() has excluded these before. */
         if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) {
             esp_codec_raise(&j->bad, 1);
             return;

@@ -92,7 +92,6 @@ ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, fl
 }
 ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
 
-/* Arguments of one compress call: the gradient g, the two accumulators u and v, and the selected elements. */
 typedef struct dgc_memory {
     const float *g;
     float *u, *v, m;

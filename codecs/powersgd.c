@@ -137,7 +137,7 @@ static esp_status powersgd_plain(const powersgd_self *s, const esp_codec_args *a
     esp_payload_header h = powersgd_header(a, t, 0, last ? a->tensor[t]->count : 0);
     const esp_status st = esp_payload_begin(&a->payload[t], &h);
     if (st != ESP_OK || !last) return st;
-    esp_codec_args one = *a; /* dense.h takes one tensor */
+    esp_codec_args one = *a; /* dense.h takes a single tensor */
     const esp_buf *e = a->residual ? &a->residual[t] : NULL;
     one.tensor = &a->tensor[t];
     one.residual = e;

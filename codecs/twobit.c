@@ -223,7 +223,7 @@ static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count), DENSE_BLOCK);
 }
 
-/* Returns the expected square of the loss for normally distributed x of variance 1: x if |x| < t, else |x| - t. */
+/* Returns E loss^2 for normally distributed x of variance 1, where the loss is x if |x| < t, and |x| - t otherwise. */
 static double twobit_error(double t) {
     const double density = exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI);
     return fmin(1.0, 1 - 4 * t * density + t * t * erfc(t / sqrt(2.0)));

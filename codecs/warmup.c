@@ -9,7 +9,7 @@ enum { WARMUP_WIRE = 1 };
 
 typedef struct warmup_self {
     dense_self dense;
-    dense_format format; /* of payloads in the first steps */
+    dense_format format; /* format of the uncompressed payloads */
     wrap_inner inner;
     uint64_t steps;
 } warmup_self;

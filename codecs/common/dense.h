@@ -46,7 +46,6 @@ ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, f
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* Adds 16 numbers to out, or overwrites out if `set` is 1. */
 ESP_TARGET_AVX2 static inline void dense_put16(float *out, __m256 x, __m256 y, int set) {
     _mm256_storeu_ps(out, set ? x : _mm256_add_ps(_mm256_loadu_ps(out), x));
     _mm256_storeu_ps(out + 8, set ? y : _mm256_add_ps(_mm256_loadu_ps(out + 8), y));

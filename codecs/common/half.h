@@ -100,7 +100,7 @@ ESP_TARGET_SCALAR static uint64_t half_f16_add_scalar(float *out, const half_u16
                                                       uint64_t n) {
     return half_add_as(out, in, scale, set, n, true);
 }
-#ifdef ESP_SIMD_X86 /* the processor converts, with the same bits */
+#ifdef ESP_SIMD_X86 /* the processor's conversion gives the same bits */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
                                                      float up, uint64_t n) {
     const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);

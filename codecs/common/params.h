@@ -124,7 +124,7 @@ static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
     return p + ESP_CODEC_MEMORY;
 }
 
-/* Implements close() for a codec that owns no memory besides `self`. */
+/* Implements close() for codecs that own no memory besides `self`. */
 static inline void esp_codec_self_free(void *self) {
     unsigned char *p = (unsigned char *)self - ESP_CODEC_MEMORY;
     esp_codec_memory m;

@@ -47,7 +47,7 @@ static inline esp_status parts_run(const void *self, const esp_host *h, const es
                                    parts_fn run) {
     parts_job j = {a, self, h, run, 0};
     uint64_t all = 0, most = 0;
-    esp_host alone; /* h without parallel_for, which workers may not call */
+    esp_host alone; /* h without parallel_for, which worker threads may not call */
     esp_status s = ESP_OK;
     if (a->n_tensors <= 1) return run(self, h, a);
     for (uint32_t t = 0; t < a->n_tensors; t++) {

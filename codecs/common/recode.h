@@ -8,7 +8,7 @@
 #include "codecs/common/half.h"
 #include "codecs/common/wrap.h"
 
-enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements of a trial tensor, and per worker task */
+enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements of a trial tensor, and of a worker's task */
 
 /* Capabilities that the table must list, although the codecs have them only with of=. */
 #define RECODE_CAPS (ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX)

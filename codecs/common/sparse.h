@@ -74,7 +74,6 @@ static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n,
     return buf;
 }
 
-/* Sets the selected elements of a block to zero in x. */
 static inline void sparse_clear(const select_job *s, uint64_t b, float *x) {
     const uint16_t *idx = s->idx + s->block[b].at;
     float *span = x + b * SELECT_BLOCK / SELECT_SPAN * SELECT_SPAN;

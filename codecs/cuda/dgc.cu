@@ -4,8 +4,8 @@
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/dgc.c"
 
-/* What dgc keeps between steps, for select.h: of a rank's own gradient, accumulator u in the state and v in the
- * residual; otherwise, or without state, the residual of plain error feedback. */
+/* How select.h reads and updates what dgc keeps between steps. For a rank's own gradient, u is in the state and v in
+ * the residual. After a sum over ranks, or without a state, there is only the residual of plain error feedback. */
 typedef struct dgc_cuda_memory {
     typedef struct item {
         float phi, u;

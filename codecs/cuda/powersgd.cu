@@ -203,7 +203,7 @@ static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const
     if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
     cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
 }
-/* Has every matrix the reduced payload of the first exchange, with room for a sum of P? */
+/* Does every matrix have the reduced payload of the first exchange, with room for a sum of P? */
 static bool powersgd_has_reduced(const powersgd_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]), bytes = ESP_PAYLOAD_HEADER + a->tensor[t]->rows * r * 4;

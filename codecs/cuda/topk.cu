@@ -3,7 +3,7 @@
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/topk.c"
 
-/* What topk keeps between steps, for select.h: the residual becomes 0 at sent elements, otherwise phi. */
+/* How select.h reads gradient plus residual (phi), and updates the residual: sent elements become 0, others phi. */
 typedef struct topk_memory {
     typedef struct item {
         float phi;

@@ -22,7 +22,6 @@ typedef struct cuda_call {
     esp_status status; /* the call's first error */
 } cuda_call;
 
-/* Finds the open device to which the call's stream belongs. */
 static inline esp_status cuda_begin(cuda_call *c, const esp_host *h, const char *codec, const esp_codec_args *a) {
     const esp_device_table *table = NULL;
     void *self = NULL;
@@ -278,7 +277,7 @@ static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_
     unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
     if (cuda_begin_sums(c, a, checks) != ESP_OK) return c->status;
     for (int adds = !checks; adds < 2; adds++) {
-        uint32_t t = 0, p = 0; /* next is payload p of part t */
+        uint32_t t = 0, p = 0; /* next is payload p of tensor t */
         while (t < a->n_tensors && c->status == ESP_OK) {
             cuda_sums sums;
             uint64_t longest = 0;

@@ -83,7 +83,7 @@ static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const 
     cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
     return 1;
 }
-/* All threads end with this call, and the last block writes the header. `bad`: this thread has found a NaN or Inf. */
+/* All threads end with this call. The last block writes the header. `bad` is set if this thread found a NaN or Inf. */
 static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, const cuda_dense_end &f, int bad) {
     if (bad) atomicOr(&cuda_flags_of(p)->bad, 1u);
     if (!cuda_last_block(p)) return;
@@ -132,7 +132,7 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
  *     uint64_t pieces(uint64_t count) const;
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
  *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const; */
-/* Has the payload values, which are not all NaN? */
+/* Does the payload have values that are not all NaN? */
 static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F>
 static __device__ __forceinline__ int cuda_dense_header_ok(const F &f, const cuda_header &h, const cuda_source *s,

@@ -8,10 +8,10 @@
 #include "codecs/common/lowrank.h"
 
 enum {
-    CUDA_LOWRANK_WIDE = 1024,                       /* phi Q: most columns of a tile */
-    CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* phi Q: numbers of a tile */
-    CUDA_LOWRANK_SIDE = 64,                         /* phi^T P: rows and columns of a tile */
-    CUDA_LOWRANK_ROWS = 32,                         /* P Q: rows of a tile of 64 columns */
+    CUDA_LOWRANK_WIDE = 1024,                       /* largest width of a tile of phi, for phi Q */
+    CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* numbers in such a tile */
+    CUDA_LOWRANK_SIDE = 64,                         /* width and height of a tile, for phi^T P */
+    CUDA_LOWRANK_ROWS = 32,                         /* height of a tile of 64 columns, for P Q */
     CUDA_LOWRANK_PIECE = 1024,                      /* products that are computed ahead of the adding */
     CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,        /* threads that compute products */
     CUDA_LOWRANK_ROOM = 2 * CUDA_LOWRANK_PIECE + 4

@@ -26,7 +26,7 @@ enum {
     CUDA_SAMPLE_BITS = 12,   /* leading bits that the sample's histogram uses */
     CUDA_SELECT_ROOM = 16384 /* the list holds 4 k elements and this many more */
 };
-/* From where kernels read elements after `filter`. CUDA_TIES means the input too, but with a threshold of 0. */
+/* From where kernels after `filter` read elements. CUDA_TIES means from the input, with a threshold of 0. */
 enum { CUDA_FROM_LIST = 1, CUDA_FROM_INPUT = 2, CUDA_TIES = 3 };
 
 /* State of a tensor that its kernels share, in scratch memory after the flags. The first kernel finds it zeroed. */
@@ -60,7 +60,7 @@ typedef struct cuda_span {
 typedef struct cuda_tile {
     uint64_t at;          /* the tile's first element in the list */
     uint32_t n;           /* how many elements of the tile the list has */
-    uint32_t above, ties; /* in the span's earlier tiles */
+    uint32_t above, ties; /* elements above the threshold, and ties, in earlier tiles of the span */
     uint32_t own;         /* ties of this tile */
 } cuda_tile;
 /* Offsets in scratch memory. The list of elements that reach the guessed threshold consists of val and idx. */
