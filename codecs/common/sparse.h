@@ -126,8 +126,8 @@ static inline void sparse_write(const select_job *s, uint8_t *body) {
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-/* Selects s->k of s->count elements, and writes the payload. Sets *sent to false if nothing was sent, and the caller
- * must not change the residual, since the tensor is empty or an element is not finite. */
+/* Selects s->k of s->count elements, and writes the payload. *sent is false if no values were sent, because the tensor
+ * is empty or an element is not finite. The caller must not change the residual then. */
 static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire,
                                          bool *sent) {
     esp_payload_header h =

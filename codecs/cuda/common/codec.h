@@ -60,8 +60,7 @@ static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), di
     cuda_check(c, what, cudaLaunchKernelEx(&config, kernel, static_cast<A &&>(arguments)...));
 }
 
-/* ---- compress: up to CUDA_PARTS tensors of a list per launch
- * ----------------------------------------------------------- */
+/* ---- compress: up to CUDA_PARTS tensors of a list per launch ----------------------------------------------------- */
 /* Kernel arguments for one part, that is a tensor or a piece of it. Blocks with index blockIdx.y process part y. */
 typedef struct cuda_part {
     const float *g;
@@ -187,8 +186,7 @@ static __device__ __forceinline__ unsigned char *cuda_body(const cuda_part *p) {
     return p->payload + ESP_PAYLOAD_HEADER;
 }
 
-/* ---- decompress: the payloads of a list of tensors
- * --------------------------------------------------------------------- */
+/* ---- decompress: the payloads of a list of tensors --------------------------------------------------------------- */
 typedef struct cuda_source {
     const unsigned char *payload;
     uint64_t bytes;

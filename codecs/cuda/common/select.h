@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
 
 /* ---- 2. filter --------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) { return cuda_tile_at(tile, 0); }
-/* Returns how many of the tile's elements follow this thread's first; it has an element q if that is above 32 q. */
+/* Returns how many elements there are from this thread's first on. If more than 32 q, the thread has an element q. */
 static __device__ __forceinline__ uint32_t cuda_tile_room(uint64_t count, uint64_t first) {
     return first >= count ? 0 : count - first < CUDA_TILE ? (uint32_t)(count - first) : (uint32_t)CUDA_TILE;
 }
@@ -439,8 +439,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_par
             cuda_write_tile(&all, &j, m, t, tile, warps);
 }
 
-/* ---- all steps in one kernel, for tensors of one tile
- * ------------------------------------------------------------------ */
+/* ---- all steps in one kernel, for tensors of one tile ------------------------------------------------------------ */
 /* A block finds the next digit of the threshold. *left is how many elements whose high digits are *t are sent. */
 template <int SHIFT, int BITS, typename Item>
 static __device__ __forceinline__ void cuda_small_digit(const Item *x, uint32_t room, uint32_t *t, uint64_t *left,
