@@ -1,9 +1,8 @@
 /* chunktopk.c: codec "chunktopk", which sends the k elements of largest magnitude in each chunk of a tensor, with a
  * sign and one of two magnitudes (low or high) for each. After Sarfi, Therien, Lidin, Belilovsky, "Communication
- * efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706). docs/design/wire.md has the wire format.
- * phi is the gradient g plus the residual e: phi = decay e + g when a rank compresses its own gradient, otherwise
- * phi = beta e + gamma g. High is the mean of the sent magnitudes that reach their overall mean, low is the mean of
- * the smaller ones. */
+ * efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706). Gradient g and residual e are added to phi =
+ * decay e + g when a rank compresses its own gradient, otherwise to phi = beta e + gamma g. High is the mean of the
+ * sent magnitudes that reach their overall mean, low is the mean of the smaller ones. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/select.h"
@@ -11,8 +10,7 @@
 enum { CHUNKTOPK_WIRE = 1, CHUNKTOPK_MOST = 4096, CHUNKTOPK_HEAD = 4 };
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
-/* Computes phi, stores it in e, and sets bit i of `map` if the bits of |phi_i| are at least t. If e is NULL, phi is
- * g. */
+/* Sets e to phi = beta e + gamma g (phi = g if e is NULL), and bit i of `map` if |phi[i]| has bits of at least t. */
 ESP_TARGET_SCALAR static uint64_t chunktopk_scan_scalar(float *restrict e, const float *restrict g, float beta,
                                                         float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 32) {
@@ -94,7 +92,7 @@ ESP_INLINE uint64_t chunktopk_places_body(uint16_t *restrict idx, const uint32_t
     }
     return n;
 }
-/* Counts the x whose magnitude has a bit pattern of at least t. Signed comparison exists on all instruction sets. */
+/* Counts the magnitudes whose bits are at least t. AVX2 can compare only signed integers. */
 ESP_INLINE uint64_t chunktopk_count(const float *x, uint64_t n, uint32_t t) {
     int32_t count = 0;
     const int32_t least = (int32_t)t;
@@ -133,8 +131,8 @@ ESP_KERNEL(chunktopk_places, (uint16_t *restrict idx, const uint32_t *restrict m
 ESP_KERNEL(chunktopk_threshold, (const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo, uint32_t hi),
            (x, n, k, enough, lo, hi))
 
-/* The next functions sum and count the magnitudes with bits of at least `from`. Lane j of 8 adds elements j, j + 8,
- * ... in f64, so that every instruction set adds in the same order. n is a multiple of 8. */
+/* These functions sum and count the magnitudes whose bits are at least `from`. Partial sum j of 8 adds elements j, j +
+ * 8, ... in f64, so that every instruction set adds in the same order. n is a multiple of 8. */
 ESP_ELEMENT int32_t chunktopk_is(float x, uint32_t from) { return (int32_t)select_bits(x) >= (int32_t)from; }
 ESP_ELEMENT double chunktopk_term(float x, uint32_t from) {
     return (double)bits_float(select_bits(x) & (0u - (uint32_t)chunktopk_is(x, from)));
@@ -161,7 +159,7 @@ ESP_ELEMENT float chunktopk_code_of(float x, uint32_t at, float split, float low
     *code = (uint16_t)(at | sign << (width - 2) | big << (width - 1));
     return x - (x < 0 ? -sent : sent);
 }
-/* Encodes n values and writes their residuals to `rest`. n is a multiple of 8; magnitude[] holds low and high. */
+/* Encodes n values, a multiple of 8, and writes what their codes lose to `rest`. magnitude[] holds low and high. */
 ESP_INLINE uint64_t chunktopk_code_body(uint16_t *restrict code, float *restrict rest, const float *restrict val,
                                         const uint16_t *restrict idx, float split, const float magnitude[2],
                                         uint64_t width, uint64_t n) {
@@ -176,7 +174,7 @@ ESP_KERNEL(chunktopk_code,
            (code, rest, val, idx, split, magnitude, width, n))
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-/* The parameters on which the wire format depends; kernels on CUDA take them. width is the number of bits in a code. */
+/* The parameters on which the payload's format depends. CUDA kernels take them too. `width` is the bits of a code. */
 typedef struct chunktopk_shape {
     uint32_t codec, chunk, k, width;
 } chunktopk_shape;
@@ -186,11 +184,10 @@ typedef struct chunktopk_self {
     float decay;
 } chunktopk_self;
 
-/* Returns how many elements of a chunk of n elements are sent. */
 ESP_ELEMENT uint64_t chunktopk_codes(const chunktopk_shape *f, uint64_t n) {
     return (f->k * n + f->chunk - 1) / f->chunk;
 }
-/* Returns the size of the record of a chunk of n elements. */
+/* Returns the bytes that a chunk of n elements takes in the payload. */
 ESP_ELEMENT uint64_t chunktopk_record(const chunktopk_shape *f, uint64_t n) {
     return n ? CHUNKTOPK_HEAD + (chunktopk_codes(f, n) * f->width + 7) / 8 : 0;
 }
@@ -232,16 +229,14 @@ static esp_status chunktopk_bound(void *self, const esp_tensor *like, uint32_t r
 
 /* ---- one chunk: selection ---------------------------------------------------------------------------------------- */
 enum { CHUNKTOPK_ROOM = CHUNKTOPK_MOST + 16 };
-/* The selected elements of a chunk, by ascending index. */
 typedef struct chunktopk_chosen {
     float val[CHUNKTOPK_ROOM];
     uint16_t idx[CHUNKTOPK_ROOM];
-    float usual;  /* mean threshold of earlier chunks, or 0 */
-    float margin; /* first guess = margin * usual, usually a little too low */
+    float usual;  /* running mean of earlier chunks' thresholds, or 0 */
+    float margin; /* margin * usual is guessed first, mostly a little too low */
 } chunktopk_chosen;
 
-/* Copies the elements marked in the map to *c, and returns their number. *top receives the bits of the largest
- * magnitude. */
+/* Copies the elements marked in `map` to *c, and returns their number. *top receives the largest magnitude's bits. */
 static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const uint32_t *map, uint64_t n,
                                chunktopk_chosen *c, uint32_t *top) {
     const uint64_t kept = chunktopk_places_for(s->dense.level)(c->idx, map, (n + 31) / 32);
@@ -254,9 +249,8 @@ static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const ui
     return kept;
 }
 
-/* Stores phi in e and lists its k largest elements in *c; if e is NULL, phi is g. To save time it first lists the
- * elements above a threshold guessed from earlier chunks, and then selects among these. Returns false if an element
- * is NaN or Inf. */
+/* Sets e to phi (gradient plus residual) and lists its k largest elements in *c; if e is NULL, phi is g. To save time
+ * it lists elements above a threshold guessed from earlier chunks and selects among them. False means NaN or Inf. */
 static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
                              uint64_t k, chunktopk_chosen *c) {
     uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;
@@ -291,17 +285,15 @@ ESP_ELEMENT uint32_t chunktopk_bf16(double x) {
     const uint32_t v = half_to_bf16((float)x);
     return v == 0x7F80u ? 0x7F7Fu : v;
 }
-/* Returns the two mean magnitudes as bf16, low in the lower half. `all` is the sum of the k magnitudes, `high` the
- * sum of the `many` large ones. If all magnitudes are 0, zeros that pad the list count as large, so `many` may
- * exceed k. */
+/* Returns the two mean magnitudes as bf16, low in the lower half. `all` is the sum of the k magnitudes, `high` that of
+ * the `many` large ones. If all are 0, zeros that pad the list count as large, so `many` may exceed k. */
 ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64_t k) {
     const double n_low = (double)k - many;
     const uint32_t h = many > 0 ? chunktopk_bf16(high / many) : 0;
     const uint32_t l = n_low > 0 ? chunktopk_bf16((all - high) / n_low) : h;
     return h << 16 | l;
 }
-/* Returns low and high, and sets *split to the smallest magnitude that is sent as high. val is zero from k to
- * `room`. */
+/* Returns the magnitudes low and high. Sets *split to the least magnitude sent as high. val[] is 0 from k to `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
     const chunktopk_sum_fn sum = chunktopk_sum_for(s->dense.level);
@@ -312,7 +304,7 @@ static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, 
     return chunktopk_head(all[0], high[0], high[1], k);
 }
 
-/* Writes a chunk's record to `out`, and subtracts the sent values from e unless e is NULL. */
+/* Writes a chunk to the payload at `out`. If there is a residual e, subtracts the sent values from it. */
 static void chunktopk_write(const chunktopk_self *s, chunktopk_chosen *c, uint64_t k, float *e, unsigned char *out) {
     enum { AT_ONCE = 256 };
     const uint64_t room = (k + 7) / 8 * 8, bytes = (k * s->shape.width + 7) / 8;
@@ -348,7 +340,6 @@ typedef struct chunktopk_reader {
     const unsigned char *in;
     uint64_t bits, filled, width;
 } chunktopk_reader;
-/* Returns the value that a code stands for. magnitude[] holds low and high. */
 ESP_ELEMENT float chunktopk_value(uint32_t code, uint64_t width, const float magnitude[2]) {
     const uint32_t sign = code >> (width - 2) & 1u;
     return bits_float(float_bits(code >> (width - 1) ? magnitude[1] : magnitude[0]) ^ sign << 31);
@@ -404,7 +395,7 @@ static const dense_format chunktopk_format = {"chunktopk", CHUNKTOPK_WIRE, 0, ch
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 typedef struct chunktopk_job {
     const chunktopk_self *self;
-    const esp_codec_args *args; /* beta is replaced by decay if decay applies */
+    const esp_codec_args *args; /* beta is `decay` for a rank's own gradient */
     unsigned char *body;
     uint32_t bad;
 } chunktopk_job;
@@ -420,7 +411,8 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
-        if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) { /* with feedback, dense_finite has checked already */
+        /* With a NaN or Inf it returns false. With error feedback dense_finite() has excluded these before. */
+        if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) {
             esp_codec_raise(&j->bad, 1);
             return;
         }
@@ -438,7 +430,8 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
     esp_codec_args own = esp_codec_args_of(a);
     if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
     chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
-    j.bad = a->residual && !dense_finite(&s->dense, &own); /* the residual must then stay as it was */
+    /* If an element is NaN or Inf, the residual must not change, so this is checked first. */
+    j.bad = a->residual && !dense_finite(&s->dense, &own);
     if (!j.bad) dense_run(&s->dense, n, chunktopk_piece, &j);
     return j.bad ? dense_send_nan(a->payload, &h, 0) : ESP_OK;
 }
@@ -449,8 +442,8 @@ static esp_status chunktopk_decompress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
-/* Returns the expected error, for the planner: the part of the energy E x^2 of normally distributed x (variance 1)
- * that is lost when every sent magnitude becomes the mean of its group (low or high). */
+/* Returns the expected error, for the planner: the share of E x^2, for normally distributed x of variance 1, that is
+ * lost if every sent magnitude becomes the mean of its group (low or high) and all other elements become 0. */
 static double chunktopk_error(double ratio) {
     const double root = sqrt(2 * ESP_MODEL_PI), t = esp_model_quantile(ratio);
     const double all = 2 * exp(-t * t / 2) / root, m = all / ratio;
@@ -479,8 +472,8 @@ static const esp_codec chunktopk_codec = {
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
     .params = chunktopk_params,
-    /* The decay applies to a rank's own gradient, so no sum comes before the first comp. Payloads are so small that
-     * an allgather is the fastest exchange. */
+    /* The decay applies to a rank's own gradient, so compression comes before any sum. Payloads are so small that an
+     * allgather is the fastest exchange. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
     ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, NULL, chunktopk),

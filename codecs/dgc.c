@@ -1,9 +1,9 @@
 /* dgc.c: codec "dgc", deep gradient compression: it applies momentum m to a rank's own gradient g, and sends the k
  * elements of the largest accumulated |v|. After Lin, Han, Mao, Wang and Dally, ICLR 2018.
  *     u = m u + g, v = v + u          with nesterov=1: u = m (u + g), v = v + u + g
- * Sent elements of v become 0, and with masking=1 those of u too. A strategy may compress again after a sum (a later
- * "comp"), in which the momentum is already included; the codec then runs as top-k with plain error feedback. The
- * trainer must run plain SGD and clip gradients before the push. docs/design/wire.md has the wire format. */
+ * Sent elements of v become 0, and with masking=1 those of u too. A strategy may compress a second time, after a sum of
+ * several ranks' gradients, which already contain the momentum; the codec then works as top-k with error feedback. The
+ * trainer must use SGD without momentum, and clip gradients before esp_push. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"
@@ -19,8 +19,7 @@ typedef struct dgc_self {
 static const char dgc_name[] = "dgc",
                   dgc_params[] = "ratio=0.01,momentum=0.9,masking=1,warmup=0,sample=0.01,nesterov=0";
 
-/* Warns the user: if the trainer also applies momentum m, gradients count 1 / (1 - m) times as much as they should,
- * and training may diverge. */
+/* Warns the user: if the trainer has momentum m too, gradients count 1 / (1 - m) times, and training may diverge. */
 static void dgc_log_momentum(const esp_host *h, double momentum) {
     char text[200];
     const esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_INFO, ESP_OK, 0, dgc_name, text, NULL};
@@ -93,7 +92,6 @@ ESP_INLINE uint64_t dgc_keep_body(const float *restrict g, float *restrict u, fl
 }
 ESP_KERNEL(dgc_keep, (const float *g, float *u, float *v, float m, int nesterov, uint64_t n), (g, u, v, m, nesterov, n))
 
-/* One compress call: the gradient g, the two accumulators u and v, and the selected elements. */
 typedef struct dgc_memory {
     const float *g;
     float *u, *v, m;
@@ -170,7 +168,7 @@ static const esp_codec dgc_codec = {
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
     .params = dgc_params,
-    /* Momentum applies to the rank's own gradient, so the first comp comes before any sum. */
+    /* Momentum applies to the rank's own gradient, so the first compression comes before any sum over ranks. */
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,

@@ -36,7 +36,6 @@ static void efsign_pack(void *user, const float *phi, uint64_t at, uint64_t n) {
     const efsign_job *j = (const efsign_job *)user;
     bits_negative_for(j->level)(j->bits + at / 8, phi, n);
 }
-/* Sets the residual to phi minus the value that the receiver decodes. */
 static void efsign_keep(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const efsign_job *j = (const efsign_job *)user;
     (void)at;

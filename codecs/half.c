@@ -1,8 +1,8 @@
-/* half.c: codecs "fp16" and "bf16", which send each number in 16 bits, rounded to nearest, so that collectives can
- * sum the bodies. If n bodies will be summed, fp16 sends values times 2^-a with a = ceil(log2 n), which prevents
- * overflow of the sum. A value beyond the range becomes Inf without error feedback; with it, the largest finite
- * value is sent and the residual keeps the difference. With of=(SPEC) another codec compresses and its f32 values
- * are sent as halves (recode.h). docs/design/wire.md has the wire format. */
+/* half.c: codecs "fp16" and "bf16", which send each number in 16 bits, rounded to nearest, so that collectives can sum
+ * the payloads. If n payloads will be summed, fp16 sends values times 2^-a with a = ceil(log2 n), so that the sum does
+ * not overflow. A value beyond the range becomes Inf without error feedback; with it, the largest finite value is sent
+ * and the residual keeps the difference. With of=(SPEC) another codec compresses, and the f32 values in its payload are
+ * sent as 16 bits each (recode.h). docs/design/wire.md has the payload's format. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/recode.h"
@@ -10,13 +10,12 @@
 typedef struct half_self {
     dense_self dense; /* must be the first member */
     const recode_format *format;
-    recode wrap; /* the inner codec of of=(SPEC) */
+    recode wrap; /* the codec that of=(SPEC) names */
 } half_self;
 
 static const esp_round fp16_rounds[] = {{ESP_REDUCE_SUM, ESP_F16, 0, 0}};
 static const esp_round bf16_rounds[] = {{ESP_REDUCE_SUM, ESP_BF16, 0, 0}};
-/* The errors 4.33e-8 and 2.77e-6 are measured mean squared errors, relative to x^2. bf16 has three bits less than
- * fp16, hence 64 times the error. */
+/* 4.33e-8 and 2.77e-6 are measured mean squared errors, relative to x^2. With 3 bits less, bf16 has 64 times fp16's. */
 static const recode_format fp16_format = {"fp16", 1, 1, HALF_F16_MAX, HALF_F16_NAN, 31, 4.33e-8, fp16_rounds};
 static const recode_format bf16_format = {"bf16", 1, 0, HALF_BF16_MAX, HALF_BF16_NAN, 0, 2.77e-6, bf16_rounds};
 static const char half_params[] = "of=(SPEC)";

@@ -1,5 +1,5 @@
-/* none.c: codec "none", which sends f32 numbers unchanged, so that collectives can sum the bodies. If a part of a
- * tensor has a NaN or Inf, the whole body is sent as NaN, so that a sum of bodies becomes NaN too. */
+/* none.c: codec "none", which sends f32 numbers unchanged, so that collectives can sum the payloads of several ranks.
+ * If a tensor contains a NaN or Inf, all its numbers are sent as NaN, so that every number of the sum is NaN too. */
 #include "codecs/common/plain.h"
 
 static const dense_format none_format = {"none", 1, 1, NULL, plain_decode};

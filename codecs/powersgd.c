@@ -1,9 +1,9 @@
 /* powersgd.c: codec "powersgd", which sends an m x n matrix phi (gradient plus residual) as the product of two thin
- * matrices P and Q of r columns. After Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019.
+ * matrices P and Q of r columns, in two exchanges. After Vogels, Karimireddy and Jaggi, "PowerSGD", NeurIPS 2019.
  *     round 0 sums P = phi Q over the ranks, where all ranks hold the same Q (random, or with start=warm the last one)
  *     round 1 sums Q = phi^T P^ over the ranks, where P^ is an orthonormal basis of the columns of the summed P
- * The result is P^ Q^T. Each rank keeps phi minus the product of P^ and its own Q as its residual. A tensor that is
- * no matrix, or has at most `rank` columns, is sent uncompressed. docs/design/wire.md has the wire format. */
+ * The result is P^ Q^T. Each rank keeps phi minus the product of P^ and its own Q as its residual. A tensor that is no
+ * matrix, or has at most `rank` columns, is sent uncompressed. */
 #include <float.h>
 #include "codecs/common/lowrank.h"
 #include "codecs/common/plain.h"
@@ -35,13 +35,12 @@ static esp_status powersgd_open(const esp_host *h, const char *params, void **se
     return ESP_OK;
 }
 
-/* Returns the number r of columns of P and Q for one part of a tensor, or 0 if the part is sent uncompressed. */
+/* Returns the number r of columns of P and Q for a tensor, or 0 if the tensor is sent uncompressed. */
 static uint64_t powersgd_rank(const powersgd_self *s, const esp_tensor *t) {
     if (!t->count || !t->rows || t->cols <= s->rank) return 0;
     return t->rows < s->rank ? t->rows : s->rank;
 }
 
-/* Divides a call's scratch memory into arrays. */
 typedef struct powersgd_room {
     double *columns;
     float *p, *q;
@@ -71,7 +70,7 @@ static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t ro
                               powersgd_room_of(NULL, like->rows, like->cols, r).bytes, state);
     }
     const esp_status st = esp_bound_fill(out, round ? like->count * sizeof(float) : 0, 0, 0);
-    if (!round) out->payload_bytes = 0; /* the part is sent in round 1 only */
+    if (!round) out->payload_bytes = 0; /* the second exchange sends all */
     return st;
 }
 
@@ -79,16 +78,14 @@ static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t ro
 static uint64_t powersgd_key(const esp_codec_args *a, uint64_t tensor) {
     return esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
 }
-/* Draws up to four random numbers in (-1, 1), for rows 4 b to 4 b + 3 of column k of Q. Rows from n on do not
- * exist. */
+/* Draws random numbers in (-1, 1) for rows 4 b to 4 b + 3 of column k of Q, as far as Q, which has n rows, has them. */
 ESP_ELEMENT void powersgd_draw_four(uint64_t key, uint64_t first, uint64_t k, uint64_t b, float *q, uint64_t n) {
     const esp_philox_t x = esp_philox(key, first, k << 32 | b);
     for (uint64_t i = 0; i < 4 && 4 * b + i < n; i++)
         q[4 * b + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
 }
 
-/* Returns the Q that the last step left in the state memory (r rows of n numbers, zero in the first step), or NULL
- * if the tensor has no such state. */
+/* Returns the Q of the last step, r rows of n numbers in the state memory (0 in the first step). NULL without state. */
 static float *powersgd_state(const esp_codec_args *a, uint32_t t) {
     if (!a->state || !a->state[t].ptr || a->state[t].bytes <= POWERSGD_STATE) return NULL;
     return (float *)(void *)((unsigned char *)a->state[t].ptr + POWERSGD_STATE);
@@ -134,13 +131,13 @@ static esp_payload_header powersgd_header(const esp_codec_args *a, uint32_t t, u
     return esp_payload_header_of(esp_name_hash("powersgd"), 1, 0, a->tensor[t]->count, body * sizeof(float), r);
 }
 
-/* Sends a tensor uncompressed, in round 1. */
+/* Sends a tensor uncompressed, in the second of the codec's two exchanges. */
 static esp_status powersgd_plain(const powersgd_self *s, const esp_codec_args *a, uint32_t t) {
     const bool last = a->round == 1;
     esp_payload_header h = powersgd_header(a, t, 0, last ? a->tensor[t]->count : 0);
     const esp_status st = esp_payload_begin(&a->payload[t], &h);
     if (st != ESP_OK || !last) return st;
-    esp_codec_args one = *a; /* dense.h expects a list of one part */
+    esp_codec_args one = *a; /* dense.h takes a single tensor */
     const esp_buf *e = a->residual ? &a->residual[t] : NULL;
     one.tensor = &a->tensor[t];
     one.residual = e;
@@ -162,7 +159,6 @@ static esp_status powersgd_round0(const powersgd_self *s, const esp_codec_args *
     return dense_check_for(s->dense.level)(l.p, l.m * r) ? dense_send_nan(&a->payload[t], &h, h.body_bytes) : ESP_OK;
 }
 
-/* Reads and checks the header of the sum of P. */
 static esp_status powersgd_sum_header(const esp_codec_args *a, uint32_t t, uint64_t r, esp_payload_header *h) {
     const bool ok = a->reduced &&
                     !esp_payload_read(&a->reduced[t], esp_name_hash("powersgd"), 1, a->tensor[t]->count, h) &&
@@ -170,8 +166,7 @@ static esp_status powersgd_sum_header(const esp_codec_args *a, uint32_t t, uint6
     return ok ? ESP_OK : ESP_E_CORRUPT;
 }
 
-/* Reads the sum of P, and writes its orthonormal basis to room->p. Sets *nan if any rank's input, or the sum, is
- * not finite. */
+/* Writes an orthonormal basis of the summed P to room->p. Sets *nan if any rank's input, or the sum, is not finite. */
 static esp_status powersgd_basis(const powersgd_self *s, const esp_codec_args *a, uint32_t t, uint64_t r,
                                  const powersgd_room *room, bool *nan) {
     const uint64_t m = a->tensor[t]->rows;
@@ -298,7 +293,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         .error = matrix ? -1.0 : 0,
         .setup_ns = 1000,
         .ns = {passes, esp_model_stream(8)},
-        .launches = {matrix ? 6.0 : 3.0, 3}, /* launches of both rounds together */
+        .launches = {matrix ? 6.0 : 3.0, 3}, /* kernel launches of both exchanges together */
         .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
     };
     esp_codec_model m = esp_model_of(&f, d);
@@ -313,7 +308,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     return esp_model_answer(out, &m);
 }
 
-/* The last round requires an allreduce, since with start=warm every rank needs the summed Q for its next step. */
+/* The second exchange must be an allreduce, since with start=warm every rank needs the summed Q for its next step. */
 static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
                                             {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
 static const esp_codec powersgd_codec = {

@@ -1,9 +1,8 @@
-/* quant.c: codecs "int8" and "int4", which send each element as an integer level (8 or 4 bits) of a unit, rounded to
- * nearest, with error feedback: unit = max |phi| / most, level = phi / unit, where phi is gradient plus residual and
- * most is 127 or 7. Levels are symmetric, so that 0 and the largest element of either sign are exact.
- * With block=N each N elements share a unit, and receivers decode payloads before summing them. With int8:shared=1
- * all ranks first agree on one unit (round 0), so that collectives can sum the levels (round 1). docs/design/wire.md
- * has the wire format. */
+/* quant.c: codecs "int8" and "int4", which send each element as an integer level of 8 or 4 bits, with error feedback.
+ * unit = max |phi| / most, level = phi / unit rounded to nearest, where phi is gradient plus residual and most is 127
+ * or 7. Levels are symmetric, so that 0 and the largest element of either sign are exact. With block=N each N elements
+ * have a unit of their own, and receivers decode payloads before summing them. With int8:shared=1 all ranks first
+ * exchange max |phi| and agree on one unit (round 0), so that collectives can then sum the levels (round 1). */
 #include "codecs/common/quant.h"
 
 enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258 };
@@ -139,7 +138,7 @@ static esp_status int8_traits(void *self, esp_traits *out) {
     return ESP_OK;
 }
 
-/* Returns the bytes that a level needs for a sum of n_reduced ranks' levels not to overflow. */
+/* Returns how many bytes a level needs, so that a sum of n_reduced ranks' levels cannot overflow. */
 static uint64_t int8_width(uint32_t n_reduced) { return n_reduced < 2 ? 1 : n_reduced <= INT8_RANKS_16 ? 2 : 4; }
 
 static uint64_t quant_body(const quant_self *s, uint64_t count, uint32_t n_reduced) {
@@ -179,7 +178,6 @@ static esp_payload_header quant_header(const quant_self *s, const esp_codec_args
     return esp_payload_header_of(esp_name_hash(s->format->name), QUANT_WIRE, 0, a->tensor[0]->count, body, aux);
 }
 
-/* Arguments of the worker functions of a compress call. */
 typedef struct quant_job {
     const quant_self *self;
     const esp_codec_args *args;
@@ -193,8 +191,8 @@ static uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n) {
     const float *e = esp_residual_of(j->args, 0);
     return (uint32_t)j->self->top(dense_in(j->args) + at, e ? e + at : NULL, j->args->beta, j->args->gamma, n);
 }
-/* The first pass stores the largest |phi| of each block where its unit will be. Pieces begin at multiples of a
- * block. */
+/* The first of two passes stores the largest |phi| of each block where the second pass will put the block's unit.
+ * `begin` is a multiple of the block's size. */
 static void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     quant_job *j = (quant_job *)arg;
     const uint64_t block = j->self->block;
@@ -207,8 +205,8 @@ static void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     }
     esp_codec_raise(&j->top, largest);
 }
-/* The second pass replaces the largest |phi| of each block by the unit, and writes the levels. With shared=1 all levels
- * have the unit of j->top. */
+/* The second of two passes replaces the largest |phi| of each block by the block's unit, and writes the levels. With
+ * shared=1 all elements have one unit, which is computed from j->top. */
 static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const quant_job *j = (const quant_job *)arg;
     const esp_codec_args *a = j->args;
@@ -273,8 +271,7 @@ static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     return esp_payload_begin(a->payload, &h);
 }
 
-/* Reads the largest |phi| of all ranks, as bits, from the reduced payload. Sets *nan if some rank's phi is not
- * finite. */
+/* Reads the largest |phi| of all ranks, as bits, from the reduced payload. Sets *nan if some |phi| is not finite. */
 static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan) {
     esp_payload_header h;
     *top = 0;
@@ -288,7 +285,7 @@ static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan)
     return ESP_OK;
 }
 
-/* Sends the levels. This needs no check for NaN and Inf: if any rank had one, the reduced range of round 0 is NaN. */
+/* Sends the levels. A check for NaN is not needed: if any rank had one, the maximum of the first exchange is NaN. */
 static esp_status int8_round1(const quant_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     bool nan;
@@ -320,7 +317,7 @@ static void int8_add_shared(const void *self, const dense_block *b) {
 }
 static const dense_format int8_shared_format = {"int8", QUANT_WIRE, 1, NULL, int8_add_shared};
 
-/* Fails unless all payloads were made with the same range, since levels of different units cannot be added. */
+/* Fails unless all payloads were made with the same unit, since levels of different units cannot be added. */
 static esp_status int8_check_range(const esp_codec_args *a, uint32_t top, bool nan) {
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         esp_payload_header h;
@@ -353,7 +350,7 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
 static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                               esp_codec_model *out) {
     const quant_self *s = (const quant_self *)self;
-    /* With shared=1 a unit covers a whole part. The formula assumes parts of 2^20 elements. */
+    /* With shared=1 one unit serves a whole tensor. The formula assumes tensors of 2^20 elements. */
     const double part = 1 << 20, block = s->block ? (double)s->block : part;
     const double level = s->format->halving ? 0.5 : 1;
     const esp_facts f = {

@@ -1,8 +1,8 @@
-/* randomk.c: codec "randomk", which sends k = ceil(ratio d) randomly chosen elements, the same on all ranks, so that
- * collectives can sum the bodies. After Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018. The
- * elements are P(0), ..., P(k - 1) of a random permutation P (randomk.h), whose key depends on seed, step and tensor,
- * not on the rank. Error feedback keeps what is not sent. With unbiased=1 values are sent times d/k, so that they are
- * right on average, and there is no residual (Konecny et al., 2016). docs/design/wire.md has the wire format. */
+/* randomk.c: codec "randomk", which sends k = ceil(ratio d) randomly chosen elements out of d, the same on all ranks,
+ * so that collectives can sum the payloads. After Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS
+ * 2018. The elements are P(0), ..., P(k - 1) of a random permutation P (randomk.h), whose key depends on seed, step and
+ * tensor, not on the rank. Error feedback keeps what is not sent. With unbiased=1 values are sent times d/k, so that
+ * they are right on average, and there is no residual (Konecny et al., 2016). */
 #include "espresso.h"
 #include "codecs/common/sparse.h"
 #include "codecs/randomk.h"
@@ -35,7 +35,6 @@ static esp_status randomk_bound(void *self, const esp_tensor *like, uint32_t rou
     return esp_bound_fill(out, 4 * sparse_k(((randomk_self *)self)->ratio, like->count), 0, 0);
 }
 
-/* Arguments of one compress call that its workers share. */
 typedef struct randomk_job {
     sparse_input in;
     randomk_perm perm;
@@ -44,7 +43,7 @@ typedef struct randomk_job {
     float factor;
 } randomk_job;
 
-/* Sets body[j] = factor * phi[P(j)] for this worker's j. */
+/* Writes factor * phi[P(j)] to the payload for begin <= j < end, where phi is gradient plus residual. */
 static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
     const randomk_job *r = (const randomk_job *)arg;
     const sparse_input *in = &r->in;
@@ -80,7 +79,6 @@ static void randomk_clear(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Returns the key of the permutation, which is the same on all ranks. */
 static uint64_t randomk_key(const esp_codec_args *a, uint64_t tensor, uint64_t first) {
     const uint64_t key = esp_rng_key(a->seed, a->step, tensor, a->comp_index, 0);
     const esp_philox_t w = esp_philox(key, first, 0x6b6d6f646e6172ull /* "randomk" */);
@@ -117,7 +115,7 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* A run of payloads with the same key, decoded together since they contain the same elements. */
+/* Consecutive payloads with the same permutation. They have the same elements, and are decoded together. */
 typedef struct randomk_adder {
     const esp_payload *payload;
     uint32_t n;
@@ -143,7 +141,7 @@ static void randomk_zero(void *arg, uint64_t begin, uint64_t end) {
     memset((float *)arg + begin, 0, (end - begin) * sizeof(float));
 }
 
-/* Returns whether the payload is valid. Sets *nan if its input, or a sum of bodies, was not finite. */
+/* Is the payload valid? Sets *nan if one of its values is not finite. */
 static bool randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h, bool *nan) {
     if (esp_payload_read(p, esp_name_hash(randomk_name), RANDOMK_WIRE, count, h) != ESP_OK) return false;
     if (h->flags & ESP_PAYLOAD_EMPTY) return h->flags == ESP_PAYLOAD_EMPTY;

@@ -55,7 +55,7 @@ ESP_ELEMENT void randomk_two(uint32_t a, uint32_t b, uint32_t k0, uint32_t k1, u
     *right = (uint32_t)(t - (t >= b ? b : 0));
 }
 
-/* Applies the whole network to n pairs. */
+/* Applies all rounds of the Feistel network to n pairs (left[i], right[i]). */
 ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict left, uint32_t *restrict right,
                                        uint64_t n) {
     for (int r = 0; r < RANDOMK_ROUNDS; r += 2) {
@@ -67,7 +67,7 @@ ESP_INLINE uint64_t randomk_apply_body(const randomk_perm *p, uint32_t *restrict
 }
 ESP_KERNEL(randomk_apply, (const randomk_perm *p, uint32_t *left, uint32_t *right, uint64_t n), (p, left, right, n))
 
-/* Sets out[i] = P(first + i) for n numbers, at most RANDOMK_BATCH. */
+/* Sets out[i] = P(first + i) for i < n, where n is at most RANDOMK_BATCH. */
 static void randomk_draw(const randomk_perm *p, randomk_apply_fn apply, uint64_t first, uint64_t n, uint64_t *out) {
     uint32_t left[RANDOMK_BATCH], right[RANDOMK_BATCH], l = (uint32_t)(first / p->b), r = (uint32_t)(first % p->b);
     for (uint64_t i = 0; i < n; i++) {

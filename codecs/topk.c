@@ -1,8 +1,8 @@
-/* topk.c: codec "topk", which sends the k = ceil(ratio d) elements of largest magnitude; error feedback keeps what
- * is not sent, to the bit. select.h selects, sparse.h writes the body (docs/design/wire.md). After Aji and
- * Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, and Stich, Cordonnier and Jaggi,
- * "Sparsified SGD with memory", NeurIPS 2018. phi, gradient plus residual, is computed twice: only after the first
- * pass is it known that all is finite and the residual may change. */
+/* topk.c: codec "topk", which sends the k = ceil(ratio d) elements of largest magnitude out of d, and keeps the others
+ * in the residual (error feedback). select.h finds these elements, sparse.h writes the payload (docs/design/wire.md).
+ * After Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, and Stich, Cordonnier
+ * and Jaggi, "Sparsified SGD with memory", NeurIPS 2018. Gradient plus residual is computed twice: the first pass finds
+ * out whether all elements are finite, and only if they are, the second pass may change the residual. */
 #include "espresso.h"
 #include "codecs/common/parts.h"
 #include "codecs/common/sparse.h"
@@ -43,8 +43,7 @@ static esp_status topk_decompress_one(const void *self, const esp_host *h, const
     return sparse_decompress(h, a, topk_name, TOPK_WIRE, k, k);
 }
 
-/* A strategy may split a tensor, and then a call gets a list of parts, each possibly too small for several workers.
- * Parts of at least TOPK_LARGE elements run on all workers one after another, smaller ones side by side. */
+/* A tensor of this size keeps all worker threads busy. parts.h divides a list of smaller ones among the threads. */
 enum { TOPK_LARGE = 2 * SELECT_SPAN };
 static esp_status topk_compress(void *self, const esp_codec_args *a) {
     return parts_run(self, ((const dense_self *)self)->host, a, TOPK_LARGE, topk_compress_one);

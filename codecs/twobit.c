@@ -9,31 +9,29 @@
 #define TWOBIT_LEAST 1e-30
 
 ESP_ELEMENT uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4; }
-/* Returns the position of element i's code in its little-endian word of 16 elements. */
+/* Returns the bit position of element i's two-bit code in its little-endian 32-bit word, which holds 16 codes. */
 ESP_ELEMENT uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
 
 /* ---- packing and the residual ------------------------------------------------------------------------------ */
-/* The code has no branches, since the processor would mispredict them. */
+/* These functions have no branches, since the processor could not predict them for gradients. */
 ESP_ELEMENT uint32_t twobit_code(float phi, float t) { return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1; }
-/* Returns the bits of the value that a code stands for: those of t, -t or 0. */
+/* Returns the value that a code stands for: t, -t or 0. Both `t` and the result are the bits of a float. */
 ESP_ELEMENT uint32_t twobit_value(uint32_t code, uint32_t t) { return (0u - (code >> 1)) & (t | (~code & 1u) << 31); }
-/* Returns the threshold, `relative` times the mean magnitude, where `norm` is the sum of `count` magnitudes. NaN
- * stays NaN. */
+/* Returns `relative` times the mean of `count` magnitudes, whose sum is `norm`. If `norm` is NaN, so is the result. */
 ESP_ELEMENT float twobit_relative(double norm, double relative, uint64_t count) {
     const double t = norm * (count ? relative / (double)count : 0);
     return (float)(t < TWOBIT_LEAST ? TWOBIT_LEAST : t);
 }
-/* Is the threshold in aux finite and positive? */
+/* Is the threshold, whose bits the payload's header has in field `aux`, finite and positive? */
 ESP_ELEMENT bool twobit_header_ok(uint64_t aux) { return aux != 0 && aux <= 0x7F7FFFFFu; }
-/* Returns nonzero if one of the word's 16 codes is 01, which no encoder writes. */
+/* Returns nonzero if one of the 16 two-bit codes in w is 01, which stands for no value. */
 ESP_ELEMENT uint32_t twobit_word_bad(uint32_t w) { return ~(w >> 1) & w & 0x55555555u; }
-/* Are the unused codes of the last word 00? The word has `n` elements, or 16 if n is 0. */
+/* Are the codes of the last word from index n on 0? If n is 0, the word is full. */
 ESP_ELEMENT bool twobit_padding_ok(uint32_t w, uint32_t n) {
     for (uint32_t i = n; i && i < 16; i++)
         if (w >> twobit_shift(i) & 3u) return false;
     return true;
 }
-/* Packs n elements, and writes their residuals unless `residual` is NULL. */
 static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *residual, float t, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 16) {
         uint32_t w = 0;
@@ -96,7 +94,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const f
 ESP_KERNEL_PICK(twobit_pack)
 
 /* ---- unpacking --------------------------------------------------------------------------------------------- */
-/* Adds the values of a word's n elements to out, or overwrites out if `set` is 1. `t` is the bits of the threshold. */
+/* Adds the n elements of the word w to `out`, or overwrites `out` if `set` is 1. `t` has the bits of the threshold. */
 ESP_INLINE void twobit_add_word(float *out, uint32_t w, uint32_t t, int set, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t code = w >> twobit_shift(i) & 3u;
@@ -113,7 +111,7 @@ static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, 
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* permutevar picks one of four numbers by the two lowest bits of each lane, so each code is shifted there. */
+/* permutevar chooses one of 4 numbers by the lowest two bits of each 32-bit element, so codes are shifted there. */
 ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     const __m256i shift = _mm256_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8), high = _mm256_set1_epi32(16);
     const __m256 value = _mm256_setr_ps(0, 0, -t, t, 0, 0, -t, t);
@@ -142,7 +140,6 @@ ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned c
 #endif
 ESP_KERNEL_PICK(twobit_add)
 
-/* Returns nonzero if the body contains the invalid code 01. */
 ESP_INLINE uint64_t twobit_bad_body(const unsigned char *in, uint64_t bytes) {
     uint32_t bad = 0, w;
     for (uint64_t i = 0; i < bytes; i += sizeof w) {
@@ -157,7 +154,7 @@ ESP_KERNEL(twobit_bad, (const unsigned char *in, uint64_t bytes), (in, bytes))
 typedef struct twobit_self {
     dense_self dense;
     float threshold;
-    double relative; /* 0 if the threshold is a parameter */
+    double relative; /* 0 if parameter threshold= is used */
 } twobit_self;
 
 typedef struct twobit_job {
@@ -171,8 +168,7 @@ static void twobit_encode(void *user, const float *phi, float *residual, uint64_
     twobit_pack_for(j->level)(j->body + at / 4, phi, residual, j->threshold, n);
 }
 
-/* Returns the threshold for this part of a tensor. It is NaN or Inf if an element is, or if the sum of |phi|
- * overflows. */
+/* Returns the threshold. With relative= it is NaN or Inf if an element is, or if the sum of |phi| overflows. */
 static float twobit_threshold(const twobit_self *s, const esp_codec_args *a) {
     if (s->relative <= 0) return s->threshold;
     norm_pass pass = {&s->dense, a, (float *)(a->scratch ? a->scratch->ptr : NULL), NULL, NULL};
@@ -227,8 +223,7 @@ static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count), DENSE_BLOCK);
 }
 
-/* Returns the expected squared error for normally distributed x of variance 1: x^2 if |x| is below t, otherwise
- * (|x| - t)^2. */
+/* Returns E loss^2 for normally distributed x of variance 1, where the loss is x if |x| < t, and |x| - t otherwise. */
 static double twobit_error(double t) {
     const double density = exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI);
     return fmin(1.0, 1 - 4 * t * density + t * t * erfc(t / sqrt(2.0)));

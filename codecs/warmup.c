@@ -1,8 +1,7 @@
-/* warmup.c: codec "warmup", which sends plain f32 in steps 0 to steps - 1 and uses another codec from then on:
- * warmup:steps=100,of=(topk:ratio=0.01). Early in training gradients are large and change fast, so values that
- * compression delays would be out of date (Tang et al., "1-bit Adam", ICML 2021). All ranks know the step, so all
- * switch at once. With error feedback the residual stays 0 during the warm-up. Payloads change their size at the
- * switch, so collectives cannot sum them. */
+/* warmup.c: codec "warmup", which sends uncompressed f32 numbers in steps 0 to steps - 1, and from then on uses another
+ * codec, for example warmup:steps=100,of=(topk:ratio=0.01). Early in training gradients are large and change fast, so
+ * values that compression delays would be out of date (Tang et al., "1-bit Adam", ICML 2021). All ranks know the step,
+ * so all switch at once. Payloads then change their size, so collectives cannot sum them. */
 #include "codecs/common/plain.h"
 #include "codecs/common/wrap.h"
 
@@ -10,7 +9,7 @@ enum { WARMUP_WIRE = 1 };
 
 typedef struct warmup_self {
     dense_self dense;
-    dense_format format; /* the format of the first steps */
+    dense_format format; /* format of the uncompressed payloads */
     wrap_inner inner;
     uint64_t steps;
 } warmup_self;
@@ -64,8 +63,8 @@ static esp_status warmup_compress(void *self, const esp_codec_args *a) {
     return s->inner.table->compress(s->inner.self, a);
 }
 
-/* All payloads of a step are plain, or all are the inner codec's. The first payload decides which decoder runs, and
- * that decoder reports a payload of the other kind as corrupt. */
+/* The payloads of a step are either all uncompressed, or all from the inner codec. The first one decides which decoder
+ * runs, and that decoder reports payloads of the other kind as corrupt. */
 static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     const warmup_self *s = (const warmup_self *)self;
     esp_payload_header h;

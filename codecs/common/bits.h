@@ -1,13 +1,12 @@
-/* bits.h: packs the signs of floats into a stream of bits, one per element, and unpacks them, for codec efsignsgd.
- * The least significant bit of each byte comes first. A stream consists of whole 32-bit words; the bits after the
- * last element are 0. */
+/* bits.h: packs the signs of floats into a stream of bits, one per element, and unpacks them, for codec efsignsgd. The
+ * least significant bit of a byte comes first. Bits after the last element, up to a whole 32-bit word, are 0. */
 #ifndef ESP_BITS_H
 #define ESP_BITS_H
 #include "codecs/common/simd.h"
 
 ESP_ELEMENT uint64_t bits_bytes(uint64_t count) { return (count + 31) / 32 * 4; }
 
-/* Returns a word whose bit j is 1 if x[j] < 0, so -0 and NaN have bit 0. */
+/* Returns a word whose bit j is 1 if x[j] < 0. For -0 and NaN the bit is 0. */
 ESP_INLINE uint32_t bits_negative_word(const float *x, uint64_t n) {
     uint32_t w = 0;
     for (uint64_t j = 0; j < n; j++) w |= (uint32_t)(x[j] < 0) << j;
@@ -51,8 +50,7 @@ ESP_KERNEL_PICK(bits_negative)
 
 /* Returns the number with bits s (>= 0), negated if bit j of w is set. */
 ESP_ELEMENT float bits_sign(uint32_t w, uint32_t j, uint32_t s) { return bits_float(s | (w >> j & 1u) << 31); }
-/* Adds s, or -s where the bit is set, to each of a word's elements; overwrites them if `set` is 1. `s` holds the
- * bits of a number >= 0. */
+/* Adds s, or -s where a bit of w is set, to n numbers; overwrites them if `set`. s is given as the bits of a float. */
 ESP_INLINE void bits_signs_word(float *out, uint32_t w, uint32_t s, int set, uint64_t n) {
     for (uint32_t j = 0; j < n; j++) {
         const float v = bits_sign(w, j, s);
@@ -75,7 +73,6 @@ ESP_INLINE uint64_t bits_signs_body(float *out, const unsigned char *in, float s
 }
 ESP_KERNEL(bits_signs, (float *out, const unsigned char *in, float s, int set, uint64_t n), (out, in, s, set, n))
 
-/* Are the bits after the last element 0? */
 ESP_ELEMENT bool bits_padding_ok(const unsigned char *in, uint64_t count) {
     uint32_t w;
     if (count % 32 == 0) return true;

@@ -1,7 +1,6 @@
-/* dense.h: opens codecs, runs blocks of a part on all workers, computes phi = beta * residual + gamma * gradient, and
- * checks phi for NaN and Inf; for codecs that send every element it also decodes payloads. A part is a range of a
- * tensor. If a part has a NaN or Inf, the residual must not change; so with error feedback one pass checks phi of the
- * whole part before a second pass writes. */
+/* dense.h: shared by codecs: opening, work on several threads, phi = beta * residual + gamma * gradient, a check of phi
+ * for NaN and Inf, and decoding for codecs that send every element. If an element is NaN or Inf, the residual must not
+ * change; so with error feedback a first pass checks all elements before a second pass writes. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
@@ -9,10 +8,10 @@
 #include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
-/* A block and its results fit the first-level cache. DENSE_GRAIN, the smallest task of a worker, must also be a
- * multiple of NORM_BLOCK. */
+/* The elements of a block, which with its results fits the first-level cache, and of the smallest task of a worker
+ * thread, which must also be a multiple of NORM_BLOCK. */
 enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
-/* A payload's body may have any alignment, so it is read and written through these types. */
+/* Numbers in a payload may have any alignment, so they are read and written through these types. */
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
 typedef uint16_t dense_u16 __attribute__((aligned(1), may_alias));
 typedef uint32_t dense_u32 __attribute__((aligned(1), may_alias));
@@ -47,7 +46,6 @@ ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, f
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* Adds 16 numbers to out, or overwrites out if `set` is 1. */
 ESP_TARGET_AVX2 static inline void dense_put16(float *out, __m256 x, __m256 y, int set) {
     _mm256_storeu_ps(out, set ? x : _mm256_add_ps(_mm256_loadu_ps(out), x));
     _mm256_storeu_ps(out + 8, set ? y : _mm256_add_ps(_mm256_loadu_ps(out + 8), y));
@@ -59,7 +57,7 @@ ESP_KERNEL(dense_check_phi, (const float *g, const float *e, float beta, float g
 ESP_KERNEL(dense_phi, (float *restrict phi, const float *g, const float *e, float beta, float gamma, uint64_t n),
            (phi, g, e, beta, gamma, n))
 
-/* A codec's `self` must begin with this. */
+/* Every codec's own struct `self` must begin with this. */
 typedef struct dense_self {
     const esp_host *host;
     int level;
@@ -78,7 +76,7 @@ static inline esp_status dense_open(const esp_host *h, const char *codec, const 
     return ESP_OK;
 }
 
-/* Calls body for pieces of [0, n), on all workers if n is large. A piece begins at a multiple of DENSE_BLOCK. */
+/* Calls body for pieces of [0, n), on all worker threads if n is large. Pieces begin at multiples of DENSE_BLOCK. */
 static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void *arg, uint64_t begin, uint64_t end),
                              void *arg) {
     esp_codec_parallel(s->host, n, DENSE_GRAIN, body, arg);
@@ -101,7 +99,7 @@ typedef struct dense_job {
     const dense_self *self;
     const esp_codec_args *args;
     void *user;
-    /* Writes a block of the body and, with feedback, residual. */
+    /* Writes a block to the payload and, if `residual` is not NULL, the block's residual. */
     void (*encode)(void *user, const float *phi, float *residual, uint64_t at, uint64_t n);
     uint32_t bad;
 } dense_job;
@@ -137,7 +135,7 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     return !j.bad;
 }
 
-/* Encodes all blocks. Without error feedback, returns false if an element is NaN or Inf. */
+/* Encodes all blocks. Returns false if an element is NaN or Inf; with error feedback the caller has checked that. */
 static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};
@@ -145,20 +143,18 @@ static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, vo
     return !j.bad;
 }
 
-/* Encodes all blocks. If an element is NaN or Inf, returns false; the residual is then unchanged, and the body must not
- * be sent. */
+/* Encodes all blocks. Returns false on NaN or Inf; the residual is then unchanged, and the payload is invalid. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     return (!a->residual || dense_finite(s, a)) && dense_blocks(s, a, user, encode);
 }
 
-/* Writes n times NaN. */
 static inline void dense_fill_nan(void *out, uint64_t n) {
     dense_f32 *x = (dense_f32 *)out;
     for (uint64_t i = 0; i < n; i++) x[i] = bits_float(0x7FC00000u);
 }
 
-/* Writes the payload of a part with NaN or Inf: sets the flag in the header, and fills the body with NaN. */
+/* Writes the payload of a tensor with a NaN or Inf: a header that says so, and NaN in the `body` bytes that follow. */
 static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
     dense_fill_nan(esp_payload_body(p), body / sizeof(float));
     h->flags = ESP_PAYLOAD_NONFINITE;
@@ -167,23 +163,23 @@ static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, u
 }
 
 /* ---- decompress ---------------------------------------------------------------------------------------- */
-/* A block to decode: elements [at, at + n) of a part. */
+/* A block to decode: elements [at, at + n) of the payload. */
 typedef struct dense_block {
     const esp_payload_header *header;
     const unsigned char *body;
     float *out; /* result of element `at` */
     uint64_t at, n;
     float scale;
-    bool set; /* overwrite `out` instead of adding to it */
+    bool set; /* overwrite `out` instead of adding */
 } dense_block;
 
-/* The functions and constants by which the decoder knows a codec's format. */
+/* What dense_decompress() has to know of a codec's format. */
 typedef struct dense_format {
     const char *name;
     uint32_t wire_version;
-    /* A payload marked NONFINITE still has a body, since collectives sum bodies. */
+    /* True if a payload marked NONFINITE is as long as others, because collectives sum payloads. */
     bool nan_body;
-    /* Are header and body valid? May be NULL if every body of the right size is valid. */
+    /* Returns whether a payload is valid. NULL if every payload of the right size is. */
     bool (*valid)(const void *self, const esp_payload_header *h, const unsigned char *body);
     /* Decodes a block, and adds it times `scale` to `out`, or overwrites `out` if `set`. */
     void (*add)(const void *self, const dense_block *b);
@@ -223,7 +219,7 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
         dense_sum_block(d, out + at, at, end - at < d->block ? end - at : d->block, scale);
 }
 
-/* Reads a payload's header and checks the payload, whose body has `body` bytes unless the input was not finite. */
+/* Checks a payload and reads its header. `body` is the right size without header, if the input was finite. */
 static inline esp_status dense_check_payload(const dense_self *s, const dense_format *f, const esp_payload *p,
                                              uint64_t count, uint64_t body, esp_payload_header *h) {
     memset(h, 0, sizeof *h);
@@ -236,8 +232,8 @@ static inline esp_status dense_check_payload(const dense_self *s, const dense_fo
     return ESP_OK;
 }
 
-/* Implements decompress() of a dense codec, whose full body has `body` bytes. Checks all payloads before it writes.
- * Calls the format's add() for blocks of `block` elements, a power of two up to DENSE_GRAIN. */
+/* Implements decompress() of a codec that sends every element, in `body` bytes plus header. Checks all payloads before
+ * it writes. Decodes blocks of `block` elements, a power of two up to DENSE_GRAIN. */
 static inline esp_status dense_decompress(const dense_self *s, const dense_format *f, const esp_codec_args *a,
                                           uint64_t body, uint64_t block) {
     dense_sum d = {f, s, a, false, block};

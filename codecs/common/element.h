@@ -1,7 +1,6 @@
 /* element.h: ESP_ELEMENT marks functions that both the CPU codec and its CUDA kernels compile, for example
  *     ESP_ELEMENT float scale_of(...) { ...plain C, no libc but memcpy... }
- * Both compilers are set to exact division and denormals, and never fuse a * b + c, so CPU and GPU give the same
- * bits. */
+ * Both compilers use exact division and denormals, and never fuse a * b + c, so CPU and GPU give the same bits. */
 #ifndef ESP_ELEMENT_H
 #define ESP_ELEMENT_H
 #include <stdbool.h>

@@ -5,7 +5,7 @@
 #define ESP_HALF_H
 #include "codecs/common/simd.h"
 
-typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* unaligned, as in a body */
+typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* unaligned, as in a payload */
 #define HALF_F16_NAN 0x7E00u
 #define HALF_BF16_NAN 0x7FC0u
 #define HALF_F16_MAX 65504.0f
@@ -30,8 +30,8 @@ ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
 }
 ESP_ELEMENT float half_from_bf16(uint32_t v) { return bits_float(v << 16); }
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
-/* For normal numbers, integer arithmetic rounds to nearest. For subnormal ones the addition of 0.5f rounds, since
- * the last place of 0.5f is 2^-24, the step of subnormal f16. Signed comparison exists on all instruction sets. */
+/* For normal numbers, integer arithmetic rounds to nearest. For subnormal ones the addition of 0.5f rounds, since the
+ * lowest bit of 0.5f is worth 2^-24, the step of subnormal f16. */
 ESP_ELEMENT uint32_t half_to_f16(float x) {
     const uint32_t u = float_bits(x);
     const int32_t a = (int32_t)(u & 0x7FFFFFFFu);
@@ -56,9 +56,8 @@ ESP_ELEMENT float half_f16_clamp(float x) {
 }
 
 /* ---- either format ------------------------------------------------------------------------------------------ */
-/* Writes down * phi. With a residual, phi is first limited to the range, and the residual is phi - up * out, where up *
- * down == 1. Without a residual, a value beyond the range becomes Inf. For bf16, which has f32's range, down and up are
- * 1. */
+/* Writes down * phi. With a residual, phi is limited to finite values, and the residual is phi - up * out (up * down is
+ * 1). Otherwise a value beyond the range becomes Inf. For bf16, which has f32's range, down and up are 1. */
 ESP_INLINE uint64_t half_encode_as(half_u16 *out, const float *phi, float *residual, float down, float up, uint64_t n,
                                    const bool is_f16) {
     if (!residual) {
@@ -75,7 +74,6 @@ ESP_INLINE uint64_t half_encode_as(half_u16 *out, const float *phi, float *resid
     }
     return 0;
 }
-/* Adds scale * in to out, or overwrites out if `set` is 1. */
 ESP_INLINE uint64_t half_add_as(float *out, const half_u16 *in, float scale, int set, uint64_t n, const bool is_f16) {
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
@@ -102,7 +100,7 @@ ESP_TARGET_SCALAR static uint64_t half_f16_add_scalar(float *out, const half_u16
                                                       uint64_t n) {
     return half_add_as(out, in, scale, set, n, true);
 }
-#ifdef ESP_SIMD_X86 /* hardware conversion, same bits */
+#ifdef ESP_SIMD_X86 /* the processor's conversion gives the same bits */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
                                                      float up, uint64_t n) {
     const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);

@@ -1,7 +1,7 @@
-/* lowrank.h: for codec powersgd, the products phi Q, phi^T P and phi - P Q of an m x n matrix with few vectors. phi
- * = beta residual + gamma gradient is row-major and never stored. P is m x r, row-major; Q is stored as r rows of n
+/* lowrank.h: for codec powersgd, the products phi Q, phi^T P and phi - P Q of an m x n matrix with few vectors. phi =
+ * beta residual + gamma gradient is row-major and never stored. P is m x r, row-major; Q is stored as r rows of n
  * numbers. Every sum has one fixed order of additions, so threads and instruction sets do not change its bits. BLAS
- * would (and up to rank 4 it is slower: bench/results/micro/matrix.csv). */
+ * would change them, and up to rank 4 it is slower (bench/results/micro/matrix.csv). */
 #ifndef ESP_LOWRANK_H
 #define ESP_LOWRANK_H
 #include "codecs/common/norm.h"
@@ -16,7 +16,7 @@ typedef float lowrank_v __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* unaligned, as in a payload */
 
 /* ---- kernels: one block of columns ------------------------------------------------------------------------------- */
-/* For each of K columns of Q adds x[j] * q[k][j] to acc[k], in its lane j % 16. */
+/* Adds x[j] * q[k][j] to element j % 16 of acc[k], for K columns k of Q. */
 ESP_INLINE void lowrank_dots(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, const int K) {
     lowrank_v s[4];
     uint64_t j = 0;
@@ -100,7 +100,6 @@ ESP_INLINE float lowrank_row1(const float *p, const float *q, uint64_t ld, uint6
     }
     return y;
 }
-/* Sets residual to beta * residual + gamma * g - p Q. */
 ESP_INLINE uint64_t lowrank_rest_body(float *restrict e, const float *g, float beta, float gamma, const float *p,
                                       const float *q, uint64_t ld, uint64_t n, uint64_t r) {
     uint64_t j = 0;
@@ -122,7 +121,6 @@ ESP_KERNEL(lowrank_rest,
            (float *restrict e, const float *g, float beta, float gamma, const float *p, const float *q, uint64_t ld,
             uint64_t n, uint64_t r),
            (e, g, beta, gamma, p, q, ld, n, r))
-/* Adds scale * p Q to out, or overwrites out if `set` is 1. */
 ESP_INLINE uint64_t lowrank_put_body(float *restrict out, int set, float scale, const float *p, const float *q,
                                      uint64_t ld, uint64_t n, uint64_t r) {
     uint64_t j = 0;
@@ -189,7 +187,6 @@ static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
         }
     }
 }
-/* Computes p = phi Q. */
 static inline void lowrank_p(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_p_rows); }
 
 /* The number of partial sums depends on the shape alone, so that results do not depend on the number of workers. */
@@ -222,8 +219,7 @@ static inline void lowrank_q_tasks(void *arg, uint64_t begin, uint64_t end) {
         lowrank_q_task(l, t / blocks, at, l->n - at < LOWRANK_BLOCK ? l->n - at : LOWRANK_BLOCK, phi);
     }
 }
-/* Writes (phi^T p)^T, r x n numbers, to the beginning of `sums`, which needs room for lowrank_n_sums(m) such
- * results. */
+/* Writes (phi^T p)^T, r x n numbers, to the beginning of `sums`, which has room for lowrank_n_sums(m) such results. */
 static inline void lowrank_qt(lowrank_job *l) {
     const uint64_t blocks = (l->n + LOWRANK_BLOCK - 1) / LOWRANK_BLOCK, each = l->r * l->n;
     l->n_sums = lowrank_n_sums(l->m);
@@ -274,8 +270,8 @@ ESP_ELEMENT double lowrank_scale(double before, double now) {
     return now > 1e-12 * before && now > 0 ? 1 / sqrt(now) : 0;
 }
 
-/* Makes the r columns of `v` (m numbers each) orthonormal by modified Gram-Schmidt, twice for each column for
- * accuracy. A column that depends on earlier ones becomes zero. */
+/* Makes the r columns of `v` (m numbers each) orthonormal by modified Gram-Schmidt, twice for each column for accuracy.
+ * A column that depends linearly on earlier ones becomes zero. */
 static inline void lowrank_orthonormal(double *v, uint64_t m, uint64_t r) {
     for (uint64_t k = 0; k < r; k++) {
         double *a = v + k * m;

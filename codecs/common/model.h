@@ -1,5 +1,4 @@
-/* model.h: helpers for model(), by which a codec reports its cost and error to the planner. Error formulas assume
- * normally distributed numbers. */
+/* model.h: helpers for model(), which tells the planner a codec's cost, and error for normally distributed numbers. */
 #ifndef ESP_MODEL_H
 #define ESP_MODEL_H
 #include <math.h>
@@ -9,14 +8,14 @@
 
 #define ESP_MODEL_PI 3.14159265358979323846
 
-/* Facts about a codec, from which esp_model_fill computes the answer of model(). */
+/* Facts about a codec, from which esp_model_fill computes the codec's model for the planner. */
 typedef struct esp_facts {
     uint32_t flags;        /* ESP_MODEL_* */
-    bool reducible;        /* a sum's body has the size of one rank's body */
+    bool reducible;        /* a sum of payloads is as long as one */
     esp_payload_size size; /* `fixed` excludes the payload's header */
     double error;          /* mean squared error relative to E x^2 */
-    /* Nanoseconds on the CPU for e elements: 1000 + ns * e, [0] to compress, [1] to decompress. */
-    double setup_ns; /* of a compress, in addition */
+    /* On the CPU, e elements take 1000 + ns * e nanoseconds, [0] to compress, [1] to decompress. */
+    double setup_ns; /* added to each compress */
     double ns[2];
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to
      * decompress. launches[0] == 0 means that CUDA times are unknown. */

@@ -1,14 +1,14 @@
-/* norm.h: sums |x|, or |phi| of a part, so that the bits of the result depend on the input alone. The order of
- * additions is fixed: in each block of 4096 elements, f32 partial sum j of 16 adds elements j, j + 16, j + 32, ...; the
- * 16 are then added as a tree; the blocks' sums are added in f64, in order. */
+/* norm.h: sums |x|, or |phi| (phi is gradient plus residual), so that the bits of the result depend on the input alone.
+ * The order of additions is fixed: in each block of 4096 elements, f32 partial sum j of 16 adds elements j, j + 16, j +
+ * 32, ...; the 16 are then added as a tree; the blocks' sums are added in f64, in order. */
 #ifndef ESP_NORM_H
 #define ESP_NORM_H
 #include "codecs/common/dense.h"
 
 enum { NORM_BLOCK = 4096, NORM_LANES = 16 };
 
-/* Adds n elements to a block's 16 partial sums. n must be a multiple of 16 except at the end of a part. A NaN or
- * Inf in the input, or an overflow, makes the result NaN or Inf. */
+/* Adds n elements to a block's 16 partial sums. n must be a multiple of 16, except for the last elements. A NaN or Inf
+ * in the input, or an overflow, makes the result NaN or Inf. */
 ESP_INLINE uint64_t norm_l1_body(float part[NORM_LANES], const float *x, uint64_t n) {
     float acc[NORM_LANES];
     const uint64_t whole = n / NORM_LANES * NORM_LANES;
@@ -31,7 +31,7 @@ static inline float norm_tree(const float part[NORM_LANES]) {
 
 static inline uint64_t norm_blocks(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK; }
 
-/* One pass over phi. It calls `also`, unless it is NULL, for each block of up to DENSE_BLOCK elements. */
+/* A pass over phi (gradient plus residual). `also`, if not NULL, is called for each block of at most DENSE_BLOCK. */
 typedef struct norm_pass {
     const dense_self *self;
     const esp_codec_args *args;

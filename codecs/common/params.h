@@ -1,5 +1,5 @@
-/* params.h: shared by all codecs: parsing of parameters, errors, allocation of `self`, work on several workers,
- * answers of bound(), and common members of a codec's table. */
+/* params.h: shared by all codecs: parsing of parameters, errors, allocation of `self`, work on several threads, and
+ * common members of a codec's table. */
 #ifndef ESP_PARAMS_H
 #define ESP_PARAMS_H
 #include <math.h>
@@ -82,7 +82,7 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
     return esp_codec_fail(h, codec, ESP_E_ARG, text);
 }
 
-enum { ESP_PARAMS_MAX = 256 }; /* longest spec that the host accepts */
+enum { ESP_PARAMS_MAX = 256 }; /* longest codec spec that the host accepts */
 
 /* Removes parameter `taken` from `params`: copies its value, with parentheses, to `value` ("" if it is absent), and
  * the remaining parameters to `rest`. */
@@ -104,7 +104,7 @@ static inline esp_status esp_params_take(const esp_host *h, const char *codec, c
             return esp_codec_fail(h, codec, ESP_E_ARG, text);
         }
     }
-    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* let esp_params_parse report it */
+    if (more < 0) (void)snprintf(rest, ESP_PARAMS_MAX, "%s", params); /* esp_params_parse will report the error */
     return ESP_OK;
 }
 
@@ -115,7 +115,6 @@ typedef struct esp_codec_memory {
 } esp_codec_memory;
 enum { ESP_CODEC_MEMORY = 64 };
 
-/* Allocates zeroed memory for `self`, or returns NULL. */
 static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
     const esp_codec_memory m = {h, ESP_CODEC_MEMORY + bytes};
     unsigned char *p = (unsigned char *)h->alloc(h->user, (esp_device){ESP_CPU, 0}, m.bytes, 64);
@@ -125,7 +124,7 @@ static inline void *esp_codec_self(const esp_host *h, size_t bytes) {
     return p + ESP_CODEC_MEMORY;
 }
 
-/* Implements close() for a codec that owns no memory besides `self`. */
+/* Implements close() for codecs that own no memory besides `self`. */
 static inline void esp_codec_self_free(void *self) {
     unsigned char *p = (unsigned char *)self - ESP_CODEC_MEMORY;
     esp_codec_memory m;
@@ -133,15 +132,14 @@ static inline void esp_codec_self_free(void *self) {
     m.host->free_(m.host->user, (esp_device){ESP_CPU, 0}, p, m.bytes);
 }
 
-/* Atomically raises *to to `value` unless it is already larger. */
+/* Raises *to to `value`, if `value` is larger, as one atomic operation. */
 static inline void esp_codec_raise(uint32_t *to, uint32_t value) {
     uint32_t old = __atomic_load_n(to, __ATOMIC_RELAXED);
     while (old < value && !__atomic_compare_exchange_n(to, &old, value, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
 
-/* Calls body for pieces of [0, n) on the host's workers, or for all of it on this thread if n is small or the host
- * has no workers. */
+/* Calls body for pieces of [0, n) on worker threads, or for all on this thread if n is small or there are none. */
 static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t grain,
                                       void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
@@ -159,14 +157,14 @@ static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
     return copy;
 }
 
-/* Fills the answer of bound(). The caller's struct may be an older, shorter version. */
+/* Fills the sizes that bound() returns. The caller's struct may be an older, shorter version. */
 static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t scratch, uint64_t state) {
     esp_bound b = {out->struct_size, 0, esp_payload_capacity(body), scratch, state};
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
     return ESP_OK;
 }
 
-/* The table members that most codecs share: f32 on the CPU, and calls, of which `id` begins the names. */
+/* Members of esp_codec that most codecs share: f32 on the CPU, and functions, whose names begin with `id`. */
 #define ESP_CODEC_HEAD(version, own_caps)                                                                              \
     .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
     .devices = ESP_BIT(ESP_CPU)

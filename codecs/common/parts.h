@@ -1,10 +1,10 @@
-/* parts.h: for codecs with ESP_CODEC_LISTS, splits a call with a list of parts (ranges of tensors) into calls with
- * one part each. Workers process small parts side by side; a large part uses all workers itself. */
+/* parts.h: for codecs with ESP_CODEC_LISTS, splits a call with a list of tensors (or pieces of tensors) into calls with
+ * one each. Worker threads process small ones side by side; a large one uses all threads itself. */
 #ifndef ESP_PARTS_H
 #define ESP_PARTS_H
 #include "codecs/common/params.h"
 
-/* Compresses or decompresses one part. `h` replaces the host of open(): it may lack workers. */
+/* Compresses or decompresses one tensor. `h` replaces the host of open(), since it may have no worker threads. */
 typedef esp_status (*parts_fn)(const void *self, const esp_host *h, const esp_codec_args *a);
 
 typedef struct parts_job {
@@ -12,10 +12,10 @@ typedef struct parts_job {
     const void *self;
     const esp_host *host;
     parts_fn run;
-    uint32_t failed; /* atomic: for the first part t that failed, n_tensors - t; otherwise 0 */
+    uint32_t failed; /* atomic: n_tensors - t for the first failed tensor t, otherwise 0 */
 } parts_job;
 
-/* Runs the call for part t. The lists of residuals and states have entries of 0 bytes for parts without one. */
+/* Runs the call for tensor t. In the lists of residuals and states an entry of 0 bytes stands for none. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
     esp_codec_args one = esp_codec_args_of(a);
@@ -42,12 +42,12 @@ static inline void parts_some(void *arg, uint64_t begin, uint64_t end) {
         if (parts_one(j, t) != ESP_OK) esp_codec_raise(&j->failed, j->args->n_tensors - t);
 }
 
-/* Runs a call for all parts. A part of at least `large` elements can keep all workers busy. */
+/* Runs a call for all tensors of its list. One of at least `large` elements can keep all worker threads busy. */
 static inline esp_status parts_run(const void *self, const esp_host *h, const esp_codec_args *a, uint64_t large,
                                    parts_fn run) {
     parts_job j = {a, self, h, run, 0};
     uint64_t all = 0, most = 0;
-    esp_host alone; /* h without parallel_for, which workers may not call */
+    esp_host alone; /* h without parallel_for, which worker threads may not call */
     esp_status s = ESP_OK;
     if (a->n_tensors <= 1) return run(self, h, a);
     for (uint32_t t = 0; t < a->n_tensors; t++) {

@@ -1,5 +1,5 @@
-/* plain.h: encodes and decodes plain f32 numbers for codecs none, warmup and powersgd. If a part has a NaN or Inf,
- * the body is all NaN if collectives may sum bodies (the format's nan_body), and absent otherwise. */
+/* plain.h: uncompressed f32 numbers, for codecs none, warmup and powersgd. If one is NaN or Inf, all are sent as NaN if
+ * collectives may sum the payloads (nan_body), otherwise only a header is sent. */
 #ifndef ESP_PLAIN_H
 #define ESP_PLAIN_H
 #include "codecs/common/dense.h"
@@ -19,7 +19,6 @@ static inline void plain_encode(void *user, const float *phi, float *residual, u
     if (residual) memset(residual, 0, n * sizeof(float));
 }
 
-/* Implements add() of a dense_format. `self` begins with a dense_self. */
 static inline void plain_decode(const void *self, const dense_block *b) {
     const unsigned char *in = b->body + b->at * sizeof(float);
     if (b->set && b->scale == 1)

@@ -6,7 +6,7 @@
 #define ESP_QUANT_H
 #include "codecs/common/dense.h"
 
-/* A body may have any alignment, so it is read and written through these types. */
+/* Numbers in a payload may have any alignment, so they are read and written through these types. */
 typedef int16_t quant_i16 __attribute__((aligned(1), may_alias));
 typedef int32_t quant_i32 __attribute__((aligned(1), may_alias));
 #define QUANT_LEAST 0x0D800000u /* bits of 2^-100 */
@@ -16,8 +16,7 @@ typedef struct quant_range {
     float unit, inverse;
 } quant_range;
 
-/* Returns the unit and its inverse. `top` holds the bits of the largest |x|, which is finite; `most` is the highest
- * level. */
+/* Returns the unit and its inverse. `top` has the bits of the largest |x|, which is finite; `most` is the top level. */
 ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
     quant_range r = {0, 0};
     if (top < QUANT_LEAST) return r;
@@ -28,7 +27,7 @@ ESP_ELEMENT quant_range quant_range_of(uint32_t top, float most) {
 }
 
 /* Returns the bits of the largest |phi| with phi = beta e + gamma g, or phi = g if e is NULL. They are at least
- * QUANT_INF if one is NaN or Inf. Signed comparison exists on all instruction sets. */
+ * QUANT_INF if one is NaN or Inf. It compares signed integers, since not all instruction sets compare unsigned ones. */
 ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, float gamma, uint64_t n) {
     int32_t top = 0;
     ESP_SIMD_REDUCE(max, top)
@@ -64,7 +63,7 @@ ESP_TARGET_SCALAR static uint64_t quant_encode_scalar(int8_t *restrict out, floa
     }
     return 0;
 }
-#ifdef ESP_SIMD_X86 /* compilers narrow 32 bits to 8 slowly */
+#ifdef ESP_SIMD_X86 /* compilers convert 32 bits to 8 slowly */
 ESP_TARGET_AVX2 static inline __m256i quant_eight(float *e, const float *g, __m256 beta, __m256 gamma, __m256 unit,
                                                   __m256 inverse) {
     __m256 phi = _mm256_loadu_ps(g);
@@ -124,7 +123,7 @@ QUANT_ADD(quant_add8, int8_t)
 QUANT_ADD(quant_add16, quant_i16)
 QUANT_ADD(quant_add32, quant_i32)
 
-/* Widens levels to `width` bytes, so that the sum of many ranks' levels fits. */
+/* Stores levels in `width` bytes each, so that a sum of many ranks' levels cannot overflow. */
 ESP_INLINE uint64_t quant_widen_body(unsigned char *restrict out, const int8_t *restrict in, uint64_t width,
                                      uint64_t n) {
     if (width == 2) {

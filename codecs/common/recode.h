@@ -1,6 +1,6 @@
 /* recode.h: implements of=(SPEC) of codecs fp16 and bf16: an inner codec compresses, and its f32 values are sent as
- * 16-bit numbers. The inner codec's values() finds them in its body. If n bodies will be summed, values are
- * multiplied by 2^-a with a = recode_exponent(n), so that the sum cannot overflow. Values beyond the range are
+ * 16-bit numbers. The inner codec's values() tells where they are in its payload. If n payloads will be summed, values
+ * are multiplied by 2^-a with a = recode_exponent(n), so that the sum cannot overflow. Values beyond the range are
  * clipped, and the residual, which the host computes, keeps the difference. */
 #ifndef ESP_RECODE_H
 #define ESP_RECODE_H
@@ -8,12 +8,11 @@
 #include "codecs/common/half.h"
 #include "codecs/common/wrap.h"
 
-enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements of a trial tensor, and per worker task */
+enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements of a trial tensor, and of a worker's task */
 
-/* Capabilities that the table must list, although only instances with of= have them. */
+/* Capabilities that the table must list, although the codecs have them only with of=. */
 #define RECODE_CAPS (ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX)
 
-/* The 16-bit format. */
 typedef struct recode_format {
     const char *name;
     uint32_t wire_version;
@@ -25,7 +24,6 @@ typedef struct recode_format {
     const esp_round *rounds; /* the only round */
 } recode_format;
 
-/* Returns the exponent a that keeps the sum of n values in range. */
 static inline uint64_t recode_exponent(const recode_format *f, uint32_t n) {
     uint64_t a = 0;
     while (a < f->most_exponent && (uint64_t)1 << a < n) a++;
@@ -36,10 +34,10 @@ typedef struct recode {
     const recode_format *format;
     wrap_inner inner; /* its table is NULL without of= */
     int simd;
-    bool reducible; /* collectives can sum bodies */
+    bool reducible; /* collectives can sum payloads */
 } recode;
 
-/* Asks the inner codec where the values are. Returns false if it fails, or if they exceed a body of `most` bytes. */
+/* Asks the inner codec where its payload, `most` bytes after the header, has values. Returns false if it fails. */
 static inline bool recode_values(const recode *r, const esp_tensor *like, const esp_payload_header *h, uint64_t most,
                                  esp_values *v) {
     memset(v, 0, sizeof *v);
@@ -78,7 +76,7 @@ static inline esp_status recode_traits(const recode *r, esp_traits *out) {
     return ESP_OK;
 }
 
-/* The inner codec's largest body, with its values at half their size, gives the largest outer body. */
+/* The payload is at most as long as the inner codec's longest one with 2 instead of 4 bytes per value. */
 static inline esp_status recode_bound(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_bound *out) {
     esp_bound b;
     esp_values v;
@@ -90,7 +88,7 @@ static inline esp_status recode_bound(const recode *r, const esp_tensor *like, u
                           b.state_bytes);
 }
 
-/* ---- the values of one body -------------------------------------------------------------------------------------- */
+/* ---- the values of one payload ----------------------------------------------------------------------------------- */
 typedef struct recode_job {
     const recode *r;
     float *values;
@@ -118,8 +116,7 @@ static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a,
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-/* Splits scratch memory into an inner payload and the inner codec's scratch. *body is the largest size of the inner
- * body. */
+/* Splits scratch memory into an inner payload, of *body bytes without header, and the inner codec's scratch memory. */
 static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a, esp_payload *inner, esp_buf *left,
                                         uint64_t *body) {
     esp_bound b;
@@ -176,7 +173,7 @@ static inline esp_status recode_compress(const recode *r, const esp_codec_args *
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Reads a payload's header, and checks it and the body's size. The inner body has at most `most` bytes. */
+/* Checks a payload's header and size. The inner payload has at most `most` bytes after its header. */
 static inline esp_status recode_check(const recode *r, const esp_codec_args *a, const esp_payload *p, uint64_t most,
                                       esp_payload_header *h, esp_values *v) {
     const uint32_t wire = wrap_wire_version(r->format->wire_version, &r->inner);
@@ -188,7 +185,7 @@ static inline esp_status recode_check(const recode *r, const esp_codec_args *a, 
                : ESP_E_CORRUPT;
 }
 
-/* Writes the inner payload, with f32 values, that the outer payload `p` stands for. */
+/* Writes the inner payload, with f32 values, from the payload `p`, with 16-bit values. */
 static inline void recode_expand(const recode *r, const esp_codec_args *a, const esp_payload *p,
                                  const esp_payload_header *outer, const esp_values *v, esp_payload *inner) {
     unsigned char *from = (unsigned char *)esp_payload_body(p); /* is not written to */
@@ -205,8 +202,8 @@ static inline void recode_expand(const recode *r, const esp_codec_args *a, const
     inner->data.bytes = ESP_PAYLOAD_HEADER + h.body_bytes;
 }
 
-/* Decodes payloads one by one, since scratch memory has room for one inner payload. All outer headers are checked
- * first, but a corrupt inner body is found only after earlier payloads have been added to the result. */
+/* Decodes payloads one by one, since scratch memory has room for one inner payload. All headers are checked first, but
+ * other corrupt data are found only after earlier payloads have been added to the result. */
 static inline esp_status recode_decompress(const recode *r, const esp_codec_args *a) {
     esp_codec_args in = esp_codec_args_of(a);
     esp_payload inner;

@@ -29,8 +29,7 @@ ESP_ELEMENT esp_philox_t esp_philox(uint64_t key, uint64_t lo, uint64_t hi) {
     return (esp_philox_t){{a, b, c, d}};
 }
 
-/* Returns the key for the random numbers of one compression (comp) in a strategy. Pass the rank as source, or 0 if all
- * ranks must draw the same numbers. */
+/* Returns the key for one compression's random numbers. `source` is the rank, or 0 if all ranks must draw the same. */
 ESP_ELEMENT uint64_t esp_rng_key(uint64_t seed, uint64_t step, uint64_t tensor_key, uint32_t comp_index,
                                  uint32_t source) {
     esp_philox_t r = esp_philox(seed, step, tensor_key);

@@ -98,8 +98,7 @@ ESP_TARGET_AVX512 static uint64_t select_keep_avx512(const float *x, uint64_t n,
 ESP_KERNEL_PICK(select_keep)
 
 /* ---- trim ---- */
-/* Keeps, in place, the numbers above t and the first *quota ones equal to t, and lowers *quota. Returns how many it
- * kept. */
+/* Keeps, in place, numbers above t and the first *quota ones equal to t, lowers *quota, returns how many it kept. */
 ESP_TARGET_SCALAR static uint64_t select_trim_scalar(float *val, uint16_t *idx, uint64_t n, uint32_t t,
                                                      uint64_t *quota) {
     uint64_t m = 0, left = *quota;
@@ -138,7 +137,7 @@ ESP_TARGET_AVX512 static uint64_t select_trim_avx512(float *val, uint16_t *idx, 
 
 ESP_KERNEL_PICK(select_trim)
 
-/* The numbers kept from one block are [at, at + n) of the list. */
+/* The numbers that were kept from one block are elements [at, at + n) of the list. */
 typedef struct select_block {
     uint64_t at, n;
 } select_block;
@@ -155,7 +154,6 @@ typedef struct select_job {
     select_block *block;
     float *val;
     uint16_t *idx;
-    /* Used only by select.h. */
     select_keep_fn keep;
     select_trim_fn trim;
     uint64_t cap, used;
@@ -165,15 +163,13 @@ typedef struct select_job {
 } select_job;
 
 /* ---- radix select in memory -------------------------------------------------------------------------------------- */
-/* Returns the digit, at most d, of the k-th largest number, and adds the count of numbers with higher digits to
- * *above. */
+/* Returns the k-th largest number's digit (at most d). Adds the count of numbers with higher digits to *above. */
 static inline uint32_t select_digit(const uint64_t *hist, uint32_t d, uint64_t k, uint64_t *above) {
     for (; d > 0 && *above + hist[d] < k; d--) *above += hist[d];
     return d;
 }
 
-/* Returns the bits of the k-th largest of n magnitudes (1 <= k <= n), all within [lo, hi]. *above receives the
- * number of larger magnitudes. */
+/* Returns the bits of the k-th largest of n magnitudes, all within [lo, hi]. *above receives how many are larger. */
 static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32_t lo, uint32_t hi, uint64_t *above) {
     enum { FEW = 1024 };
     uint64_t hist[2048];
@@ -202,7 +198,6 @@ static inline uint32_t select_kth(const float *x, uint64_t n, uint64_t k, uint32
 }
 
 /* ---- passes over all numbers ------------------------------------------------------------------------------------- */
-/* Keeps the numbers of a block that are at least s->lo. */
 static inline uint32_t select_keep_block(select_job *s, uint64_t b) {
     float buf[SELECT_BLOCK], val[SELECT_BLOCK + 16];
     uint16_t idx[SELECT_BLOCK + 16];
@@ -283,8 +278,7 @@ static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     return s->prefix << s->shift;
 }
 
-/* Guesses a threshold that the k largest numbers probably reach, and few others. Returns 1 if sampling would not
- * pay. */
+/* Guesses a threshold that the k largest numbers probably reach, and few others. Returns 1 if a sample cannot help. */
 static inline uint32_t select_guess(select_job *s) {
     uint64_t lines = (s->n_sample < s->cap ? s->n_sample : s->cap) / 16, all = s->count / 16, above;
     float buf[16];
@@ -338,12 +332,11 @@ static inline uint64_t select_sample(uint64_t count) {
     return n < SELECT_SAMPLE ? n : SELECT_SAMPLE;
 }
 
-/** Returns the bytes of scratch memory for select_run. */
 static inline uint64_t select_scratch_bytes(uint64_t count, uint64_t k) {
     return select_blocks(count) * sizeof(select_block) + select_cap(k) * (sizeof(float) + sizeof(uint16_t)) + 64;
 }
 
-/** Selects k numbers, where 1 <= k <= count. `scratch` is aligned to 8. Returns false if a number is NaN or Inf. */
+/* Selects k numbers, 1 <= k <= count. `scratch` is aligned to 8 bytes. Returns false if a number is NaN or Inf. */
 static inline bool select_run(select_job *s, void *scratch) {
     s->keep = select_keep_for(s->simd);
     s->trim = select_trim_for(s->simd);

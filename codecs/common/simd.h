@@ -2,8 +2,8 @@
  * same bytes, since fused multiply-add is off and sums have a fixed order.
  *     ESP_INLINE uint64_t foo_body(const float *g, float *e, uint64_t n) { ...plain C... }
  *     ESP_KERNEL(foo, (const float *g, float *e, uint64_t n), (g, e, n))
- * defines foo_for(level), which returns the code for a level; call esp_simd_level() once, in open(). ESP_KERNEL_PICK
- * instead takes hand-written foo_scalar, foo_avx2 and foo_avx512. With ESP_NO_SIMD there is only the scalar level. */
+ * defines foo_for(level), which returns foo for the instruction set `level`. open() gets that from esp_simd_level().
+ * ESP_KERNEL_PICK instead takes hand-written foo_scalar, foo_avx2 and foo_avx512. With ESP_NO_SIMD all is scalar. */
 #ifndef ESP_SIMD_H
 #define ESP_SIMD_H
 #include <stdint.h>
@@ -44,7 +44,7 @@
 
 enum { ESP_SIMD_SCALAR = 0, ESP_SIMD_AVX2 = 1, ESP_SIMD_AVX512 = 2 };
 
-/* Returns the highest level that processor and operating system support. */
+/* Returns the best instruction set that processor and operating system support. */
 static inline int esp_simd_best(void) {
 #ifdef ESP_SIMD_X86
     unsigned a, b, c, d;
@@ -62,8 +62,7 @@ static inline int esp_simd_best(void) {
 #endif
 }
 
-/* Returns this machine's highest level, or a lower one if ESPRESSO_SIMD=scalar|avx2|avx512 asks for it, as tests
- * do. */
+/* Returns the instruction set to use: the best one, or a lesser one that ESPRESSO_SIMD=scalar|avx2|avx512 asks for. */
 static inline int esp_simd_level(void) {
     const char *want = getenv("ESPRESSO_SIMD");
     const int best = esp_simd_best();
@@ -73,7 +72,6 @@ static inline int esp_simd_level(void) {
     return best < cap ? best : cap;
 }
 
-/* Before the scalar, AVX2 and AVX-512 versions of a kernel. */
 #define ESP_TARGET_SCALAR ESP_KERNEL_OPT
 #ifdef ESP_SIMD_X86
 #define ESP_TARGET_AVX2 ESP_KERNEL_OPT __attribute__((target("avx2,f16c,bmi,bmi2,popcnt,lzcnt")))

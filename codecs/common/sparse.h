@@ -1,7 +1,7 @@
-/* sparse.h: shared by codecs that send k of d elements. It computes k and phi = beta e + gamma g (e is the
- * residual, g the gradient), and writes and reads the body of topk and dgc: values by ascending index, the number
- * of values in each span of 65536 elements, and then the smaller of a list of 16-bit indices within the span and a
- * bitmap of all elements. docs/design/wire.md has the format. select.h chooses the elements. */
+/* sparse.h: shared by codecs that send k of d elements. It computes k and phi = beta e + gamma g (e is the residual, g
+ * the gradient), and writes and reads payloads of topk and dgc: values by ascending index, the number of values in each
+ * span of 65536 elements, and then the smaller of a list of 16-bit indices within the span and a bitmap of all
+ * elements. select.h chooses the elements. */
 #ifndef ESP_SPARSE_H
 #define ESP_SPARSE_H
 #include "espresso.h"
@@ -44,19 +44,17 @@ static inline esp_facts sparse_facts(double ratio, double moved) {
     return f;
 }
 
-/* These functions read a number of a body, which may have any alignment. */
+/* These functions read a number of a payload, which may have any alignment. */
 static inline uint32_t sparse_u32(const uint8_t *p) { return *(const dense_u32 *)(const void *)p; }
 static inline uint32_t sparse_u16(const uint8_t *p) { return *(const dense_u16 *)(const void *)p; }
 static inline float sparse_f32(const uint8_t *p) { return *(const dense_f32 *)(const void *)p; }
 
 /* ---- phi --------------------------------------------------------------------------------------------------------- */
-/* Sets e to phi. */
 ESP_INLINE uint64_t sparse_keep_body(const float *restrict g, float *restrict e, float beta, float gamma, uint64_t n) {
     return dense_phi_body(e, g, e, beta, gamma, n);
 }
 ESP_KERNEL(sparse_keep, (const float *g, float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
-/* The input of one compress call. */
 typedef struct sparse_input {
     const float *g;
     float *e; /* the residual, or NULL */
@@ -69,7 +67,6 @@ static inline sparse_input sparse_input_of(const esp_codec_args *a, int level) {
     return (sparse_input){dense_in(a), esp_residual_of(a, 0), a->beta, a->gamma, level, NULL};
 }
 
-/* Implements the load function of select_job. */
 static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n, float *buf) {
     const sparse_input *in = (const sparse_input *)arg;
     if (!in->e) return in->g + at;
@@ -77,7 +74,6 @@ static inline const float *sparse_load(const void *arg, uint64_t at, uint64_t n,
     return buf;
 }
 
-/* Sets the selected elements of a block to zero in x. */
 static inline void sparse_clear(const select_job *s, uint64_t b, float *x) {
     const uint16_t *idx = s->idx + s->block[b].at;
     float *span = x + b * SELECT_BLOCK / SELECT_SPAN * SELECT_SPAN;
@@ -93,15 +89,14 @@ static inline void sparse_residual_body(void *arg, uint64_t begin, uint64_t end)
     }
 }
 
-/* Sets the residual to phi, except at the sent elements, where it becomes 0. */
+/* Sets the residual to gradient plus residual, and at the sent elements to 0. */
 static inline void sparse_residual(sparse_input *in, const select_job *s) {
     in->sel = s;
     if (in->e) esp_codec_parallel(s->host, s->count, SELECT_SPAN, sparse_residual_body, in);
 }
 
-/* ---- writing a body ---------------------------------------------------------------------------------------------- */
-/* Sets the bits of the given indices in zeroed words. Composing a word in a register is faster than setting single
- * bits. */
+/* ---- writing a payload ------------------------------------------------------------------------------------------- */
+/* Sets the bits of the given indices in zeroed words. Composing words in a register is faster than setting bits. */
 static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
     for (uint64_t i = 0; i < n;) {
         const uint32_t word = idx[i] / 32u;
@@ -131,8 +126,8 @@ static inline void sparse_write(const select_job *s, uint8_t *body) {
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-/* Selects s->k of s->count elements, and writes the payload. Sets *sent to false if the caller must not change the
- * residual, since the tensor is empty or an element is not finite. */
+/* Selects s->k of s->count elements, and writes the payload. *sent is false if no values were sent, because the tensor
+ * is empty or an element is not finite. The caller must not change the residual then. */
 static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire,
                                          bool *sent) {
     esp_payload_header h =
@@ -152,7 +147,6 @@ static inline esp_status sparse_compress(select_job *s, const esp_codec_args *a,
     return ESP_OK;
 }
 
-/* Compresses phi: selects its elements of largest magnitude, and updates the residual. */
 static inline esp_status sparse_compress_phi(select_job *s, const esp_codec_args *a, const char *codec, uint16_t wire) {
     sparse_input in = sparse_input_of(a, s->simd);
     bool sent;
@@ -163,7 +157,7 @@ static inline esp_status sparse_compress_phi(select_job *s, const esp_codec_args
     return st;
 }
 
-/* ---- reading a body ---------------------------------------------------------------------------------------------- */
+/* ---- reading a payload ------------------------------------------------------------------------------------------- */
 ESP_ELEMENT uint64_t sparse_span_len(uint64_t count, uint64_t span) {
     uint64_t left = count - span * SELECT_SPAN;
     return left < SELECT_SPAN ? left : SELECT_SPAN;
@@ -207,7 +201,7 @@ static inline bool sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t 
     return at == k && sparse_values_finite(body, k);
 }
 
-/* A position in a payload: where the next span's data begin. held is NULL if the payload has no body. */
+/* Where the data of the next span (65536 elements) begin in a payload. If the payload has no values, `held` is NULL. */
 typedef struct sparse_reader {
     const uint8_t *val, *held, *place;
     bool map;
@@ -230,7 +224,7 @@ static inline sparse_reader sparse_reader_at(const esp_payload *p, uint64_t span
     return r;
 }
 
-/* Adds the reader's span to `out`, and moves the reader to the next span. */
+/* Adds the values of the reader's span of 65536 elements to `out`, and moves the reader to the next span. */
 static inline void sparse_add_span(sparse_reader *r, float *out, uint64_t len, float scale) {
     if (!r->held) return;
     uint64_t n = sparse_u32(r->held);
@@ -254,7 +248,7 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     const float scale = a->scale != 0.0f ? a->scale : 1.0f;
     sparse_reader r[AT_ONCE];
     uint32_t first = 0;
-    /* Add a span from all payloads before the next span, since its part of `out` is then in the cache. */
+    /* Add a span from all payloads before the next span, since its elements of `out` are then in the cache. */
     do {
         uint32_t n = a->n_payloads - first < AT_ONCE ? a->n_payloads - first : AT_ONCE;
         for (uint32_t p = 0; p < n; p++) r[p] = sparse_reader_at(&a->payload[first + p], begin / SELECT_SPAN);
@@ -267,7 +261,6 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     } while (first < a->n_payloads);
 }
 
-/* Implements decompress() of a sparse codec. Payloads must hold k_min to k_max values. */
 static inline esp_status sparse_decompress(const esp_host *host, const esp_codec_args *a, const char *codec,
                                            uint16_t wire, uint64_t k_min, uint64_t k_max) {
     const uint64_t count = a->tensor[0]->count;
@@ -291,7 +284,7 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
     return ESP_OK;
 }
 
-/* Implements values() of a sparse codec, which sends up to `most` values. */
+/* Tells where a payload has its values, of which it has up to `most`. */
 static inline esp_status sparse_values(const esp_tensor *like, const esp_payload_header *h, uint64_t most,
                                        esp_values *out) {
     const uint64_t k = h ? h->aux : most;

@@ -6,7 +6,6 @@
 #include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
-/* An open inner codec. `table` is NULL if there is none. */
 typedef struct wrap_inner {
     const esp_host *host;
     const esp_codec *table;
@@ -19,7 +18,7 @@ static inline void wrap_close(wrap_inner *w) {
     w->table = NULL;
 }
 
-/* Logs an error that begins with the inner spec, in the form of the host's errors. */
+/* Logs an error that begins with the spec of the inner codec. */
 static inline esp_status wrap_fail(const esp_host *h, const char *codec, const char *of, esp_status s,
                                    const char *why) {
     char text[768];
@@ -27,7 +26,6 @@ static inline esp_status wrap_fail(const esp_host *h, const char *codec, const c
     return esp_codec_fail(h, codec, s, text);
 }
 
-/* Opens the inner codec. `of` is "(SPEC)" or "SPEC". */
 static inline esp_status wrap_open(const esp_host *h, const char *codec, const char *of, wrap_inner *w) {
     memset(w, 0, sizeof *w);
     w->host = h;
@@ -74,13 +72,12 @@ static inline esp_status wrap_model(const wrap_inner *w, const esp_tensor *like,
     return w->table->model(w->self, like, n_reduced, d, m);
 }
 
-/* Combines the codecs' wire versions into one number, with a hexadecimal digit for each codec and the outermost
- * codec in the lowest digit. */
+/* Combines the wire versions of both codecs: each has a hexadecimal digit, the outermost codec the lowest. */
 static inline uint32_t wrap_wire_version(uint32_t own, const wrap_inner *w) {
     return own + 16 * w->traits.wire_version;
 }
 
-/* Rounds a size up to 64, which aligns the memory that follows. */
+/* Rounds a size up to 64 bytes, so that the memory that follows is aligned. */
 static inline uint64_t wrap_round(uint64_t n) { return (n + 63) / 64 * 64; }
 
 /* Takes `bytes` from the beginning of the remaining scratch memory, or returns NULL if too little is left. */

@@ -1,9 +1,7 @@
-/* chunktopk.cu: codec "chunktopk" on CUDA; its maths is in codecs/chunktopk.c. A block processes a chunk of more than
- * 512 elements, a warp a smaller one. The selection is exact: each thread finds its largest element, and the k-th
+/* chunktopk.cu: codec "chunktopk" on CUDA; its formulas are in codecs/chunktopk.c. A block processes a chunk of more
+ * than 512 elements, a warp a smaller one. The selection is exact: each thread finds its largest element, and the k-th
  * largest of these is a threshold that at least k elements reach, and few more. Those elements are listed, and the k
- * largest of the list are sent.
- * With error feedback a compress is 2 launches that move 20 bytes per element, since one launch must first check for
- * NaN and Inf. Without feedback it is 1 launch and 4 bytes. A decompress is 2 launches. */
+ * largest of the list are sent. With error feedback a kernel first checks for NaN and Inf. */
 #include "codecs/cuda/common/block.h"
 #include "codecs/cuda/common/dense.h"
 #include "codecs/chunktopk.c"
@@ -15,7 +13,7 @@ static __device__ __forceinline__ uint32_t chunktopk_size(const chunktopk_shape 
     return count - c * f->chunk < f->chunk ? (uint32_t)(count - c * f->chunk) : f->chunk;
 }
 
-/* ---- a group of W warps that processes one chunk: one warp, or the block ---- */
+/* ---- a group of W warps that processes one chunk: one warp, or a whole block ------------------------------------- */
 /* All threads of a group (W warps) call these functions. */
 template <uint32_t W> static __device__ __forceinline__ uint32_t group_me(void) { return threadIdx.x % (32 * W); }
 template <uint32_t W> static __device__ __forceinline__ void group_sync(void) {
@@ -28,7 +26,7 @@ template <uint32_t W> static __device__ __forceinline__ uint32_t group_count(int
     if (W == 1) return (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
     return (uint32_t)__syncthreads_count(is);
 }
-/* Returns the sum of `mine` over the group's warps with lower numbers. All lanes of a warp pass the same `mine`. */
+/* Returns the sum of `mine` over the group's warps with lower numbers. All threads of a warp pass the same `mine`. */
 template <uint32_t W>
 static __device__ __forceinline__ uint32_t group_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
     if (W > 1) return cuda_warps_before(mine, warps, total);
@@ -42,7 +40,6 @@ template <uint32_t W> static __device__ __forceinline__ uint32_t group_rank(int 
 }
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
-/* The elements of a chunk that are kept, by ascending index, in shared memory. */
 typedef struct chunktopk_kept {
     float *val;
     uint16_t *idx;
@@ -87,9 +84,8 @@ static __device__ __forceinline__ void chunktopk_keep(const chunktopk_kept *l, u
         if (is) l->val[to] = x, l->idx[to] = idx;
     }
 }
-/* Lists the k largest of the group's elements. Each thread holds R elements; element q of a lane has index 32 q +
- * lane within its warp's 32 R elements. Elements from n on are 0 and lose every tie, since they have the highest
- * indices. */
+/* Lists the k largest of the group's elements. Each thread has R of them: element q of thread i of a warp has index 32
+ * q + i among the warp's elements. Elements from n on are 0; having the highest indices, they lose every tie. */
 template <uint32_t W, uint32_t R>
 static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l, const float *x, uint32_t n,
                                                         uint32_t k) {
@@ -127,8 +123,8 @@ static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l,
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
-/* One warp sums and counts the magnitudes that are at least `from`, in the CPU's order (8 lanes, added as a tree).
- * Lane 0 returns the result. */
+/* One warp sums and counts the magnitudes whose bits are at least `from`, in the CPU's order: 8 partial sums, added as
+ * a tree. The warp's first thread returns the result. */
 static __device__ __forceinline__ void chunktopk_cuda_sum(const float *val, uint32_t room, uint32_t from, double *sum,
                                                           int32_t *many) {
     double s = 0;
@@ -141,8 +137,7 @@ static __device__ __forceinline__ void chunktopk_cuda_sum(const float *val, uint
     }
     *sum = s, *many = n;
 }
-/* One warp computes the record's two magnitudes, result[0], and the smallest magnitude that is sent as high,
- * result[1]. */
+/* One warp computes a chunk's magnitudes low and high (result[0]), and the least magnitude sent as high (result[1]). */
 static __device__ __forceinline__ void chunktopk_cuda_head(const float *val, uint32_t k, uint32_t room,
                                                            uint32_t *result) {
     double all, high;
@@ -152,7 +147,6 @@ static __device__ __forceinline__ void chunktopk_cuda_head(const float *val, uin
     chunktopk_cuda_sum(val, room, float_bits(split), &high, &many);
     if (cuda_lane() == 0) result[0] = chunktopk_head(all, high, (double)many, k), result[1] = float_bits(split);
 }
-/* Returns byte b of the packed codes. */
 static __device__ __forceinline__ unsigned char chunktopk_byte(const uint16_t *code, uint32_t k, uint32_t width,
                                                                uint32_t b) {
     uint32_t i = 8 * b / width, bits = 0;
@@ -160,7 +154,7 @@ static __device__ __forceinline__ unsigned char chunktopk_byte(const uint16_t *c
         bits |= at < 0 ? (uint32_t)code[i] >> -at : (uint32_t)code[i] << at;
     return (unsigned char)bits;
 }
-/* Writes the record of the listed elements, and subtracts the sent values from the residual e unless e is NULL. */
+/* Writes the listed elements of a chunk to the payload. If there is a residual e, subtracts the sent values from it. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept *l, uint32_t k, uint32_t width,
                                                            uint32_t *head, float *e, unsigned char *out) {
@@ -180,7 +174,7 @@ static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept 
     if (me < 4) cuda_put(out + me, (unsigned char)(h >> 8 * me));
     for (uint32_t b = me; b < bytes; b += 32 * W)
         cuda_put(out + CHUNKTOPK_HEAD + b, chunktopk_byte(l->idx, k, width, b));
-    if (W == 1) __syncwarp(); /* other lanes reuse the list; a block syncs there */
+    if (W == 1) __syncwarp(); /* other threads of the warp will reuse the list */
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
@@ -221,7 +215,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Returns code i of a record. */
 static __device__ __forceinline__ uint32_t chunktopk_code_at(const unsigned char *record, uint32_t width, uint32_t i) {
     const uint32_t bit = i * width, last = (bit + width - 1) / 8;
     uint32_t bits = 0;
@@ -234,7 +227,7 @@ static __device__ __forceinline__ uint32_t chunktopk_head_at(const unsigned char
     for (uint32_t b = 0; b < 4; b++) h |= (uint32_t)cuda_get(record + b) << 8 * b;
     return h;
 }
-/* One warp checks a record of n elements. Each lane returns whether its own codes are valid. */
+/* One warp checks the payload of a chunk of n elements. Each thread returns whether its own codes are valid. */
 static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_shape *f, const unsigned char *record,
                                                           uint32_t n) {
     const uint32_t k = (uint32_t)chunktopk_codes(f, n), mask = f->chunk - 1, bits = k * f->width;
@@ -263,7 +256,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_check(cuda_s
         if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
-/* A warp decodes a chunk, and adds the payloads in order, since the order changes the bits of the sum. */
+/* A warp decodes a chunk. It adds the payloads in order, since the order changes the bits of the sum. */
 static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sums all, chunktopk_shape f) {
     const cuda_sum *d = &all.part[blockIdx.y];
     const uint32_t decision = cuda_get(d->decision), mask = f.chunk - 1;
@@ -276,7 +269,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sum
             for (uint32_t i = cuda_lane(); i < n; i += 32)
                 cuda_put(out + i, decision & CUDA_NAN ? bits_float(0x7FC00000u) : 0.0f);
         for (uint32_t s = 0; s < d->n && !(decision & CUDA_NAN); s++) {
-            __syncwarp(); /* other lanes may have written these elements */
+            __syncwarp(); /* other threads may have written these elements */
             const cuda_source *from = &all.source[d->first + s];
             const unsigned char *in = from->payload + ESP_PAYLOAD_HEADER + c * record;
             if (cuda_read_header(from).flags & ESP_PAYLOAD_EMPTY) continue;

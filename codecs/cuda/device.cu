@@ -34,8 +34,7 @@ static esp_status cuda_probe(const esp_host *h, int32_t *count) {
     return cuda_log(h, ESP_LOG_INFO, ESP_OK, text);
 }
 
-/* Parses a whole number from an environment variable. Returns at most `most`, `most` if the variable is not set,
- * and 0 if it is malformed. */
+/* Parses an environment variable's number. Returns at most `most`, also if it is not set; 0 if it is malformed. */
 static unsigned cuda_env_number(const char *text, unsigned most) {
     char *end;
     if (!text || !*text) return most;

@@ -17,13 +17,11 @@ typedef struct cuda_device {
     unsigned sms; /* multiprocessors that codecs may use */
     cuda_finding *finding;
     cudaStream_t own; /* stream of calls that wait for the device */
-    int logged;       /* atomic: the report has been logged */
+    int logged;       /* atomic: the report was logged */
 } cuda_device;
 
 extern const esp_device_table cuda_device_table;
-/* Logs a CUDA error, and returns ESP_E_NOMEM or ESP_E_DEVICE. */
 esp_status cuda_failed(const esp_host *h, const char *call, cudaError_t e);
-/* Returns the name of one of the plugin's codecs, or NULL. */
 const char *cuda_codec_name(uint32_t hash);
 
 /* Makes a device the calling thread's current one, which kernel launches need, until the end of the scope. */

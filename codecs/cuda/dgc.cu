@@ -1,13 +1,11 @@
-/* dgc.cu: codec "dgc" on CUDA; its maths is in codecs/dgc.c, the selection in select.h. A compress is 6 or 7
- * launches (1 for small parts) that move 32 bytes per element with momentum, 20 with plain error feedback, and 4
- * without. Decompress is the same as for topk. The parameter sample= has no effect, since the selection takes its
- * own sample. */
+/* dgc.cu: codec "dgc" on CUDA; its formulas are in codecs/dgc.c, the selection in select.h, decompression in sparse.h.
+ * The parameter sample= has no effect, since the selection takes its own sample. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/dgc.c"
 
-/* Feedback memory of dgc for select.h. When the rank's own gradient is compressed, u is in the state and v in the
- * residual. Otherwise, or without state, the residual holds plain error feedback. */
+/* How select.h reads and updates what dgc keeps between steps. For a rank's own gradient, u is in the state and v in
+ * the residual. After a sum over ranks, or without a state, there is only the residual of plain error feedback. */
 typedef struct dgc_cuda_memory {
     typedef struct item {
         float phi, u;

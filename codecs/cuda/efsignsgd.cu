@@ -1,7 +1,5 @@
-/* efsignsgd.cu: codec "efsignsgd" on CUDA; its maths is in codecs/efsignsgd.c. A compress is 2 launches: the first
- * writes signs, scale and header (it moves 8 bytes per element, without feedback 4), the second writes the residual
- * (12 bytes, only with feedback). A decompress is 2 launches; per element it reads 1 bit of each payload and writes
- * 4 bytes. */
+/* efsignsgd.cu: codec "efsignsgd" on CUDA; its formulas are in codecs/efsignsgd.c. A compress is 2 kernel launches: the
+ * first writes signs, scale and header, the second, only with error feedback, the residual. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/efsignsgd.c"
 #include "codecs/cuda/common/norm.h"
@@ -19,7 +17,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) efsign_measure_kernel(cud
             const uint32_t w = __ballot_sync(0xFFFFFFFFu, phi[k] < 0);
             if (cuda_lane() == k) word = w;
         }
-        /* Lane k < 16 writes the word with the signs of the warp's elements 32 k to 32 k + 31. */
+        /* Thread k < 16 of a warp writes the word with the signs of the warp's elements 32 k to 32 k + 31. */
         const uint64_t i = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 32;
         if (cuda_lane() < CUDA_TILE_EACH && i < p->count)
             cuda_put((uint32_t *)(void *)(cuda_body(p) + EFSIGN_SCALE_BYTES) + i / 32, word);

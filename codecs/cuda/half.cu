@@ -1,6 +1,4 @@
-/* half.cu: codecs "fp16" and "bf16" on CUDA; their maths is in codecs/half.c. A compress is 1 launch that moves 6
- * bytes per element; with error feedback it is 2 launches and 22 bytes. A decompress is 1 launch; per element it
- * reads 2 bytes of each payload and writes 4 bytes. */
+/* half.cu: codecs "fp16" and "bf16" on CUDA; their formulas are in codecs/half.c. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/half.c"
 

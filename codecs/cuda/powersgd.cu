@@ -1,15 +1,15 @@
-/* powersgd.cu: codec "powersgd" on CUDA; its maths is in codecs/powersgd.c, the matrix products in common/lowrank.h.
- * Round 0 launches start (draws random columns of Q where they are zero) and p (P = phi Q, and the header). Round 1
- * launches basis, q, combine and rest (the residual). A decompress launches check, basis and put. In each round a
- * matrix moves 4 bytes per element, with error feedback 8 in round 0 and 20 in round 1. */
+/* powersgd.cu: codec "powersgd" on CUDA; its formulas are in codecs/powersgd.c, the matrix products in
+ * common/lowrank.h. For the first exchange (round 0) a compress launches kernels start (draws random columns of Q where
+ * they are zero) and p (P = phi Q, and the header), for the second exchange (round 1) basis, q, combine and rest (the
+ * residual). A decompress launches check, basis and put. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/cuda/common/lowrank.h"
 #include "codecs/powersgd.c"
 
-/* A part's arguments for the kernels of a compress. Its `state` is the initial Q, in state or scratch memory. */
+/* What the kernels of a compress know of a tensor. `state` is the initial Q, in state or scratch memory. */
 struct powersgd_part : cuda_part {
     uint64_t m, n;
-    uint32_t r, warm; /* warm is nonzero if Q is in the state */
+    uint32_t r, warm; /* warm: is Q in the state? */
 };
 typedef struct powersgd_parts {
     uint32_t n, codec;
@@ -17,7 +17,7 @@ typedef struct powersgd_parts {
     cuda_finding *finding;
     powersgd_part part[CUDA_PARTS];
 } powersgd_parts;
-/* What the kernels of a decompress know of each part besides cuda_sums. A part is an m x n matrix if r is not 0. */
+/* What the kernels of a decompress know of each tensor besides cuda_sums. If r is not 0, the tensor is a matrix. */
 typedef struct powersgd_shapes {
     uint32_t codec;
     struct {
@@ -29,7 +29,7 @@ typedef struct powersgd_shapes {
 static_assert(sizeof(cuda_sums) + sizeof(powersgd_shapes) <= 4096 && sizeof(powersgd_parts) <= 4096,
               "arguments of a kernel have at most 4096 bytes");
 
-/* Indices in flags->own[]: a count of finished blocks, and a flag that the sum of P is corrupt. */
+/* Indices in flags->own[]: the number of finished blocks, and a flag that the sum of P is corrupt. */
 enum { POWERSGD_DONE, POWERSGD_CORRUPT };
 
 static __device__ __forceinline__ const float *powersgd_numbers(const unsigned char *payload) {
@@ -60,8 +60,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(pow
     }
 }
 
-/* Writes the header, and a body of NaN if the input is not finite. Called by n threads, of which this one is thread
- * i. */
+/* Writes the header and, if the input is not finite, `numbers` NaNs. n threads call it; this is thread i of them. */
 static __device__ __forceinline__ void powersgd_finish(const powersgd_parts *all, const powersgd_part *p, uint32_t bad,
                                                        uint64_t numbers, uint64_t i, uint64_t n) {
     if (i == 0) cuda_write_header(p, all->codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, numbers * 4, p->r);
@@ -112,15 +111,14 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(pow
     cuda_lowrank_orthonormal(sum, p->m, p->r, at.columns, at.p, room);
 }
 
-/* For a matrix, computes partial sums of Q = phi^T P^. A tensor that is sent uncompressed gets its body and
- * residual here. */
+/* For a matrix, computes partial sums of Q = phi^T P^; for an uncompressed tensor, writes payload and residual. */
 template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_q_kernel(powersgd_parts all) {
     __shared__ float tile[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE], ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE];
     const powersgd_part *p = &all.part[blockIdx.y];
     const cuda_lowrank x = powersgd_matrix(&all, p);
     cuda_flags *flags = cuda_flags_of(p);
-    /* Without error feedback this kernel sets `bad` itself, so it cannot skip; powersgd_rest_kernel then overwrites
-     * the body. */
+    /* Only this kernel checks an uncompressed tensor without error feedback, so it must not end here. If the tensor is
+     * not finite, powersgd_rest_kernel overwrites the payload. */
     if ((p->r || p->e) && (cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT]))) return;
     if (p->r) {
         const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
@@ -167,7 +165,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powe
     });
 }
 
-/* The most work items that any part of the list has, from which the grids are computed. */
+/* The largest numbers of work items of any tensor in the list, from which the grids are computed. */
 typedef struct powersgd_most {
     uint64_t plain, r, p_tiles, q_tiles, q_numbers, tiles;
 } powersgd_most;
@@ -182,13 +180,13 @@ static void powersgd_most_of(powersgd_most *w, uint64_t count, uint64_t m, uint6
     powersgd_raise(&w->q_numbers, n * r);
     powersgd_raise(&w->tiles, wide * ((m + CUDA_LOWRANK_ROWS - 1) / CUDA_LOWRANK_ROWS));
 }
-/* Returns a grid that is large enough for `tiles` tiles, and for `numbers` numbers, of the largest part. */
+/* Returns a grid for the largest tensor's number of tiles, or of elements (`numbers`), whichever needs more blocks. */
 static dim3 powersgd_grid(const cuda_call *c, uint64_t tiles, uint64_t numbers, uint32_t parts) {
     const uint64_t more = (numbers + CUDA_DENSE_EACH - 1) / CUDA_DENSE_EACH;
     return cuda_grid(c, tiles > more ? tiles : more, 1, parts);
 }
 
-/* Returns the kernel whose threads have enough sums for r columns. */
+/* Returns the kernel whose threads hold enough partial sums for r columns. */
 typedef void (*powersgd_kernel)(powersgd_parts);
 static powersgd_kernel powersgd_kernel_for(uint64_t r, powersgd_kernel by1, powersgd_kernel by4, powersgd_kernel by16) {
     return r <= 4 ? by1 : r <= 16 ? by4 : by16;
@@ -205,7 +203,7 @@ static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const
     if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
     cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
 }
-/* Has each matrix the reduced payload of round 0, with room for a sum of P? */
+/* Does every matrix have the reduced payload of the first exchange, with room for a sum of P? */
 static bool powersgd_has_reduced(const powersgd_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]), bytes = ESP_PAYLOAD_HEADER + a->tensor[t]->rows * r * 4;
@@ -247,7 +245,7 @@ static esp_status powersgd_cuda_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Returns a part's matrix, without data. Its m is 0 if the part is sent uncompressed. */
+/* Returns the shape of a tensor as a matrix. Its m is 0 if the tensor is sent uncompressed. */
 static __device__ __forceinline__ cuda_lowrank powersgd_shape(const powersgd_shapes *f, const cuda_sum *d) {
     const uint64_t n = f->part[blockIdx.y].n;
     const uint32_t r = f->part[blockIdx.y].r;
@@ -280,7 +278,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_check_kernel(cud
     if (nan || any >> 31) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     if (!ok && cuda_thread() == 0) cuda_found_corrupt(&all, d, f.codec);
 }
-/* Task 0 computes P^. Each other task computes one column of Q for the next step. */
+/* Task 0 computes P^, an orthonormal basis of the summed P. Each other task computes one column of the next Q. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(cuda_sums all, powersgd_shapes f) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const cuda_sum *d = &all.part[blockIdx.y];

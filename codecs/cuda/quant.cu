@@ -1,8 +1,5 @@
-/* quant.cu: codecs "int8" and "int4" on CUDA; their maths is in codecs/quant.c. With block=N a compress is 1 launch
- * that reads 4 bytes per element and writes 1.02 (int4 0.53); with error feedback it is 2 launches that read 16 and
- * write 4 more. With int8:shared=1 each round is 1 launch that reads 4 bytes, or 8 with error feedback; round 1 also
- * writes levels and residual. A decompress is 2 launches (shared=1: one); per element it reads every payload's level
- * and writes 4 bytes. */
+/* quant.cu: codecs "int8" and "int4" on CUDA; their formulas are in codecs/quant.c. With int8:shared=1 a compress is
+ * one kernel launch for each of the two exchanges, the maximum and the levels. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/quant.c"
 #include "codecs/cuda/common/quant.h"
@@ -28,8 +25,7 @@ template <int PER_BYTE> struct quant_cuda_blocks {
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || h->aux == 0;
     }
-    /* Each unit is a piece to check. For int4 the last byte is one too: if the count is odd, its upper half must be
-     * 0. */
+    /* Each unit is a piece to check. For int4 the last byte is too: its upper half must be 0 if the count is odd. */
     __host__ __device__ uint64_t pieces(uint64_t count) const { return units(count) + (PER_BYTE > 1); }
     __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
         if (piece < units(count)) return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
@@ -68,7 +64,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_pa
                       bad ? 0 : top);
 }
 
-/* The range that int8_shared() of codecs/quant.c reads. */
+/* The largest |phi| of all ranks, as int8_shared() of codecs/quant.c reads it on the CPU. */
 typedef struct int8_cuda_range {
     uint32_t top;
     int nan, ok;
@@ -85,7 +81,6 @@ static __device__ __forceinline__ int8_cuda_range int8_cuda_range_of(const unsig
     return r;
 }
 
-/* L is the integer type of a level. */
 template <typename L>
 __global__ void __launch_bounds__(CUDA_THREADS)
     int8_levels_kernel(cuda_parts all, uint32_t codec, cuda_finding *finding) {
@@ -121,7 +116,7 @@ typedef struct int8_cuda_shared {
     }
 } int8_cuda_shared;
 
-/* Checks the sizes of the payloads with the range, since kernels do not. */
+/* Checks size and alignment of the payloads that have the largest |phi|, since kernels do not. */
 static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         if (!a->tensor[t]->count) continue;

@@ -1,12 +1,12 @@
-/* randomk.cu: codec "randomk" on CUDA; its maths is in codecs/randomk.c. Compress launches check (is phi finite?),
- * draw (gathers the chosen elements), and with error feedback keep. draw marks sent elements by a NaN in the
- * residual, so that keep need not compute the permutation again. Decompress launches check, clear (to overwrite)
- * and add. If all payloads of a part have the same key, a thread adds one chosen element of all; otherwise it adds
- * one element of the tensor, which it finds in each payload by the inverse permutation. */
+/* randomk.cu: codec "randomk" on CUDA; its formulas are in codecs/randomk.c. A compress launches check (is phi
+ * finite?), draw (gathers the chosen elements), and with error feedback keep. draw marks sent elements by a NaN in the
+ * residual, so that keep need not compute the permutation again. A decompress launches check, clear (to overwrite) and
+ * add. If all payloads of a tensor have the same permutation, a thread adds one chosen element of all; otherwise it
+ * adds one element of the tensor, which it finds in each payload by the inverse permutation. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/randomk.c"
 
-/* RANDOMK_MIXED is a bit of a part's decision: its payloads have different keys. */
+/* RANDOMK_MIXED is a bit of cuda_sum.decision: a tensor's payloads have different permutations. */
 enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 };
 
 /* ---- permutation ------------------------------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static __device__ __forceinline__ uint64_t randomk_place(const randomk_perm *p, 
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-/* The keys and permutations of a list's parts. */
+/* The keys and permutations of the tensors of a list. */
 typedef struct randomk_draws {
     uint32_t keeps; /* 0 with unbiased=1, which has no residual */
     uint32_t codec;
@@ -136,7 +136,7 @@ typedef struct randomk_sizes {
     } part[CUDA_PARTS];
 } randomk_sizes;
 
-/* Each thread of a part checks all headers and some of the values; one thread also compares the keys. */
+/* Every thread checks all headers and some of the values of a tensor's payloads. One thread also compares the keys. */
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_check_kernel(cuda_sums all, uint32_t codec) {
     const cuda_sum *d = &all.part[blockIdx.y];
     uint64_t draw = 0;
@@ -163,9 +163,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_check_kernel(cuda
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_clear_kernel(cuda_sums all) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    if (!cuda_get(d->decision)) cuda_fill(d, 0.0f); /* otherwise `add` writes every element */
+    if (!cuda_get(d->decision)) cuda_fill(d, 0.0f); /* otherwise the next kernel writes all elements */
 }
-/* Adds payloads that all have the same key. */
 static __device__ __forceinline__ void randomk_add_alike(const cuda_sums *all, const cuda_sum *d, uint32_t a,
                                                          uint32_t b) {
     const uint64_t k = d->body / 4, each = cuda_threads();
@@ -196,7 +195,6 @@ static __device__ __forceinline__ void randomk_add_alike(const cuda_sums *all, c
             if (first + (uint64_t)n * each < k) cuda_put(d->out + at[n], x[n]);
     }
 }
-/* Adds payloads with different keys. */
 static __device__ __forceinline__ void randomk_add_mixed(const cuda_sums *all, const cuda_sum *d, uint32_t a,
                                                          uint32_t b) {
     for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) {

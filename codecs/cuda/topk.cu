@@ -1,11 +1,9 @@
-/* topk.cu: codec "topk" on CUDA; its maths is in codecs/topk.c, the selection in select.h. A compress is 6 or 7
- * launches (1 for small parts) that move 4 bytes per element, or 20 with error feedback. A decompress is 2 launches; it
- * writes 4 bytes per element only to overwrite, and reads and writes 32 bytes for each value. */
+/* topk.cu: codec "topk" on CUDA; formulas are in codecs/topk.c, selection in select.h, decompression in sparse.h. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/topk.c"
 
-/* Feedback memory of topk for select.h: the residual is phi where nothing is sent, otherwise 0. */
+/* How select.h reads gradient plus residual (phi), and updates the residual: sent elements become 0, others phi. */
 typedef struct topk_memory {
     typedef struct item {
         float phi;

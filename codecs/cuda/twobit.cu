@@ -1,7 +1,5 @@
-/* twobit.cu: codec "twobit" on CUDA; its maths is in codecs/twobit.c. A compress is 1 launch that reads 4 bytes per
- * element and writes 1/4; with error feedback it is 2 launches that read 16 and write 4.25. With relative= it is 2
- * launches: the first computes the mean of |phi|, the second packs. A decompress is 2 launches; per element it
- * reads 1/4 byte of each payload twice, and writes 4 bytes. */
+/* twobit.cu: codec "twobit" on CUDA; its formulas are in codecs/twobit.c. With relative= a compress is 2 kernel
+ * launches: the first computes the mean of |phi|, the second packs. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/twobit.c"
 #include "codecs/cuda/common/norm.h"
@@ -55,8 +53,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
             any |= dense_nonfinite(phi[k]);
             if (p->e && i < p->count) cuda_put(p->e + i, phi[k] - bits_float(twobit_value(code, float_bits(t))));
         }
-        /* Lane l packs the word of 16 elements from 16 l on. It holds the ballots of 32 elements, and uses one half
-         * of them. */
+        /* Thread l of a warp packs elements 16 l to 16 l + 15, one half of the 32 elements in each of its ballots. */
         const uint32_t half = cuda_lane() % 2 * 16;
         const uint64_t first = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 16;
         const uint32_t word = twobit_spread(sent >> half & 0xFFFFu) << 1 | twobit_spread(up >> half & 0xFFFFu);

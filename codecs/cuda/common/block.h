@@ -1,5 +1,4 @@
-/* block.h: prefix sums over the threads of a block (CUDA_THREADS), and histograms that all blocks of a launch fill
- * and the last block evaluates. */
+/* block.h: prefix sums over the threads of a block, and histograms that all blocks fill and the last one evaluates. */
 #ifndef ESP_CUDA_BLOCK_H
 #define ESP_CUDA_BLOCK_H
 #include "codecs/cuda/common/codec.h"
@@ -16,14 +15,14 @@ template <typename T> static __device__ __forceinline__ T cuda_fresh(const T *p)
 static __device__ __forceinline__ uint64_t cuda_add64(uint64_t *at, uint64_t v) {
     return (uint64_t)atomicAdd((unsigned long long *)(void *)at, (unsigned long long)v);
 }
-/* Returns a mask of the warp's lanes below this one. */
+/* Returns a mask of the warp's threads with lower numbers than this one. */
 static __device__ __forceinline__ uint32_t cuda_lanes_before(void) { return (1u << cuda_lane()) - 1; }
 
-/* Returns the number of set bits of x over all lanes of a warp. All lanes call it. */
+/* Returns the number of set bits of x over all threads of a warp. All of them call it. */
 static __device__ __forceinline__ uint32_t cuda_warp_bits(uint32_t x) {
     return cuda_warp_all((uint32_t)__popc(x), [](uint32_t a, uint32_t b) { return a + b; });
 }
-/* Returns the sum of warps[] below this thread's warp. *total receives the sum of all. */
+/* Returns the sum of warps[] over warps with lower numbers than this thread's. *total receives the sum of all. */
 template <typename T> static __device__ __forceinline__ T cuda_before_warp(const T *warps, T *total) {
     T before = 0, all = 0;
     CUDA_UNROLL
@@ -35,7 +34,7 @@ template <typename T> static __device__ __forceinline__ T cuda_before_warp(const
     *total = all;
     return before;
 }
-/* Returns the sum of x over the block's threads below this one. *total receives the sum of all. All threads call
+/* Returns the sum of x over the block's threads with lower numbers. *total receives the sum of all. All threads call
  * it. `warps` is shared memory for CUDA_WARPS numbers, which may be reused only after a barrier. */
 template <typename T> static __device__ __forceinline__ T cuda_block_before(T x, T *warps, T *total) {
     T sum = x;
@@ -47,7 +46,7 @@ template <typename T> static __device__ __forceinline__ T cuda_block_before(T x,
     __syncthreads();
     return cuda_before_warp(warps, total) + sum - x;
 }
-/* Returns the sum of `mine` over the block's earlier warps. All lanes of a warp pass the same. Ends with a barrier. */
+/* Returns the sum of `mine` over warps with lower numbers. A warp's threads pass the same. It ends with a barrier. */
 static __device__ __forceinline__ uint32_t cuda_warps_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
     if (cuda_lane() == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();
@@ -61,8 +60,8 @@ template <int BINS> static __device__ __forceinline__ void cuda_hist_clear(uint3
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS) hist[b] = 0;
     __syncthreads();
 }
-/* Counts `bin` if `is`. Lanes with the first lane's bin are counted by one atomic addition, since many equal
- * numbers would otherwise contend for one counter. All lanes of a warp call it. */
+/* Counts `bin` if `is`. One atomic addition counts all threads with the bin of the first counting thread, since many
+ * equal numbers would otherwise contend for one counter. All threads of a warp call it. */
 static __device__ __forceinline__ void cuda_hist_count(uint32_t *hist, uint32_t bin, int is) {
     const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
     if (!in) return;
@@ -73,15 +72,15 @@ static __device__ __forceinline__ void cuda_hist_count(uint32_t *hist, uint32_t 
     else if (is && bin != first)
         atomicAdd(&hist[bin], 1u);
 }
-/* Adds the block's counters to the part's counters. */
+/* Adds the block's counters, in shared memory, to the counters in global memory. */
 template <int BINS> static __device__ __forceinline__ void cuda_hist_flush(uint64_t *to, const uint32_t *hist) {
     __syncthreads();
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS)
         if (hist[b]) cuda_add64(&to[b], hist[b]);
 }
-/* The function below finds the bin of the k-th largest counted number; `left` is how many numbers of that bin are among
+/* cuda_bin_pick() finds the bin of the k-th largest counted number; `left` is how many numbers of that bin are among
  * the k largest. All threads of a block call it. n has the counters of this thread's bins, from cuda_top_bin() down.
- * The shared memory `warps` has CUDA_WARPS numbers, `found` 2. */
+ * `warps` and `found` are shared memory for CUDA_WARPS and 2 numbers. */
 typedef struct cuda_bin {
     uint32_t bin;
     uint64_t left;
@@ -109,7 +108,7 @@ static __device__ __forceinline__ cuda_bin cuda_bin_pick(const uint64_t *n, uint
     const cuda_bin r = {(uint32_t)found[0], found[1]};
     return r;
 }
-/* Finds the bin of the part's k-th largest number in `hist`, then zeroes `hist`. The last block calls it. */
+/* Finds the bin of the k-th largest number in `hist`, and zeroes `hist`. Only the last block to finish calls it. */
 template <int BINS>
 static __device__ __forceinline__ cuda_bin cuda_hist_pick(uint64_t *hist, uint64_t k, uint64_t *warps,
                                                           uint64_t *found) {

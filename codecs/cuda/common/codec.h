@@ -1,5 +1,5 @@
 /* codec.h: shared by the CUDA implementations of codecs. Each includes the codec's CPU file for parameters, sizes,
- * model and per-element maths (ESP_ELEMENT), and adds kernels and calls that launch them for a list of parts. CUDA
+ * model and per-element formulas (ESP_ELEMENT), and adds kernels and calls that launch them for a list of tensors. CUDA
  * graphs can capture every call, since none waits for the device or allocates memory. A file ends with
  *     CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
  * Results do not depend on the number of blocks. */
@@ -22,7 +22,6 @@ typedef struct cuda_call {
     esp_status status; /* the call's first error */
 } cuda_call;
 
-/* Finds the open device to which the call's stream belongs. */
 static inline esp_status cuda_begin(cuda_call *c, const esp_host *h, const char *codec, const esp_codec_args *a) {
     const esp_device_table *table = NULL;
     void *self = NULL;
@@ -41,8 +40,8 @@ static inline esp_status cuda_check(cuda_call *c, const char *what, cudaError_t 
     return c->status;
 }
 
-/* Returns a grid for `parts` parts, of which the largest has `items` items. A block processes `per_block` items at
- * a time. The grid has no more blocks than fit the SMs that codecs may use, so kernels must loop. */
+/* Returns a grid for `parts` tensors, of which the largest has `items` items. A block processes `per_block` items at a
+ * time. The grid has no more blocks than fit the SMs that codecs may use, so kernels must loop. */
 static inline dim3 cuda_grid(const cuda_call *c, uint64_t items, uint64_t per_block, uint32_t parts) {
     const uint64_t want = items / per_block + (items % per_block != 0);
     uint64_t most = (uint64_t)c->device->sms * CUDA_BLOCKS_PER_SM / (parts ? parts : 1);
@@ -61,13 +60,13 @@ static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), di
     cuda_check(c, what, cudaLaunchKernelEx(&config, kernel, static_cast<A &&>(arguments)...));
 }
 
-/* ---- compress: the parts of a list, up to CUDA_PARTS a launch ---------------------------------------------------- */
-/* Arguments for one part. A block processes the part with index blockIdx.y. */
+/* ---- compress: up to CUDA_PARTS tensors of a list per launch ----------------------------------------------------- */
+/* Kernel arguments for one part, that is a tensor or a piece of it. Blocks with index blockIdx.y process part y. */
 typedef struct cuda_part {
     const float *g;
     float *e; /* residual, or NULL */
     float *state;
-    const unsigned char *reduced; /* summed payload of the round before, or NULL */
+    const unsigned char *reduced; /* sum of the payloads of an earlier exchange, or NULL */
     unsigned char *payload;
     unsigned char *scratch; /* begins with cuda_flags */
     uint64_t *used;
@@ -76,7 +75,7 @@ typedef struct cuda_part {
     uint64_t key;   /* the tensor's key */
 } cuda_part;
 typedef struct cuda_parts {
-    uint32_t n, at; /* n parts; part[0] has index `at` in the list */
+    uint32_t n, at; /* number of parts, and index of part[0] in the list */
     float beta, gamma;
     cuda_part part[CUDA_PARTS];
 } cuda_parts;
@@ -90,8 +89,7 @@ static __device__ __forceinline__ cuda_flags *cuda_flags_of(const cuda_part *p) 
     return (cuda_flags *)(void *)p->scratch;
 }
 
-/* Returns nonzero, in all threads, in the block of a part that calls this last. That block sees what the part's
- * other blocks wrote before their calls. */
+/* Returns nonzero, in all threads, in the last of a part's blocks to call it, which sees what the others wrote. */
 static __device__ __forceinline__ int cuda_last(uint32_t *done) {
     int last = 0;
     __threadfence();
@@ -105,22 +103,20 @@ static __device__ __forceinline__ int cuda_last_block(const cuda_part *p) {
     return cuda_last(&cuda_flags_of(p)->own[0]);
 }
 
-/* Returns phi, the gradient plus the residual, or without error feedback the gradient. The bits equal those of
- * dense_phi_body, which skips products with 1. */
+/* Returns phi: the gradient plus, with error feedback, the residual. The bits are those of dense_phi_body(). */
 static __device__ __forceinline__ float cuda_phi(const cuda_parts *all, const cuda_part *p, uint64_t i) {
     const float g = cuda_get(p->g + i);
     return p->e ? all->beta * cuda_get(p->e + i) + all->gamma * g : g;
 }
 
-/* Returns the scratch memory of part t. *stride receives the size of each part's scratch memory. */
 static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t, uint64_t *stride) {
     *stride = a->scratch ? a->scratch->bytes / a->n_tensors / 64 * 64 : 0;
     return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
 }
 
-/* Runs a compress. Calls launch(call, parts, longest) for CUDA_PARTS parts at a time, where `longest` is the element
- * count of the largest. Before that, zeroes the first `zero` bytes of each part's scratch memory. most(count) is the
- * size of a part's largest body; the call fails if a payload has no room for it. */
+/* Runs a compress: calls launch(call, parts, longest) for up to CUDA_PARTS tensors at a time, of which the largest has
+ * `longest` elements. Before that, zeroes the first `zero` bytes of each tensor's scratch memory. most(count) is the
+ * largest payload without header; the call fails if a payload has no room for it. */
 template <typename Most, typename Launch>
 static esp_status cuda_each_part(const esp_host *h, const char *codec, const esp_codec_args *a, Most most,
                                  Launch launch, uint64_t zero = CUDA_FLAGS) {
@@ -181,7 +177,7 @@ static __device__ __forceinline__ void cuda_write_header(const cuda_part *p, uin
     for (int i = 4; i < 8; i++) cuda_put(w + i, (uint64_t)0);
     if (p->used) cuda_put(p->used, (uint64_t)ESP_PAYLOAD_HEADER + body);
 }
-/* Writes the header of a payload that has no body if `bad`, because phi is not finite. */
+/* Writes a payload's header. If `bad`, since an element is NaN or Inf, the payload consists of the header alone. */
 static __device__ __forceinline__ void cuda_write_header_if(const cuda_part *p, uint32_t codec, uint32_t wire, int bad,
                                                             uint64_t body, uint64_t aux) {
     cuda_write_header(p, codec, wire, bad ? ESP_PAYLOAD_NONFINITE : 0, bad ? 0 : body, bad ? 0 : aux);
@@ -190,7 +186,7 @@ static __device__ __forceinline__ unsigned char *cuda_body(const cuda_part *p) {
     return p->payload + ESP_PAYLOAD_HEADER;
 }
 
-/* ---- decompress: the payloads of a list's parts ------------------------------------------------------------------ */
+/* ---- decompress: the payloads of a list of tensors --------------------------------------------------------------- */
 typedef struct cuda_source {
     const unsigned char *payload;
     uint64_t bytes;
@@ -199,8 +195,8 @@ typedef struct cuda_sum {
     float *out;
     const unsigned char *reduced; /* as in cuda_part */
     uint64_t count;
-    uint64_t body;      /* size of a full body, or another limit */
-    uint32_t *decision; /* CUDA_NAN or CUDA_CORRUPT if any payload is */
+    uint64_t body;      /* payload size without header; for topk and dgc most values */
+    uint32_t *decision; /* CUDA_NAN or CUDA_CORRUPT if one of the payloads is */
     uint32_t first, n;  /* source[first] is the first of n payloads */
 } cuda_sum;
 typedef struct cuda_sums {
@@ -212,7 +208,6 @@ typedef struct cuda_sums {
     cuda_source source[CUDA_SOURCES];
 } cuda_sums;
 enum { CUDA_NAN = 1, CUDA_CORRUPT = 2 };
-/* Sets a part's whole result to x. All threads of the part call it. */
 static __device__ __forceinline__ void cuda_fill(const cuda_sum *d, float x) {
     for (uint64_t i = cuda_thread(); i < d->count; i += cuda_threads()) cuda_put(d->out + i, x);
 }
@@ -229,7 +224,7 @@ static __device__ __forceinline__ cuda_header cuda_read_header(const cuda_source
     h.count = cuda_get(w + 1), h.body = cuda_get(w + 2), h.aux = cuda_get(w + 3);
     return h;
 }
-/* Is this a valid header of the codec for `count` elements, whose body fits the buffer? */
+/* Is this a valid header of the codec for `count` elements, and does the payload fit the buffer? */
 static __device__ __forceinline__ int cuda_header_ok(const cuda_header *h, const cuda_source *s, uint32_t codec,
                                                      uint32_t wire, uint64_t count) {
     return h->codec == codec && h->wire == wire && h->count == count && h->body <= s->bytes - ESP_PAYLOAD_HEADER &&
@@ -245,7 +240,7 @@ static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, 
     cuda_found(all->finding, codec);
 }
 
-/* Checks the payloads and scratch memory of a decompress, and zeroes the parts' flags if `clear`. */
+/* Checks the payloads and scratch memory of a decompress. If `clear`, zeroes cuda_flags of each tensor. */
 static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, bool clear) {
     const esp_host *h = c->device->host;
     uint64_t stride = 0;
@@ -265,9 +260,9 @@ static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, 
                       cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
 }
 
-/* Runs a decompress: calls check(call, sums, longest) for all payloads if `checks`, then add(call, sums, longest) for
- * all in order, at most CUDA_SOURCES payloads at a time. full(count) becomes cuda_sum.body. Decisions are zero before
- * the first check. */
+/* Runs a decompress: if `checks`, calls check(call, sums, longest) for all payloads; then calls add(call, sums,
+ * longest) for all in order, at most CUDA_SOURCES payloads at a time. full(count) becomes cuda_sum.body.
+ * cuda_sum.decision is 0 before the first check. */
 template <typename Full, typename Check, typename Add>
 static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_codec_args *a, Full full, Check check,
                                 Add add, int checks = 1) {
@@ -280,7 +275,7 @@ static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_
     unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
     if (cuda_begin_sums(c, a, checks) != ESP_OK) return c->status;
     for (int adds = !checks; adds < 2; adds++) {
-        uint32_t t = 0, p = 0; /* next is payload p of part t */
+        uint32_t t = 0, p = 0; /* next is payload p of tensor t */
         while (t < a->n_tensors && c->status == ESP_OK) {
             cuda_sums sums;
             uint64_t longest = 0;
@@ -289,7 +284,7 @@ static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_
             sums.at = t, sums.set = a->mode == ESP_OUT_SET && p == 0;
             sums.scale = a->scale == 0 ? 1 : a->scale;
             sums.finding = c->device->finding;
-            /* A part with more payloads than fit one launch gets launches of its own. */
+            /* A tensor with more payloads than fit one launch gets launches of its own. */
             while (t < a->n_tensors && sums.n < (uint32_t)CUDA_PARTS &&
                    (used == 0 || used + per <= (uint32_t)CUDA_SOURCES)) {
                 cuda_sum *d = &sums.part[sums.n++];
@@ -329,7 +324,6 @@ static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_
         out->scratch_bytes = (CUDA_FLAGS + scratch + 63) / 64 * 64;
     return s;
 }
-/* Returns a copy of the CPU codec's table for CUDA, to which CUDA_CODEC adds the calls. */
 static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
     esp_codec t = *cpu;
     t.devices = ESP_BIT(ESP_CUDA);
@@ -337,7 +331,6 @@ static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
     t.finalize = NULL;
     return t;
 }
-/* For codecs that need no scratch memory except the flags. */
 static inline uint64_t cuda_no_scratch(const void *self, const esp_tensor *like) { return (void)self, (void)like, 0; }
 /* Defines the table of codec `name`. scratch(self, like) returns the bytes of scratch memory that it needs besides
  * the flags. Further arguments are statements that set other members, for example t.open = my_open. */

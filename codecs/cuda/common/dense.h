@@ -1,8 +1,7 @@
-/* dense.h: kernels for codecs that send every element. A small struct describes a codec's format. A compress with
- * error feedback first launches cuda_dense_check, since the residual must not change if phi has a NaN or Inf; then
- * it launches the codec's own kernel, which begins with cuda_dense_skip and ends with cuda_dense_finish. A
- * decompress launches cuda_dense_check_payloads and cuda_dense_add, or only the latter if headers are all there is
- * to check. */
+/* dense.h: kernels for codecs that send every element. A small struct describes a codec's format. A compress with error
+ * feedback first launches cuda_dense_check, since the residual must not change if phi has a NaN or Inf; then it
+ * launches the codec's own kernel, which begins with cuda_dense_skip and ends with cuda_dense_finish. A decompress
+ * launches cuda_dense_check_payloads, unless only headers are to be checked, and cuda_dense_add. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
 #include "codecs/cuda/common/codec.h"
@@ -11,12 +10,11 @@
 /* A block processes 4 elements per thread at a time, so that each thread has 4 loads in flight. */
 enum { CUDA_DENSE_EACH = 4 * CUDA_THREADS };
 
-/* Returns the index of this thread's element k among those that its block processes from `at` on. */
 static __device__ __forceinline__ uint64_t cuda_dense_at(uint64_t at, int k) {
     return at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
 }
-/* Loads phi of this thread's elements, 0 beyond the end of the part. Kernels call it before they write anything, so
- * that all loads are in flight. */
+/* Loads phi (gradient plus residual) of this thread's elements, or 0 beyond the end. Kernels call it before they write
+ * anything, so that all loads are in flight. */
 static __device__ __forceinline__ void cuda_dense_phi(const cuda_parts *all, const cuda_part *p, uint64_t at,
                                                       float phi[4]) {
     CUDA_UNROLL
@@ -26,7 +24,7 @@ static __device__ __forceinline__ void cuda_dense_phi(const cuda_parts *all, con
     }
 }
 
-/* Calls use(i, phi) for each element of the part. All threads of the part call it. */
+/* Calls use(i, phi) for each element of the tensor. All threads of its blocks call this. */
 template <typename Use>
 static __device__ __forceinline__ void cuda_dense_each(const cuda_parts *all, const cuda_part *p, Use use) {
     for (uint64_t at = (uint64_t)blockIdx.x * CUDA_DENSE_EACH; at < p->count;
@@ -47,9 +45,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_par
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
 
-/* Describes the payload for cuda_dense_finish. A full body has `whole` bytes per `per` elements (rounded up) plus,
- * unless per2 is 0, whole2 bytes per per2 elements. If phi is not finite, the body is filled with the number `nan`
- * of nan_bytes bytes, or absent if nan_bytes is 0. */
+/* Describes the payload for cuda_dense_finish. It has `whole` bytes per `per` elements (rounded up) plus, unless per2
+ * is 0, whole2 bytes per per2 elements. If phi is not finite, all of it is the number `nan` of nan_bytes bytes, or if
+ * nan_bytes is 0 only a header is sent. */
 typedef struct cuda_dense_end {
     uint32_t codec, wire, nan, nan_bytes;
     uint64_t aux;
@@ -63,7 +61,7 @@ ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
 static inline auto cuda_dense_size(const cuda_dense_end &f) {
     return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
 }
-/* Fills the body of a part that is not finite. This is thread `from` of `step` threads. */
+/* Fills a payload with NaN. This is thread `from` of `step` threads. */
 static __device__ __forceinline__ void cuda_dense_nan(const cuda_part *p, const cuda_dense_end &f, uint64_t from,
                                                       uint64_t step) {
     const uint64_t n = f.nan_bytes ? cuda_dense_body(&f, p->count) / f.nan_bytes : 0;
@@ -78,16 +76,14 @@ static __device__ __forceinline__ void cuda_dense_header(const cuda_part *p, con
     cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
                       bad && !f.nan_bytes ? 0 : cuda_dense_body(&f, p->count), f.aux);
 }
-/* If cuda_dense_check has found a NaN or Inf, writes the payload and returns 1, and the kernel must end. All
- * threads call it. */
+/* If cuda_dense_check found a NaN or Inf, writes the payload and returns 1: the kernel must end. All threads call. */
 static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const cuda_dense_end &f) {
     if (!p->e || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
     if (cuda_thread() == 0) cuda_dense_header(p, f, 1);
     cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
     return 1;
 }
-/* All threads of all blocks call this at their end, and the last block writes the header. `bad` is nonzero if this
- * thread has found a NaN or Inf. */
+/* All threads end with this call. The last block writes the header. `bad` is set if this thread found a NaN or Inf. */
 static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, const cuda_dense_end &f, int bad) {
     if (bad) atomicOr(&cuda_flags_of(p)->bad, 1u);
     if (!cuda_last_block(p)) return;
@@ -107,7 +103,6 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_encode(cuda_parts all
     });
     cuda_dense_finish(p, end, any >> 31 != 0);
 }
-/* Runs a compress. encode(call, parts, longest) launches the codec's kernel. */
 template <typename Encode>
 static esp_status cuda_dense_compress_by(const esp_host *h, const char *name, const esp_codec_args *a,
                                          const cuda_dense_end &f, Encode encode) {
@@ -128,16 +123,16 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* A format F is passed to kernels by value and has these members. piece_ok() checks one of pieces() pieces of a body,
- * if BODIES is 1; with 0, only headers are checked. value() returns element i times scale, with the CPU's bits; a NaN
- * is always returned as 0x7FC00000, since NaN bits differ between CPU and device.
+/* A struct F describes a codec's format. Kernels take it by value. If BODIES is 1, piece_ok() checks one of pieces()
+ * pieces of a payload; with 0, only headers are checked. value() returns element i times scale, with the CPU's bits; a
+ * NaN is always returned as 0x7FC00000, since NaN bits differ between CPU and device.
  *     uint32_t codec, wire, nan_body;
  *     enum { BODIES };
  *     int header_ok(const cuda_header *h, const cuda_sum *d) const;
  *     uint64_t pieces(uint64_t count) const;
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
  *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const; */
-/* Has the payload a full body? */
+/* Does the payload have values that are not all NaN? */
 static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F>
 static __device__ __forceinline__ int cuda_dense_header_ok(const F &f, const cuda_header &h, const cuda_source *s,
@@ -167,8 +162,7 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
-/* Adds the payloads of a part. With checks_headers it also checks the headers, and all payloads of the part must be
- * in this launch. */
+/* Adds a tensor's payloads. If checks_headers, it checks their headers too, and all must be in this launch. */
 template <typename F>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f, int checks_headers) {
     const cuda_sum *d = &all.part[blockIdx.y];
@@ -221,7 +215,6 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F 
         }
     }
 }
-/* Runs a decompress. full(count) is the size of a full body. */
 template <typename F, typename Full>
 static esp_status cuda_dense_decompress(const esp_host *h, const char *name, const esp_codec_args *a, const Full &full,
                                         const F &f) {

@@ -1,23 +1,22 @@
-/* lowrank.h: for powersgd on CUDA, the products phi Q, phi^T P and P Q of a matrix with few vectors, and an
- * orthonormal basis. Every sum has the order of additions of codecs/common/lowrank.h, so that the bits equal the
- * CPU's. A block loads a tile of phi into shared memory, and then each thread adds for its own sums. All threads of
- * a block call these functions. A thread has the sums of K columns of P or Q, where 4 K is at least r. */
+/* lowrank.h: for powersgd on CUDA, the products phi Q, phi^T P and P Q of a matrix with few vectors, and an orthonormal
+ * basis. Every sum has the order of additions of codecs/common/lowrank.h, so that the bits equal the CPU's. A block
+ * loads a tile of phi into shared memory, and then each thread adds for its own sums, those of K columns of P or Q,
+ * where 4 K is at least r. All threads of a block call these functions. */
 #ifndef ESP_CUDA_LOWRANK_H
 #define ESP_CUDA_LOWRANK_H
 #include "codecs/cuda/common/codec.h"
 #include "codecs/common/lowrank.h"
 
 enum {
-    CUDA_LOWRANK_WIDE = 1024,                       /* phi Q: most columns of a tile */
-    CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* phi Q: numbers of a tile */
-    CUDA_LOWRANK_SIDE = 64,                         /* phi^T P: rows and columns of a tile */
-    CUDA_LOWRANK_ROWS = 32,                         /* P Q: rows of a tile of 64 columns */
+    CUDA_LOWRANK_WIDE = 1024,                       /* largest width of a tile of phi, for phi Q */
+    CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* numbers in such a tile */
+    CUDA_LOWRANK_SIDE = 64,                         /* width and height of a tile, for phi^T P */
+    CUDA_LOWRANK_ROWS = 32,                         /* height of a tile of 64 columns, for P Q */
     CUDA_LOWRANK_PIECE = 1024,                      /* products that are computed ahead of the adding */
     CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,        /* threads that compute products */
     CUDA_LOWRANK_ROOM = 2 * CUDA_LOWRANK_PIECE + 4
 };
 
-/* Describes phi = beta e + gamma g (or g if e is NULL), an m x n matrix. P and Q have r columns. */
 typedef struct cuda_lowrank {
     const float *g, *e;
     float beta, gamma;
@@ -47,12 +46,11 @@ static __device__ __forceinline__ void cuda_lowrank_load(const cuda_lowrank *x, 
 }
 
 /* ---- phi Q ------------------------------------------------------------------------------------------------------- */
-/* Returns the distance between rows of a tile. It is odd in units of 16 numbers, so that a warp, which reads 16
- * numbers of two rows, uses different memory banks. */
+/* Returns the distance between rows of a tile, an odd multiple of 16 numbers, so that a warp, which reads 16 numbers of
+ * two rows, uses different banks of shared memory. */
 ESP_ELEMENT uint32_t cuda_lowrank_pitch(uint64_t n) {
     return ((uint32_t)((n < CUDA_LOWRANK_WIDE ? n : CUDA_LOWRANK_WIDE) + 15) / 16 | 1u) * 16;
 }
-/* Returns the number of rows of a tile, a multiple of four. Short rows allow more of them. */
 ESP_ELEMENT uint32_t cuda_lowrank_rows(uint64_t n) { return 4 * ((CUDA_LOWRANK_WIDE + 16) / cuda_lowrank_pitch(n)); }
 /* Computes p = phi Q, m x r, where q holds r rows of n numbers. Bit 31 of the result is set if a number of this
  * thread is not finite. `tile` is shared memory for CUDA_LOWRANK_TILE numbers. */
@@ -184,9 +182,9 @@ static __device__ __forceinline__ void cuda_lowrank_rows_of(const float *ps, con
 }
 
 /* ---- an orthonormal basis ---------------------------------------------------------------------------------------- */
-/* Returns value(0) + ... + value(n - 1) in the CPU's order, which has 4 partial sums: number i < even goes to
- * partial sum i % 4, later ones to the first. The same thread always calls value(i) for a given i, once. `room` is
- * shared memory for CUDA_LOWRANK_ROOM numbers. Four threads add while the others compute the next values. */
+/* Returns value(0) + ... + value(n - 1) in the CPU's order, which has 4 partial sums: number i < even goes to partial
+ * sum i % 4, later ones to the first. A given i always has the same thread, which calls value(i) once. Four threads add
+ * while the others compute the next values. `room` is shared memory for CUDA_LOWRANK_ROOM numbers. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t even, double *room, Value value) {
     enum { PIECE = CUDA_LOWRANK_PIECE };
@@ -218,12 +216,10 @@ static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t e
     __syncthreads();
     return (room[2 * PIECE] + room[2 * PIECE + 2]) + (room[2 * PIECE + 1] + room[2 * PIECE + 3]);
 }
-/* Adds value(0) to value(n - 1) in the order in which lowrank_inner adds products on the CPU. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_inner(uint64_t n, double *room, Value value) {
     return cuda_lowrank_sum(n, n / 4 * 4, room, value);
 }
-/* Returns the length of q, bit-identical to the CPU's lowrank_length. */
 static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uint64_t n, double *room) {
     return sqrt(cuda_lowrank_sum(n, n, room, [&](uint64_t i) {
         const double x = (double)cuda_get(q + i);
@@ -231,8 +227,7 @@ static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uin
     }));
 }
 /* One block computes, bit for bit, what lowrank_orthonormal does on the CPU, from p (m x r) to `out`. `columns` has
- * room for r columns of m numbers. To save passes, one pass subtracts a projection and computes the next inner
- * product. */
+ * room for r columns of m numbers. A single pass subtracts a projection and computes the next inner product. */
 static __device__ __forceinline__ void cuda_lowrank_orthonormal(const float *p, uint64_t m, uint64_t r, double *columns,
                                                                 float *out, double *room) {
     for (uint64_t k = 0; k < r; k++) {

@@ -1,6 +1,5 @@
-/* memory.h: how kernels read and write tensors and payloads. Each thread accesses one number at a time, so that a
- * warp accesses contiguous memory. Wider accesses would need alignment, which parts of tensors do not have. The
- * tests' CUDA emulator (CUDA_HOST) counts the bytes. */
+/* memory.h: how kernels read and write tensors and payloads. Each thread accesses one number at a time, so that a warp
+ * accesses contiguous memory. Wider accesses would need aligned tensors. With CUDA_HOST an emulator counts bytes. */
 #ifndef ESP_CUDA_MEMORY_H
 #define ESP_CUDA_MEMORY_H
 #include <cuda_runtime.h>
@@ -21,7 +20,7 @@ template <typename T> static __device__ __forceinline__ T cuda_get(const T *p) {
 #endif
     return *p;
 }
-/* Reads a number that `lanes` neighbouring lanes read too, so that it counts as moved once. */
+/* Reads a number that `lanes` neighbouring threads read too, so the emulator counts it once for all of them. */
 template <typename T> static __device__ __forceinline__ T cuda_get_same(const T *p, uint32_t lanes = 32) {
     (void)lanes;
 #ifdef CUDA_HOST
@@ -36,14 +35,13 @@ template <typename T> static __device__ __forceinline__ void cuda_put(T *p, T va
     *p = value;
 }
 
-/* Combines the values of all 32 lanes, for example to their sum, and returns the result in every lane. All lanes
- * call it. */
+/* Combines the values of all 32 threads of a warp, for example to their sum, and returns the result to each of them. */
 template <typename T, typename F> static __device__ __forceinline__ T cuda_warp_all(T x, F combine) {
     for (int by = 16; by; by /= 2) x = combine(x, __shfl_xor_sync(0xFFFFFFFFu, x, by));
     return x;
 }
 static __device__ __forceinline__ uint32_t cuda_lane(void) { return threadIdx.x & 31u; }
-/* These return the index and the number of warps or threads, over all blocks of a part. */
+/* These return the index and the number of warps or threads, over all blocks that process a tensor. */
 static __device__ __forceinline__ uint64_t cuda_warp(void) {
     return (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
 }

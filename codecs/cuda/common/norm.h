@@ -1,8 +1,8 @@
-/* norm.h: computes the sum of |phi| of a part with the bits of codecs/common/norm.h. A block loads a tile into shared
- * memory, and 16 threads add its 16 partial sums. The last block of the part adds the sums of the tiles.
- * The CPU adds these in order, which would be slow. But as long as no addition of doubles rounds, every order gives
- * the same bits. So each warp adds 512 sums in parallel, and a thread checks that nothing was rounded. If something
- * was, the thread adds those 512 in order. */
+/* norm.h: computes the sum of |phi| (phi is gradient plus residual) with the bits of codecs/common/norm.h. A block
+ * loads a tile of elements into shared memory, and 16 threads add its 16 partial sums. The last block adds the sums of
+ * the tiles. The CPU adds these in order, which would be slow. But as long as no addition of doubles rounds, every
+ * order gives the same bits. So each warp adds 512 sums in parallel, and a thread checks that nothing was rounded. If
+ * something was, the thread adds those 512 in order. */
 #ifndef ESP_CUDA_NORM_H
 #define ESP_CUDA_NORM_H
 #include "codecs/cuda/common/tile.h"
@@ -18,17 +18,15 @@ typedef struct cuda_norm_room {
     int32_t unit[CUDA_NORM_WARPS];
 } cuda_norm_room;
 
-/* Returns the array of the tiles' sums, which is in the part's scratch memory. */
 static __device__ __forceinline__ float *cuda_norm_sums(const cuda_part *p) {
     return (float *)(void *)(p->scratch + CUDA_FLAGS);
 }
 static inline uint64_t cuda_norm_scratch(uint64_t count) { return norm_blocks(count) * sizeof(float); }
 
-/* Sets sums[tile] to the tile's sum of |phi|. All threads of the block call it. */
 static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, float *sums, uint64_t tile,
                                                       const float phi[CUDA_TILE_EACH]) {
     float *at = room->tile + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane();
-    __syncthreads(); /* all threads have added the last tile */
+    __syncthreads(); /* all threads have read the last tile */
     CUDA_UNROLL
     for (int k = 0; k < CUDA_TILE_EACH; k++) at[k * 32] = bits_float(float_bits(phi[k]) & 0x7FFFFFFFu);
     __syncthreads();
@@ -93,8 +91,7 @@ static __device__ __forceinline__ double cuda_norm_total(cuda_norm_room *room, c
     }
     return total;
 }
-/* Computes the sum of |phi|, and calls also(tile, phi) before the sum of each tile. Returns true in one thread of the
- * part, where *norm is the sum. */
+/* Calls also(tile, phi) for each tile, and adds |phi|. Returns true in only one thread, where *norm is the sum. */
 template <typename Also>
 static __device__ __forceinline__ bool cuda_norm_of_phi(cuda_norm_room *room, const cuda_parts *all, const cuda_part *p,
                                                         double *norm, Also also) {

@@ -1,6 +1,6 @@
 /* quant.h: kernels for codecs with a unit per block of elements. A warp processes 512 neighbouring elements (1024 if a
- * unit has as many), and thus whole units; a thread's elements are 32 apart. All lanes call put(), even if i >= count.
- * A format F has
+ * unit has as many), and thus whole units; a thread's elements are 32 apart. All threads call put(), even if i >=
+ * count. A format F has
  *     float most;                                                                       the highest level
  *     void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const; */
 #ifndef ESP_CUDA_QUANT_H
@@ -75,7 +75,6 @@ static esp_status cuda_quant_compress(const esp_host *h, const char *name, const
         }
     });
 }
-/* Returns the unit of element i, if a block has 1 << shift elements. */
 static __device__ __forceinline__ float cuda_quant_unit(const unsigned char *body, uint64_t i, uint32_t shift) {
     return cuda_get_same((const float *)(const void *)body + (i >> shift));
 }

@@ -1,13 +1,12 @@
-/* select.h: on the device, selects exactly the k elements of largest |phi| of each part (ties to the lower index),
- * writes the body of sparse.h, and updates the feedback memory. Five kernels:
- *   1. sample  guesses a threshold, a little too low, from up to 65536 elements
- *   2. filter  reads all elements: checks for NaN and Inf, and lists those that reach the threshold
- *   3. digit   finds the exact threshold, 11, 11 and 9 bits at a time, in the list, or without a list in the input
- *   4. count   computes where the values of each tile (4096 elements) go in the body
- *   5. write   writes values, their indices, and feedback memory
- * There is no list if fewer than k elements reach the guess, or too many. A call is 6 launches for up to 32 parts, 7
- * without a list, and 1 (select_small) if no part has more than 4096 elements. The bits of the result depend on neither
- * grid nor sample. */
+/* select.h: on the device, selects exactly the k elements of largest |phi| of each tensor (phi is gradient plus
+ * residual; of equal elements those of lower index), writes the payload, and updates the residual. Five kernels:
+ *       1. sample  guesses a threshold, a little too low, from up to 65536 elements
+ *       2. filter  reads all elements: checks for NaN and Inf, and lists those that reach the threshold
+ *       3. digit   finds the exact threshold, 11, 11 and 9 bits at a time, in the list, or without a list in the input
+ *       4. count   computes where the values of each tile (4096 elements) go in the payload
+ *       5. write   writes values, their indices, and the residual
+ * There is no list if fewer than k elements reach the guess, or too many. A call is 6 launches for up to 32 tensors, 7
+ * without a list, and 1 (select_small) if no tensor has more than 4096 elements. */
 #ifndef ESP_CUDA_SELECT_H
 #define ESP_CUDA_SELECT_H
 #include "codecs/cuda/common/block.h"
@@ -15,11 +14,11 @@
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
-/* Kernels have a parameter M, a struct that loads phi and updates feedback memory:
+/* Kernels have a parameter M, a struct that loads phi and updates what the codec keeps for the next step:
  *     M::BLOCKS                                             blocks of `write` per SM, which limits registers
  *     M::item                                               phi, and what else keep() needs
  *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
- *     int keeps(const cuda_part *) const;                   has the part feedback memory?
+ *     int keeps(const cuda_part *) const;                   is anything kept?
  *     void keep(const cuda_part *, uint64_t i, const item &, int sent) const; */
 enum {
     CUDA_SPAN_TILES = (int)SELECT_SPAN / (int)CUDA_TILE,
@@ -27,11 +26,10 @@ enum {
     CUDA_SAMPLE_BITS = 12,   /* leading bits that the sample's histogram uses */
     CUDA_SELECT_ROOM = 16384 /* the list holds 4 k elements and this many more */
 };
-/* Where the kernels after filter read elements. CUDA_TIES means the input, with a threshold of 0. */
+/* From where kernels after `filter` read elements. CUDA_TIES means from the input, with a threshold of 0. */
 enum { CUDA_FROM_LIST = 1, CUDA_FROM_INPUT = 2, CUDA_TIES = 3 };
 
-/* State of a part that its kernels share, in scratch memory after the flags. It is zero when the first kernel
- * begins. */
+/* State of a tensor that its kernels share, in scratch memory after the flags. The first kernel finds it zeroed. */
 typedef struct cuda_select {
     uint32_t done[8]; /* finished blocks of each kernel */
     uint64_t used;    /* elements that reached the guessed threshold */
@@ -42,31 +40,30 @@ typedef struct cuda_select {
     uint32_t unused[17];
     uint64_t hist[1 << CUDA_SAMPLE_BITS];
 } cuda_select;
-/* Bytes of a part's scratch memory that must be zero. */
+/* Bytes of each tensor's scratch memory that must be zero. */
 enum { CUDA_SELECT_ZERO = CUDA_FLAGS + sizeof(cuda_select) };
 
-/* How many elements each part sends. */
 typedef struct cuda_picks {
     uint32_t codec, wire;
     uint64_t k[CUDA_PARTS];
 } cuda_picks;
 
-/* ---- scratch memory of a part ------------------------------------------------------------------------------------ */
+/* ---- scratch memory of a tensor ---------------------------------------------------------------------------------- */
 ESP_ELEMENT uint64_t cuda_select_cap(uint64_t count, uint64_t k) {
     return k < count / 4 && 4 * k + CUDA_SELECT_ROOM < count ? 4 * k + CUDA_SELECT_ROOM : count;
 }
-/* A tie is an element whose magnitude equals the threshold. A span is 65536 elements, a tile 4096. */
+/* Where a tensor's values go. A tie is an element whose magnitude equals the threshold, a span is 65536 elements. */
 typedef struct cuda_span {
-    uint64_t at;   /* where the span's values go in the body */
+    uint64_t at;   /* where the span's values go in the payload */
     uint64_t left; /* most ties of the span that are sent */
 } cuda_span;
 typedef struct cuda_tile {
     uint64_t at;          /* the tile's first element in the list */
     uint32_t n;           /* how many elements of the tile the list has */
-    uint32_t above, ties; /* in the span's earlier tiles */
+    uint32_t above, ties; /* elements above the threshold, and ties, in earlier tiles of the span */
     uint32_t own;         /* ties of this tile */
 } cuda_tile;
-/* Offsets in scratch memory. The list consists of val and idx. */
+/* Offsets in scratch memory. The list of elements that reach the guessed threshold consists of val and idx. */
 typedef struct cuda_select_at {
     uint64_t span, tile, val, idx, bytes;
 } cuda_select_at;
@@ -80,7 +77,6 @@ ESP_ELEMENT cuda_select_at cuda_select_layout(uint64_t count, uint64_t k) {
     a.bytes = a.idx + 2 * cap;
     return a;
 }
-/* Where a kernel finds the data of its part. */
 typedef struct cuda_job {
     const cuda_part *p;
     cuda_select *s;
@@ -107,8 +103,8 @@ static __device__ __forceinline__ cuda_job cuda_job_of(const cuda_parts *all, co
 }
 
 /* ---- 1. sample --------------------------------------------------------------------------------------------------- */
-/* Returns a rank in the sample. At least k elements of the part very probably reach the magnitude with that rank,
- * since it is the expected rank plus four standard deviations. */
+/* Returns a rank in the sample: the expected one plus four standard deviations, so that at least k elements of the
+ * tensor very probably reach the magnitude with that rank. */
 ESP_ELEMENT uint64_t cuda_sample_rank(uint64_t k, uint64_t count, uint64_t n) {
     const uint64_t rank = k * n / count + 1;
     uint64_t root = 1;
@@ -147,13 +143,11 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
 
 /* ---- 2. filter --------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) { return cuda_tile_at(tile, 0); }
-/* Returns how many elements follow in the tile from this thread's first one. The thread has an element q if the
- * result exceeds 32 q. */
+/* Returns how many elements there are from this thread's first on. If more than 32 q, the thread has an element q. */
 static __device__ __forceinline__ uint32_t cuda_tile_room(uint64_t count, uint64_t first) {
     return first >= count ? 0 : count - first < CUDA_TILE ? (uint32_t)(count - first) : (uint32_t)CUDA_TILE;
 }
-/* The last block of `filter` decides whether later kernels use the list, and finds the threshold's first digit in
- * it. */
+/* The last block of `filter` decides whether kernels read the list, and finds the threshold's first digit in it. */
 static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64_t *warps, uint64_t *found) {
     const uint64_t used = cuda_fresh(&j->s->used);
     const int listed = used <= j->cap && used >= j->k;
@@ -198,7 +192,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
         __syncthreads();
         /* `base` changes only after the next tile's barriers */
         uint64_t to = base == UINT64_MAX || !mine ? UINT64_MAX : base + before;
-        if (to == UINT64_MAX) continue; /* true for all lanes of a warp or for none */
+        if (to == UINT64_MAX) continue; /* true for all threads of a warp or for none */
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
             const int is = hits >> q & 1u;
@@ -218,7 +212,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
 }
 
 /* ---- 3. digits of the exact threshold ---------------------------------------------------------------------------- */
-/* Counts the next digit of x if its higher digits are t. All lanes call it. */
+/* Counts the next digit of x if its higher digits are t. All threads of a warp call it. */
 template <int SHIFT, int BITS>
 static __device__ __forceinline__ void cuda_digit_count(uint32_t *hist, float x, uint32_t t, int is) {
     const uint32_t b = select_bits(x);
@@ -255,8 +249,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_digit(cuda_parts all, 
 }
 
 /* ---- 4. count ---------------------------------------------------------------------------------------------------- */
-/* One warp counts how many of get(begin) to get(end - 1) have magnitudes above t (result x) and equal to t (result
- * y). */
+/* One warp counts the magnitudes of get(begin) to get(end - 1) that are above t (result x) or equal to t (result y). */
 template <typename Get>
 static __device__ __forceinline__ uint2 cuda_warp_count(uint64_t begin, uint64_t end, uint32_t t, Get get) {
     uint2 n = {0, 0};
@@ -271,7 +264,7 @@ static __device__ __forceinline__ uint2 cuda_warp_count(uint64_t begin, uint64_t
     n.y = cuda_warp_all(n.y, [](uint32_t a, uint32_t b) { return a + b; });
     return n;
 }
-/* The last block computes where each span's values go in the body, and writes each span's count to the body. */
+/* The last block computes where in the payload each span's values go, and writes their number to the payload. */
 static __device__ __forceinline__ void cuda_count_end(const cuda_job *j, uint64_t quota, uint64_t *warps) {
     const uint64_t each = (j->spans + CUDA_THREADS - 1) / CUDA_THREADS, first = threadIdx.x * each;
     const uint64_t end = first + each < j->spans ? first + each : j->spans;
@@ -330,8 +323,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, 
 
 /* ---- 5. write ---------------------------------------------------------------------------------------------------- */
 typedef struct cuda_tile_plan {
-    uint64_t at;   /* where the tile's values go in the body */
-    uint32_t ties; /* ties in the tile */
+    uint64_t at;   /* where the tile's values go in the payload */
+    uint32_t ties; /* elements of the tile that equal the threshold */
     uint32_t sent; /* how many of these are sent */
 } cuda_tile_plan;
 static __device__ __forceinline__ cuda_tile_plan cuda_plan_of(const cuda_job *j, uint64_t tile) {
@@ -346,7 +339,6 @@ static __device__ __forceinline__ cuda_tile_plan cuda_plan_of(const cuda_job *j,
     plan.sent = left - given < plan.ties ? (uint32_t)(left - given) : plan.ties;
     return plan;
 }
-/* One warp writes a tile's values and indices from the list. */
 static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint32_t t, uint64_t tile) {
     const cuda_tile_plan plan = cuda_plan_of(j, tile);
     const uint64_t from = cuda_get(&j->tile[tile].at);
@@ -394,8 +386,8 @@ static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan
     }
     return above;
 }
-/* A block writes feedback memory, values and indices of a tile. x and `taken` describe this thread's elements. The
- * tile's values go to the body from index `begin` on. */
+/* A block writes a tile's values, indices and residual. x and `taken` describe this thread's elements. The tile's
+ * values go to the payload from index `begin` on. */
 template <typename M>
 static __device__ __forceinline__ void cuda_send_tile(const cuda_job *j, const M &m, uint64_t first,
                                                       const typename M::item *x, uint32_t taken, uint64_t begin,
@@ -447,9 +439,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_par
             cuda_write_tile(&all, &j, m, t, tile, warps);
 }
 
-/* ---- all steps in one kernel, for parts of one tile -------------------------------------------------------------- */
-/* A block finds the next digit of the threshold. *left is how many of the elements whose high digits are *t are
- * sent. */
+/* ---- all steps in one kernel, for tensors of one tile ------------------------------------------------------------ */
+/* A block finds the next digit of the threshold. *left is how many elements whose high digits are *t are sent. */
 template <int SHIFT, int BITS, typename Item>
 static __device__ __forceinline__ void cuda_small_digit(const Item *x, uint32_t room, uint32_t *t, uint64_t *left,
                                                         uint32_t *hist, uint64_t *warps, uint64_t *found) {
@@ -491,11 +482,10 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
 }
 
 /* ---- for codecs -------------------------------------------------------------------------------------------------- */
-/* Returns the scratch memory that a part of `count` elements needs besides the flags. */
 static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
     return cuda_select_layout(count, k).bytes - CUDA_FLAGS;
 }
-/* Runs a compress that sends k_of(count) elements of each part. */
+/* Runs a compress that sends k_of(count) elements of each tensor. */
 template <typename M, typename K>
 static esp_status cuda_select_compress(const esp_host *h, const char *codec, uint32_t wire, const esp_codec_args *a,
                                        const M &m, K k_of) {

@@ -1,21 +1,20 @@
-/* sparse.h: decompress for topk and dgc on CUDA, in 2 launches. `check` checks all payloads. In `add` a block
- * processes a span (65536 elements of the tensor), and adds each payload's values in the order of the payloads, on
- * which the bits of sums depend. For each value it reads and writes a sector of 32 bytes. To overwrite the tensor,
- * `add` first sets it to zero. */
+/* sparse.h: decompress for topk and dgc on CUDA, in 2 launches. `check` checks all payloads. In `add` a block processes
+ * a span (65536 elements of the tensor), and adds each payload's values in the order of the payloads, on which the bits
+ * of sums depend. To overwrite the tensor, `add` first sets it to zero. */
 #ifndef ESP_CUDA_SPARSE_H
 #define ESP_CUDA_SPARSE_H
 #include "codecs/cuda/common/block.h"
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
-/* A payload of part i must have least[i] to cuda_sum.body values. */
+/* A payload of tensor i must have least[i] to cuda_sum.body values. */
 typedef struct cuda_sparse {
     uint32_t codec, wire;
     uint64_t least[CUDA_PARTS];
 } cuda_sparse;
 static_assert(sizeof(cuda_sums) + sizeof(cuda_sparse) <= 4096, "arguments of a kernel have at most 4096 bytes");
 
-/* A body whose size has been checked. held is NULL if the payload has no body. */
+/* A payload whose size has been checked. `held` is NULL if it has no values. */
 typedef struct cuda_sparse_body {
     const float *val;
     const uint32_t *held;
@@ -35,7 +34,7 @@ static __device__ __forceinline__ cuda_sparse_body cuda_sparse_body_of(const cud
     b.is_map = sparse_is_map(h->count, b.k);
     return b;
 }
-/* One warp computes the number of values in the spans before `span`. */
+/* One warp computes how many values a payload has in the spans (65536 elements each) before `span`. */
 static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_body *b, uint64_t span) {
     uint64_t sum = 0;
     CUDA_UNROLL_BY(4)
@@ -44,8 +43,7 @@ static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_
 }
 
 /* ---- check ------------------------------------------------------------------------------------------------------- */
-/* Do the indices of a span's values ascend, and are all below len? One warp calls this, and all lanes get the
- * answer. */
+/* Do the indices of a span's values ascend, and are all below len? One warp calls this; all threads get the answer. */
 static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint32_t n, uint64_t len) {
     int bad = 0;
     CUDA_UNROLL_BY(4)
@@ -55,7 +53,7 @@ static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint
     }
     return !__any_sync(0xFFFFFFFFu, bad);
 }
-/* Are exactly n bits of the span's bitmap set, all below len? One warp calls this, and all lanes get the answer. */
+/* Are exactly n bits of the span's bitmap set, all below len? One warp calls this; all threads get the answer. */
 static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t n, uint64_t len) {
     const uint64_t words = (len + 31) / 32;
     uint32_t set = 0, bad = 0;
@@ -68,7 +66,7 @@ static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t 
     set = cuda_warp_all(set, [](uint32_t x, uint32_t y) { return x + y; });
     return !__any_sync(0xFFFFFFFFu, bad) && set == n;
 }
-/* All warps of the part call this, and each checks some of the spans. */
+/* Checks the spans of a payload. All warps of the tensor's blocks call this, and each checks some. */
 static __device__ __forceinline__ int cuda_spans_ok(const cuda_sparse_body *b, uint64_t count) {
     const uint64_t spans = sparse_spans(count), each = (spans + cuda_warps() - 1) / cuda_warps();
     const uint64_t first = cuda_warp() * each, end = first + each < spans ? first + each : spans;
@@ -139,7 +137,7 @@ static __device__ __forceinline__ void cuda_add_map(const uint32_t *map, const f
         }
     }
 }
-/* Adds one span of all payloads in order. before[p] is the number of values that payload p has in earlier spans. */
+/* Adds one span of all payloads in order. Payload p has before[p] values in earlier spans (65536 elements each). */
 static __device__ __forceinline__ void cuda_add_span(const cuda_sums *all, const cuda_sum *d, uint64_t span,
                                                      const uint64_t *before, uint32_t *warps) {
     const uint64_t len = sparse_span_len(d->count, span);
@@ -187,7 +185,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
     }
 }
 
-/* Runs a decompress. A payload of a part of n elements must have k_min(n) to k_max(n) values. */
+/* Runs a decompress. The payloads of a tensor of n elements must have k_min(n) to k_max(n) values. */
 template <typename Least, typename Most>
 static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, uint32_t wire, const esp_codec_args *a,
                                          Least k_min, Most k_max) {

@@ -1,6 +1,5 @@
-/* tile.h: distributes a part over threads. A block processes tiles of 4096 elements, a warp 512 elements of a tile,
- * a thread 16 of those, 32 apart. So the lanes of a warp read neighbours, and one ballot yields a word for 32
- * elements. A tile is also a block of codecs/common/norm.h. */
+/* tile.h: distributes a tensor over threads. A block processes tiles of 4096 elements, a warp 512 elements of a tile, a
+ * thread 16 of those, 32 apart. So a warp's threads read neighbours, and one ballot is a word for 32 elements. */
 #ifndef ESP_CUDA_TILE_H
 #define ESP_CUDA_TILE_H
 #include "codecs/common/element.h"
@@ -9,11 +8,10 @@
 enum { CUDA_TILE = 4096, CUDA_TILE_WARP = 512, CUDA_TILE_EACH = 16 };
 
 ESP_ELEMENT uint64_t cuda_tiles(uint64_t count) { return (count + CUDA_TILE - 1) / CUDA_TILE; }
-/* Returns the index of this thread's element k of the tile. */
 static __device__ __forceinline__ uint64_t cuda_tile_at(uint64_t tile, int k) {
     return tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + (uint64_t)k * 32 + cuda_lane();
 }
-/* Loads phi of this thread's elements, 0 beyond the end of the part. All loads are in flight at the same time. */
+/* Loads phi (gradient plus residual) of this thread's elements, or 0 beyond the end, with all loads in flight. */
 static __device__ __forceinline__ void cuda_tile_phi(const cuda_parts *all, const cuda_part *p, uint64_t tile,
                                                      float phi[CUDA_TILE_EACH]) {
     CUDA_UNROLL

@@ -13,8 +13,7 @@ static int says(const world *w, const char *what) {
     return 0;
 }
 
-/* ---- the optimizer
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the optimizer ----------------------------------------------------------------------------------------------- */
 static world *trained_with(uint32_t optimizer, float momentum) {
     world *w = world_new();
     w->specs[0] = few;
@@ -66,8 +65,7 @@ TEST(test_unsafe_where_it_wins) {
     }
 }
 
-/* ---- the loss
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- the loss ---------------------------------------------------------------------------------------------------- */
 static double noise(int32_t rank, int step) { /* from -0.5 to 0.5, the same in every run */
     const uint32_t h = (uint32_t)(step * 7919 + rank * 104729 + 12345) * 2654435761u;
     return (double)(h >> 8) / (double)(1u << 24) - 0.5;
@@ -173,8 +171,7 @@ TEST(test_returns_from_rounding) {
     free(w);
 }
 
-/* ---- the rule
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- the rule ---------------------------------------------------------------------------------------------------- */
 enum { LOOKS = 20000, REPORTS = 16 };
 static double uniform(uint64_t *at) { /* between 0 and 1 */
     return ((double)(test_random64(at) >> 11) + 0.5) / 9007199254740992.0;
@@ -217,8 +214,7 @@ TEST(test_rule) {
     }
 }
 
-/* ---- the call
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
 static void calls(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
     CHECK(esp_report_loss(ctx, 1.0) == ESP_E_STATE && strstr(esp_last_error(ctx), "esp_start first"));

@@ -4,8 +4,7 @@
 #include "tests/lib/test.h"
 #include "autopilot_world.h"
 
-/* ---- the usual life: measure, switch, check, watch
- * ---------------------------------------------------------------------- */
+/* ---- the usual life: measure, switch, check, watch --------------------------------------------------------------- */
 TEST(test_switch) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {2, 1}, {4, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -51,8 +50,7 @@ TEST(test_opt_in) {
     free(w);
 }
 
-/* ---- what was promised does not come
- * ---------------------------------------------------------------------------------------- */
+/* ---- what was promised does not come ----------------------------------------------------------------------------- */
 TEST(test_return) {
     world *w = world_new();
     w->compressed_ms[1] = 21.0; /* 5% slower than fp32 */
@@ -79,8 +77,7 @@ TEST(test_turns) {
     }
 }
 
-/* ---- what trying may cost
- * --------------------------------------------------------------------------------------------------- */
+/* ---- what trying may cost ---------------------------------------------------------------------------------------- */
 static int steps_tried(const world *w) { /* counts steps under another strategy than the first */
     int n = 0;
     for (int s = 0; s < w->steps; s++) n += w->hash[0][s] != w->hash[0][0];
@@ -211,9 +208,7 @@ TEST(test_hidden) {
     }
 }
 
-/* ---- drift
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- drift ------------------------------------------------------------------------------------------------------- */
 TEST(test_drift) {
     world *w = world_new();
     w->steps = 300;
@@ -246,8 +241,7 @@ TEST(test_cooldown) {
     free(w);
 }
 
-/* ---- limits the user sets
- * --------------------------------------------------------------------------------------------------- */
+/* ---- limits the user sets ---------------------------------------------------------------------------------------- */
 TEST(test_warmup) {
     world *w = world_new();
     w->steps = 260;
@@ -349,8 +343,7 @@ TEST(test_program_takes_over) {
     free(w);
 }
 
-/* ---- what is asked for wrongly
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- what is asked for wrongly ----------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};

@@ -2,8 +2,7 @@
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
-/* ---- how it is given
- * -------------------------------------------------------------------------------------------------- */
+/* ---- how it is given --------------------------------------------------------------------------------------------- */
 TEST(test_environment) {
     static const struct {
         const char *text;
@@ -63,8 +62,7 @@ TEST(test_config) {
     }
 }
 
-/* ---- the table of docs/use/codecs.md
- * --------------------------------------------------------------------------------------- */
+/* ---- the table of docs/use/codecs.md ----------------------------------------------------------------------------- */
 enum { NONE, LOW, HIGH, ADAM, ADAM_LOW, N };
 TEST(test_table) {
     static const struct {
