@@ -1,9 +1,7 @@
-/* autopilot.c: strategy "auto", which measures during the first steps, plans, changes the strategy, and watches it.
+/* autopilot.c: strategy "auto", which measures during the first steps, plans, tries strategies, and watches the best.
  * This file opens and closes the autopilot and changes its phases; the other files of this folder implement the
  * phases. */
 #include "planner/auto/autopilot.h"
-
-enum { ESP__AUTO_WARM_STEPS = 2 };
 
 /* ---- what the files share ---------------------------------------------------------------------------------------- */
 ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
@@ -27,12 +25,7 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     a->phase_steps = a->n_times = 0;
     a->steps_ns = a->waiting_ns = 0;
     a->phase_stats = ctx->steps.stats;
-    a->tries_ns = a->first_try_ns = a->tries = 0;
-    if (phase == ESP__AUTO_MEASURE) {
-        a->n_ready = 0;
-        a->stats_step = ctx->steps.stats.step_ns;
-        a->stats_exposed = ctx->steps.stats.exposed_communication_ns;
-    }
+    a->mine.total_ns = 0;
     if (phase == ESP__AUTO_WATCH) a->interval = 0;
 }
 
@@ -47,9 +40,8 @@ ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
 
 /* Returns the phase as a text, for statistics. */
 static const char *esp__auto_phase(const esp__autopilot *a) {
-    static const char *const words[] = {"warming up", "measuring", "planning", "flushing",
-                                        "checking",   "checking",  "watching", "off"};
-    return a->phase == ESP__AUTO_WATCH && a->stays ? "watching (stays with fp32)" : words[a->phase];
+    static const char *const words[] = {"measuring", "planning", "trying", "watching", "off"};
+    return a->phase == ESP__AUTO_WATCH && a->active == a->fp32 ? "watching (stays with fp32)" : words[a->phase];
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -114,29 +106,21 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     a->active = a->fp32 = ctx->active.strategy.hash;
     a->lossy = !a->opt.warmup;
     esp__auto_loss_begin(ctx);
-    esp__auto_enter(ctx, ESP__AUTO_WARM);
-    ctx->steps.phase = esp__auto_phase(a);
     if (ctx->job.size == 1) {
         esp__auto_say(ctx, "one rank: there is nothing to synchronise; stays with fp32");
-        a->stays = 1;
         a->phase = ESP__AUTO_OFF;
         ctx->steps.phase = esp__auto_phase(a);
         return ESP_OK;
     }
     esp__auto_say_devices(ctx);
     s = esp__auto_measure_open(ctx);
+    if (!s) esp__auto_measure_begin(ctx, 0);
     ctx->steps.phase = esp__auto_phase(a);
     return s;
 }
 
 static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
-    if (ctx->job.rank == 0 && a->budget.open)
-        esp__log(
-            ctx, ESP_LOG_INFO, "autopilot",
-            "since the first measurement it spent the time of %.2f steps, and tries lost %.2f; %.2f steps are left for "
-            "trying",
-            a->budget.spent, a->budget.lost, a->budget.credit);
     esp__auto_job_free(ctx, a->job); /* the job's thread reads the calibration */
     if (a->calibration_open) esp__calibration_close(ctx, &a->calibration);
     esp__free(ctx, a->ready);
@@ -145,8 +129,8 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, a->tensors);
     esp__free(ctx, a->bits);
     esp__free(ctx, a->all_bits);
-    esp__strfree(ctx, a->before);
-    esp__strfree(ctx, a->next);
+    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
+    esp__strfree(ctx, a->won);
     esp__free(ctx, a);
 }
 
@@ -164,7 +148,6 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__auto_job_free(ctx, a->job);
     a->job = NULL;
     a->lossy = ctx->steps.step >= a->opt.warmup;
-    a->stays = 0;
     esp__auto_loss_begin(ctx);
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
         if (esp__option_compresses(&ctx->active.strategy.units[i].option)) {
@@ -172,7 +155,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
             ctx->steps.phase = esp__auto_phase(a);
             return;
         }
-    esp__auto_enter(ctx, ESP__AUTO_WARM); /* the state may be older than the first plan */
+    esp__auto_measure_begin(ctx, 0); /* the state may be older than the first plan */
     ctx->steps.phase = esp__auto_phase(a);
 }
 
@@ -197,23 +180,21 @@ static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
-static void esp__auto_note(esp_ctx *ctx) {
+/* Stores the time of the step that ended, and returns it. */
+static uint64_t esp__auto_note(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
     uint64_t ns = a->source.step_ns ? a->source.step_ns(a->source.user, ctx)
                   : c->begin_ns     ? c->end_ns - c->begin_ns
                                     : 0;
     a->phase_steps++;
-    if (!ns) return;
+    if (!ns) return 0;
     a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
     if (c->last_push_ns > c->begin_ns && c->end_ns > c->last_push_ns) {
         a->steps_ns += c->end_ns - c->begin_ns;
         a->waiting_ns += c->end_ns - c->last_push_ns;
     }
-    if (a->phase != ESP__AUTO_CHECK) return;
-    a->tries_ns += ns;
-    a->tries++;
-    if (a->phase_steps == 1) a->first_try_ns = ns;
+    return ns;
 }
 
 static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
@@ -228,16 +209,11 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
         return ESP_OK;
     }
     a->waited_ns = 0;
-    esp__auto_note(ctx);
+    const uint64_t ns = esp__auto_note(ctx);
     switch (a->phase) {
-    case ESP__AUTO_WARM:
-        if (a->phase_steps >= ESP__AUTO_WARM_STEPS) esp__auto_measure_begin(ctx, 0);
-        break;
     case ESP__AUTO_MEASURE: s = esp__auto_measure_step(ctx); break;
     case ESP__AUTO_PLAN: s = esp__auto_plan_step(ctx); break;
-    case ESP__AUTO_FLUSH: s = esp__auto_flush_step(ctx); break;
-    case ESP__AUTO_CHECK:
-    case ESP__AUTO_BACK: s = esp__auto_check_step(ctx); break;
+    case ESP__AUTO_TRY: s = esp__auto_try_step(ctx, (double)ns); break;
     case ESP__AUTO_WATCH: s = esp__auto_watch_step(ctx); break;
     default: break;
     }

@@ -1,6 +1,6 @@
 /* autopilot.h: what the autopilot's files share: its options, its state, the data that ranks exchange, and the planning
  * thread's job. Only the autopilot and tests include it.
- * These files call each other in a circle, because each phase begins the next one (measure, plan, watch, measure
+ * These files call each other in a circle, because each phase begins the next one (measure, plan, try, watch, measure
  * again). */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
@@ -11,12 +11,9 @@
 
 /* All ranks are in the same phase after the same step. */
 enum {
-    ESP__AUTO_WARM,    /* fills caches and pages; steps do not count */
     ESP__AUTO_MEASURE, /* times steps, and probes links and codecs between them */
-    ESP__AUTO_PLAN,    /* rank 0 plans on a thread while training goes on */
-    ESP__AUTO_FLUSH,   /* one step without compression sends pending residuals */
-    ESP__AUTO_CHECK,   /* times the new strategy */
-    ESP__AUTO_BACK,    /* times the previous strategy again: no clear gain */
+    ESP__AUTO_PLAN,    /* rank 0 makes candidates on a thread while training goes on */
+    ESP__AUTO_TRY,     /* candidates run in turns, and the slower ones are left out */
     ESP__AUTO_WATCH,   /* checks step times and errors now and then */
     ESP__AUTO_OFF      /* the program set a strategy, or there is no choice */
 };
@@ -52,26 +49,21 @@ typedef struct esp__auto_probe {
 /* What each rank sends in an exchange (its word). Ranks decide only by what all of them received, so all decide the
  * same. */
 typedef struct esp__auto_word {
-    uint64_t step_ns, spread_ns; /* median and quartile distance since the phase began */
+    uint64_t step_ns, spread_ns; /* median and quartile distance of the steps that are compared */
+    uint64_t total_ns;           /* time of all steps since the phase or block began */
     uint64_t spent_ns;           /* the autopilot's time since the previous exchange */
     uint64_t exchange_ns;        /* time of the shortest exchange so far */
     uint64_t cpu_ns, compute_ns; /* processor and wall time of the trainer's computing */
-    /* How much longer a trial's steps were than the previous strategy's: in total, and for the first step. */
-    double over_ns, first_ns;
-    double waiting; /* the part after the last push, as a share of the step */
+    double waiting;              /* the part after the last push, as a share of the step */
+    double pushed_ns;            /* from a step's begin to its last push: mean of the phase */
     int64_t pid;
     uint32_t excess; /* tensors whose error or feedback is too large */
     /* Numbers of reported losses since the last clearing: of the newest finite ones, and of all others. */
     uint32_t losses, bad_losses;
+    uint32_t done;            /* on rank 0: planning has ended */
     double loss, loss_spread; /* median and quartile distance of the finite ones */
-    /* Only rank 0 sets the members from here on. */
-    uint32_t done, decision, compresses;
-    uint64_t text_bytes;
-    double pushed_ns;                     /* from a step's begin to its last push: mean of the phase */
-    double gain, predicted_ns, second_ns; /* second_ns: predicted for strategy layerwise */
+    uint64_t bytes;           /* on rank 0: length of the candidates' texts; 0 if there are none */
 } esp__auto_word;
-
-enum { ESP__DECISION_STAY = 1, ESP__DECISION_SWITCH = 2 };
 
 /* Statistics of the losses that all ranks reported. */
 typedef struct esp__losses {
@@ -88,17 +80,60 @@ typedef struct esp__effect {
     const char *loss;
 } esp__effect;
 
-/* The budget of trials in training steps; equal on all ranks. */
-typedef struct esp__budget {
-    int open;
-    uint64_t step;  /* credit was last added at this step */
-    double step_ns; /* last measured time of a training step */
-    double credit;  /* negative if a trial cost more than there was */
-    double measure; /* steps that the last measuring and planning cost */
-    /* Measured / predicted step time of the last trial that lost, for plans without [0] and with compression [1]. */
-    double misjudged[2];
-    double spent, lost; /* total cost of the autopilot, and of lost trials */
-} esp__budget;
+/* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
+enum { ESP__AUTO_CANDIDATES = ESP__CALIBRATION_CODECS + 5, ESP__TRY_TIMES = 64 };
+typedef struct esp__auto_candidate {
+    char name[ESP__AUTO_TEXT / 2];
+    double predicted_ns; /* of a step */
+    double slower;       /* the largest esp__effect.slower of its codecs */
+    double loss;         /* 0 if it compresses nothing; else larger if it compresses more */
+    /* Measured, the same on all ranks: median step time, and quartile distance / median, of n steps. */
+    double ns, spread;
+    uint32_t n;
+    bool out;         /* it was clearly slower, or could not be activated */
+    bool stale;       /* it was measured before the tournament only */
+    bool tie;         /* as fast as the fastest one, so it needs no more steps */
+    uint32_t n_times; /* this rank's step times */
+    double times[ESP__TRY_TIMES];
+} esp__auto_candidate;
+
+typedef struct esp__tournament {
+    esp__auto_candidate at[ESP__AUTO_CANDIDATES];
+    uint32_t n, now;      /* number of candidates; the active one */
+    double least_gain;    /* a candidate that compresses more wins only if it is faster by this share */
+    double noise;         /* spread of steps before the tournament */
+    uint32_t round, left; /* `left` steps of the current block are not over */
+    bool skip;            /* the next step does not count */
+    uint32_t steps;       /* of the tournament, so far */
+    double total_ns;      /* time of these steps and of the changes between them */
+    uint8_t queue[2 * ESP__AUTO_CANDIDATES];
+    uint32_t n_queue, at_queue;
+    const char *ended; /* why no more steps are run: for the log */
+} esp__tournament;
+
+/* Begins with candidates that have name, predicted_ns, slower and loss, and, if they were measured just before, also
+ * times, ns, spread, n and `stale`. */
+ESP__FN void esp__tournament_begin(esp__tournament *t, double least_gain, double noise);
+/* Stores a step's time on this rank. Returns whether the block of steps is over. */
+ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
+/* Stores what ranks agreed on after a block: the active candidate's median and quartile distance, and the time of the
+ * block. */
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns, double total_ns);
+/* Begins the next block. Returns its candidate, or -1 if the tournament is over. */
+ESP__FN int esp__tournament_next(esp__tournament *t);
+ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t);
+/* Writes each candidate's times and why the winner won. */
+ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t room);
+
+/* ---- the planning thread ----------------------------------------------------------------------------------------- */
+/* A plan that becomes a candidate. */
+typedef struct esp__auto_proposal {
+    esp_plan *plan; /* NULL for fp32 and the active strategy */
+    const char *text;
+    uint64_t hash; /* of the text without comments */
+    esp_plan_report report;
+    char effect[ESP__AUTO_TEXT * 2]; /* what users can expect of the loss, as the end of a log line */
+} esp__auto_proposal;
 
 /* Input and result of the planning thread. No other thread uses them until `done`. */
 typedef struct esp__auto_job {
@@ -113,37 +148,21 @@ typedef struct esp__auto_job {
     uint32_t n_codecs, n_all_codecs;
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
-    int kept; /* whether some tensor has a prescribed codec */
     esp_plan_config config;
-    char *active;   /* text of the active strategy */
-    double base_ns; /* measured step time of the active strategy */
-    double min_gain;
-    int forced;          /* another strategy must be chosen, even a slower one */
-    uint64_t refuse;     /* hash of a plan that lost its trial; 0 if there is none */
-    double exposed;      /* exposed communication as a share of a measured step */
-    double misjudged[2]; /* as in esp__budget; predicted gains are divided by it */
+    char *active, active_name[ESP__AUTO_TEXT / 2];
+    int active_fp32; /* whether the active strategy is fp32 */
+    /* The active strategy's step time and its spread, as in esp__auto_candidate, of base_n steps. */
+    double base_ns, base_spread;
+    uint32_t base_n;
+    int forced; /* the active strategy is no candidate: it must be replaced */
     /* result */
-    uint32_t decision;
-    esp_plan *plan;
-    uint64_t text_hash;
-    double need; /* the gain that pays for a change, such as 1.05 */
-    double gain, predicted_ns;
+    esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
+    esp__auto_proposal of[ESP__AUTO_CANDIDATES];
+    uint32_t n;
     double explained_ns; /* predicted step time of the active strategy */
-    esp_plan_report best;
-    /* The plan keeps the core that computes busy nearly all the time. */
-    int full_cores;
-    /* Strategy layerwise with the codec that makes it fastest by prediction; NULL if there is none or `plan` is the
-     * same. */
-    esp_plan *second;
-    esp_plan_report second_report;
-    double second_ns;
-    char second_chosen[ESP__SPEC_MAX + 16];
-    int tried; /* layerwise had a trial already */
-    int compresses;
-    uint64_t cpu_ns;       /* processor time of planning */
-    double bound, plan_ns; /* bound: (plan - lower bound) / lower bound, or < 0 */
-    char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];
-    char passed_over[ESP__AUTO_TEXT * 2]; /* a faster plan with which training needs more steps */
+    uint64_t cpu_ns;     /* processor time of planning */
+    double plan_ns;
+    char failed[ESP__AUTO_TEXT * 2]; /* why there are no candidates; else "" */
     /* the planning thread */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -158,8 +177,6 @@ typedef struct esp__auto_source {
     esp_status (*costs)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
     int (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* whether the tensor's error or feedback is too large */
     double (*waiting)(void *user, esp_ctx *ctx);              /* share of the step after the last push */
-    double exposed;                                           /* exposed communication as a share of the step */
-    int tries_second;                                         /* whether layerwise gets a trial if a plan disappoints */
 } esp__auto_source;
 
 /* A tensor's compression errors, as samples showed them. */
@@ -173,9 +190,8 @@ typedef struct esp__auto_tensor {
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
-    int phase, stays; /* stays is set if no plan was predicted to win */
-    /* Hashes of the strategy that the autopilot activated last, and of fp32. */
-    uint64_t active, fp32;
+    int phase;
+    uint64_t active, fp32; /* hashes of the strategy that the autopilot activated last, and of fp32 */
     uint32_t phase_steps;
     uint64_t times[ESP__AUTO_TIMES]; /* last step times of this phase */
     double sorted[ESP__AUTO_TIMES];
@@ -184,46 +200,38 @@ typedef struct esp__autopilot {
     uint32_t n_ready;
     /* used for exchanges between ranks */
     esp__auto_word mine, *all;
-    uint32_t every; /* steps between exchanges, except while watching */
+    uint32_t every; /* steps between exchanges while measuring and planning */
     /* used while measuring */
     esp__calibration calibration;
     int calibration_open, have_costs;
     uint8_t stale[ESP__CALIBRATION_CODECS]; /* whether the codec's points are from an earlier phase */
     esp__auto_probe probes[ESP__AUTO_PROBES];
     uint32_t n_probes;
-    uint8_t pass;       /* the pass whose probes are listed next */
-    uint64_t spent_ns;  /* the autopilot's time in this phase, agreed by all ranks */
-    uint64_t waited_ns; /* time that this step's exchanges waited for slower ranks */
-    uint64_t cpu_since, stats_step, stats_exposed;
+    uint8_t pass;          /* the pass whose probes are listed next */
+    double probed_ns;      /* estimated time of this phase's probes */
+    uint64_t waited_ns;    /* time that this step's exchanges waited for slower ranks */
+    uint64_t cpu_since;    /* the trainer's processor time when the step began */
     esp_stats phase_stats; /* statistics when the phase began */
     /* Sums over the phase: of step times, and of their parts after the last push. */
     uint64_t steps_ns, waiting_ns;
     uint64_t *ready_max; /* rank 0: ready times of the slowest rank, per tensor */
-    /* used on rank 0 while planning */
-    esp__auto_job *job;
-    /* Step times of the active strategy and the previous one. */
-    double base_ns, base_spread_ns; /* of the previous strategy, measured */
-    double predicted_ns;            /* predicted for the active strategy */
-    /* Predicted for strategy layerwise, which may get a trial after this one; 0 if it may not. */
-    double second_ns;
-    int tried_layerwise; /* set on rank 0 only */
-    double gain;
-    /* Measured for the active strategy, before the previous one is timed again. */
-    double tried_ns;
-    double again_ns;     /* previous strategy, timed again; 0 until then */
-    char *before, *next; /* texts of the previous and of the next strategy */
-    uint32_t check_steps;
-    /* The current trial: time of all its steps and of the first one; number of steps. */
-    uint64_t tries_ns, first_try_ns, tries;
-    int compresses; /* whether the strategy on trial compresses */
-    esp__budget budget;
+    double base_ns;      /* the active strategy's median step time before planning */
+    uint32_t base_n;     /* of so many steps */
+    esp__auto_job *job;  /* rank 0's planning */
+    /* used while trying */
+    esp__tournament tournament;
+    char *texts[ESP__AUTO_CANDIDATES];       /* the candidates' strategies */
+    char *won, won_name[ESP__AUTO_TEXT / 2]; /* the last winner's text, or NULL */
+    uint64_t won_hash;
+    uint32_t winner;
+    uint64_t spent_ns; /* the autopilot's time since the last block, on the slowest rank */
     int forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
-    uint64_t refuse;   /* rank 0: hash of a plan that lost its trial */
     /* used while watching the active strategy */
     double reference_ns;
     uint32_t interval, over, under;
     uint64_t settled_step; /* training step of the last decision */
-    int said_waiting;
+    uint32_t tournaments;  /* how often drift has begun one */
+    int said_waiting, explained;
     /* Losses. The first three members are this rank's and need lanes.lock. */
     double losses[ESP__AUTO_LOSSES]; /* newest losses since they were cleared */
     uint32_t n_losses, bad_losses;
@@ -246,44 +254,26 @@ ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, 
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
 /* Returns the opened codec with this spec, or NULL. */
 ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec);
-/* ---- budget.c ---- */
-ESP__FN void esp__budget_open(esp__budget *b, uint64_t step, double step_ns);
-ESP__FN void esp__budget_update(esp__budget *b, uint64_t step, double step_ns, double spent_ns);
-ESP__FN void esp__budget_measured(esp__budget *b, double spent_ns);
-ESP__FN uint64_t esp__budget_wait(const esp__budget *b);
-ESP__FN int esp__budget_exhausted(const esp__budget *b, double over_ns, double first_ns);
-ESP__FN void esp__budget_pay(esp__budget *b, double over_ns);
-ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns, double predicted_ns);
-ESP__FN void esp__budget_won(esp__budget *b, int compresses, double saved_ns);
-ESP__FN void esp__budget_drifted(esp__budget *b);
 /* ---- measure.c ---- */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
-ESP__FN double esp__auto_spread(const esp_ctx *ctx);    /* largest quartile distance of any rank's step times */
-ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* largest median step time of any rank */
-ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* whether no plan can bring the least gain */
+ESP__FN double esp__auto_spread(const esp_ctx *ctx);  /* largest quartile distance of any rank's step times */
+ESP__FN double esp__auto_step_ns(const esp_ctx *ctx); /* largest median step time of any rank */
+ESP__FN double esp__auto_waiting(const esp_ctx *ctx); /* the smallest share of a step that any rank waits */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
-/* ---- safer.c ---- */
-/* Makes a plan with these codecs for the job's model and system, and its report. */
-ESP__FN esp_status esp__auto_make(const esp__auto_job *job, const esp_plan_codec *codecs, uint32_t n,
-                                  const esp_plan_config *config, esp_plan **out, esp_plan_report *r);
-/* Returns the step time to expect from a plan: its prediction, plus measured time that costs do not explain. */
-ESP__FN double esp__auto_promise(const esp__auto_job *job, double plan_ns);
-ESP__FN double esp__auto_slower(const esp__auto_job *job, const char *spec); /* esp__effect.slower of a codec */
-ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best);
-/* Writes what users can expect of the loss with job->plan, as the end of a log line; "" if it compresses nothing. */
-ESP__FN void esp__auto_effect_text(const esp__auto_job *job, char *text, size_t room);
 /* ---- plan.c ---- */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN int esp__auto_plan_done(esp__autopilot *a);
-ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need);
-ESP__FN void esp__auto_second(esp__auto_job *job);
+ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
-/* ---- watch.c ---- */
+/* ---- candidates.c: runs on the planning thread ---- */
+ESP__FN esp_status esp__auto_candidates(esp__auto_job *job);
+/* ---- try.c ---- */
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns);
+ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner);
+/* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
 ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a); /* number of checks in opt.window steps, at least two */

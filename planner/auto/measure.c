@@ -1,61 +1,47 @@
-/* measure.c: times steps while training runs, and measures links and codecs between steps, in at most 4% of the
- * steps' time. All ranks choose the same probes, because they choose by numbers that they exchanged.
+/* measure.c: times steps while training runs, and measures links and codecs between steps, for a limited time. All
+ * ranks choose the same probes, because they choose by numbers that they exchanged.
  * A probe is one microbenchmark; its result is a point: the time of an op for one size. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
+#include <math.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { ESP__AUTO_REPEATS = 3, ESP__AUTO_BYTES = 1 << 23 };
-static const double esp__auto_share = 0.04; /* share of the steps' time for probes and exchanges */
+/* Both in steps of the shortest time that any strategy could reach: the time of all probes, and the time that
+ * measured steps may take longer than such steps. */
+static const double esp__auto_probe_steps = 5.0, esp__auto_measure_steps = 8.0;
+static const double esp__auto_probe_most_ns = 1e9;
 
 /* ---- step times -------------------------------------------------------------------------------------------------- */
-/* Returns the median step time since the phase began, or 0 if there was no step. Sets *spread to the quartile
- * distance. */
-static uint64_t esp__auto_median(esp__autopilot *a, uint64_t *spread) {
-    uint32_t n = a->n_times < ESP__AUTO_TIMES ? a->n_times : ESP__AUTO_TIMES;
-    for (uint32_t k = 0; k < n; k++) a->sorted[k] = (double)a->times[k];
+/* Sets the word's median step time and quartile distance, from the active candidate's steps during a tournament, else
+ * from those of the phase. The median of three steps is easily disturbed, so the shortest of them counts. */
+static void esp__auto_median(esp__autopilot *a) {
+    const esp__auto_candidate *c = a->phase == ESP__AUTO_TRY ? &a->tournament.at[a->tournament.now] : NULL;
+    const uint32_t all = c ? c->n_times : a->n_times, room = c ? ESP__TRY_TIMES : ESP__AUTO_TIMES;
+    const uint32_t n = all < room ? all : room;
+    for (uint32_t k = 0; k < n; k++) a->sorted[k] = c ? c->times[k] : (double)a->times[k];
     const double median = esp__median(a->sorted, n);
-    *spread = (uint64_t)esp__quartile_distance(a->sorted, n);
-    return (uint64_t)median;
+    a->mine.step_ns = (uint64_t)(c && n && n <= 3 ? a->sorted[0] : median);
+    a->mine.spread_ns = (uint64_t)esp__quartile_distance(a->sorted, n);
 }
 
 ESP__FN double esp__auto_spread(const esp_ctx *ctx) {
     double most = 0.0;
-    for (int32_t r = 0; r < ctx->job.size; r++)
-        if ((double)esp__autopilot_of(ctx)->all[r].spread_ns > most)
-            most = (double)esp__autopilot_of(ctx)->all[r].spread_ns;
+    for (int32_t r = 0; r < ctx->job.size; r++) most = fmax(most, (double)esp__autopilot_of(ctx)->all[r].spread_ns);
     return most;
 }
 
-ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx) {
-    uint64_t most = 0;
-    for (int32_t r = 0; r < ctx->job.size; r++)
-        if (esp__autopilot_of(ctx)->all[r].step_ns > most) most = esp__autopilot_of(ctx)->all[r].step_ns;
+ESP__FN double esp__auto_step_ns(const esp_ctx *ctx) {
+    double most = 0.0;
+    for (int32_t r = 0; r < ctx->job.size; r++) most = fmax(most, (double)esp__autopilot_of(ctx)->all[r].step_ns);
     return most;
 }
 
-/* Whether no plan can bring the least gain. A plan can only shorten the part of a step after its last push, and on
- * some rank that part is too short. Valid after an exchange, and the same on all ranks. */
-ESP__FN int esp__auto_hidden(const esp_ctx *ctx) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
+ESP__FN double esp__auto_waiting(const esp_ctx *ctx) {
     double least = 1.0;
-    for (int32_t r = 0; r < ctx->job.size; r++)
-        if (a->all[r].waiting < least) least = a->all[r].waiting;
-    return 1.0 < (1.0 + a->opt.min_gain) * (1.0 - least);
-}
-
-static void esp__auto_word_make(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    double before = a->again_ns > 0.0 ? a->again_ns : a->base_ns;
-    a->mine.step_ns = esp__auto_median(a, &a->mine.spread_ns);
-    a->mine.pid = (int64_t)getpid();
-    esp__auto_loss_word(ctx);
-    a->mine.over_ns = (double)a->tries_ns - before * (double)a->tries;
-    a->mine.first_ns = a->first_try_ns ? (double)a->first_try_ns - before : 0.0;
-    a->mine.pushed_ns = a->n_times ? (double)(a->steps_ns - a->waiting_ns) / a->n_times : 0.0;
-    a->mine.waiting = a->steps_ns ? (double)a->waiting_ns / (double)a->steps_ns : 1.0;
-    if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
+    for (int32_t r = 0; r < ctx->job.size; r++) least = fmin(least, esp__autopilot_of(ctx)->all[r].waiting);
+    return least;
 }
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
@@ -63,7 +49,12 @@ static void esp__auto_word_make(esp_ctx *ctx) {
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t start = esp__now_ns();
-    esp__auto_word_make(ctx);
+    esp__auto_median(a);
+    esp__auto_loss_word(ctx);
+    a->mine.pid = (int64_t)getpid();
+    a->mine.pushed_ns = a->n_times ? (double)(a->steps_ns - a->waiting_ns) / a->n_times : 0.0;
+    a->mine.waiting = a->steps_ns ? (double)a->waiting_ns / (double)a->steps_ns : 1.0;
+    if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &a->mine, a->all, sizeof a->mine);
     if (s) return s;
     uint64_t took = esp__now_ns() - start, most = 0;
@@ -73,10 +64,9 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
         if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
     a->spent_ns += most;
     a->mine.spent_ns = 0;
-    uint64_t step = esp__auto_step_ns(ctx);
-    esp__budget_update(&a->budget, ctx->steps.step, a->phase == ESP__AUTO_CHECK ? 0.0 : (double)step, (double)most);
     /* Ranks exchange every 10 ms at most, not after every short step, because an exchange takes time itself. */
-    a->every = step && step < 10000000u ? (uint32_t)(10000000u / step) : 1;
+    const double step = esp__auto_step_ns(ctx);
+    a->every = step > 0.0 && step < 10e6 ? (uint32_t)(10e6 / step) : 1;
     if (a->every > a->opt.steps / 4) a->every = a->opt.steps / 4;
     return ESP_OK;
 }
@@ -175,23 +165,23 @@ static esp_status esp__auto_probe_run(esp_ctx *ctx, const esp__auto_probe *p) {
     return esp__calibration_link(ctx, s, p->level, p->coll, p->size, ESP__AUTO_REPEATS);
 }
 
-/* Runs the probes that fit in the time so far. Skips a probe that needs more than a quarter of the time for all
- * probes; the fit then lacks this point. */
+/* Runs the probes that fit into their time, a quarter of it after each of the first steps. The first pass always
+ * runs, so that every link has a point. A probe that needs half of the time is skipped; the fit then lacks this
+ * point. */
 static esp_status esp__auto_probes_run(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    uint32_t steps = a->phase_steps > a->opt.steps ? a->phase_steps : a->opt.steps;
-    double step = (double)esp__auto_step_ns(ctx), whole = esp__auto_share * step * (double)steps;
-    double have = esp__auto_share * step * (double)a->phase_steps - (double)a->spent_ns, used = 0.0;
+    const double shortest = esp__auto_step_ns(ctx) * fmax(1.0 - esp__auto_waiting(ctx), 0.05);
+    const double whole = fmin(esp__auto_probe_steps * shortest, esp__auto_probe_most_ns);
+    const double now = whole * fmin(1.0, 0.25 * a->phase_steps);
     for (uint32_t i = 0; i < a->n_probes; i++) {
         esp__auto_probe *p = &a->probes[i];
-        if (p->done) continue;
-        double cost = esp__auto_probe_cost(ctx, p);
-        if (cost > 0.25 * whole) continue; /* may run later, if other points lower its estimate */
-        if (used + cost > have) break;
+        const double cost = p->done ? 0.0 : esp__auto_probe_cost(ctx, p);
+        if (p->done || (p->pass && cost > 0.5 * whole)) continue; /* may run later, if its estimate falls */
+        if (p->pass && a->probed_ns + cost > now) break;
         esp_status s = esp__auto_probe_run(ctx, p);
         if (s) return s;
         p->done = 1;
-        used += cost;
+        a->probed_ns += cost;
     }
     return ESP_OK;
 }
@@ -252,6 +242,8 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again) {
     if (a->source.costs) a->n_probes = 0;
     a->have_costs = 0;
     a->spent_ns = 0;
+    a->probed_ns = 0.0;
+    a->n_ready = 0;
     a->mine.cpu_ns = a->mine.compute_ns = a->mine.spent_ns = 0;
     a->cpu_since = 0;
     esp__auto_enter(ctx, ESP__AUTO_MEASURE);
@@ -279,49 +271,46 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
     uint32_t left = 0;
     if (s) return s;
     for (uint32_t i = 0; i < a->n_probes; i++) left += !a->probes[i].done;
-    a->base_ns = (double)esp__auto_step_ns(ctx);
-    a->base_spread_ns = esp__auto_spread(ctx);
+    a->base_ns = esp__auto_step_ns(ctx);
     if (ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u probes made, %u left to the fit; took "
                  "%.2f%% of the time",
-                 a->phase_steps, a->base_ns / 1e6, a->base_spread_ns / 1e6, a->n_probes - left, left,
+                 a->phase_steps, a->base_ns / 1e6, esp__auto_spread(ctx) / 1e6, a->n_probes - left, left,
                  100.0 * (double)a->spent_ns / (a->base_ns * (double)a->phase_steps + 1.0));
     a->have_costs = 1;
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
-    esp__budget_open(&a->budget, ctx->steps.step, a->base_ns);
     return esp__auto_plan_begin(ctx);
 }
 
-/* Whether the most important links have no point, because short steps left no time for probes and a strategy that
- * compresses everything gives no points. The same on all ranks. */
-static int esp__auto_blind(const esp_ctx *ctx) {
-    const esp__calibration_curve *c =
-        esp__autopilot_of(ctx)
-            ->calibration.link[esp__calibration_has(ctx, ESP__INTER) ? esp__calibration_outermost(ctx) : ESP__FLAT];
-    uint32_t points = 0;
-    for (uint32_t k = 0; k < ESP_PLAN_COLLS; k++) points += c[k].n;
-    return !points && !esp__autopilot_of(ctx)->source.costs;
+/* Whether as many steps were measured as the option asks for, or so many, at least four, that they may already have
+ * cost too much: no strategy can save more of a step than its part after the last push. */
+static int esp__auto_enough(const esp_ctx *ctx) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const double waiting = esp__auto_waiting(ctx);
+    return a->n_times >= a->opt.steps ||
+           (a->n_times >= 4 && a->n_times * waiting >= esp__auto_measure_steps * (1.0 - waiting));
 }
 
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->model.n_tensors;
     esp_status s = ESP_OK;
-    int enough = a->phase_steps >= a->opt.steps, longest = a->phase_steps >= 5 * a->opt.steps, last;
+    if (a->phase_steps == 1) { /* the first step fills caches and pages */
+        a->n_times = 0;
+        a->steps_ns = a->waiting_ns = 0;
+        return ESP_OK;
+    }
+    uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->model.n_tensors;
     if (a->source.ready)
         a->source.ready(a->source.user, ctx, ready);
     else
         esp__meter_ready(ctx, ready);
     a->n_ready++;
     esp__auto_note_cpu(ctx);
-    last = enough && (!esp__auto_blind(ctx) || longest);
-    uint32_t every = a->opt.steps / 10 > a->every ? a->opt.steps / 10 : a->every;
-    if (a->phase_steps == 1 || a->phase_steps % every == 0 || last) {
+    if (a->n_times == 1 || a->n_times % a->every == 0 || a->n_times >= a->opt.steps) {
         s = esp__auto_exchange(ctx);
-        int points = a->phase_steps / every % 2 == 0 || last; /* observe every second time */
-        if (!s && points && !a->source.costs) s = esp__calibration_step(ctx, &a->calibration);
-        if (!s && last) return esp__auto_measured(ctx);
+        if (!s && !a->source.costs) s = esp__calibration_step(ctx, &a->calibration);
+        if (!s && esp__auto_enough(ctx)) return esp__auto_measured(ctx);
         if (!s) s = esp__auto_probes_run(ctx);
     }
     a->cpu_since = esp__auto_cpu(ctx);

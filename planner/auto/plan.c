@@ -1,5 +1,4 @@
-/* plan.c: makes the planner's input from the measured costs, runs the planner on a thread of rank 0, and decides
- * whether to change the strategy. */
+/* plan.c: makes the planner's input from the measured costs, and runs the planner on a thread of rank 0. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/os.h"
 #include <sys/resource.h>
@@ -21,10 +20,6 @@ static double esp__auto_load(const esp_ctx *ctx) {
     }
     return most;
 }
-
-/* If more than this share of a step is exposed, a trial is worthwhile even if no plan is predicted to win. */
-static const double esp__auto_exposed_much = 1.0 / 3.0;
-static const double esp__auto_full = 0.95; /* share of a step; above it, the core has no time for more */
 
 static int esp__auto_override(const esp__tensor *t) { return t->codec_override || t->option_override; }
 
@@ -157,8 +152,7 @@ static int esp__auto_job_has(const esp__auto_job *job, const char *spec) {
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     if (!job) return;
     if (job->running) pthread_join(job->thread, NULL);
-    esp_plan_free(job->plan);
-    esp_plan_free(job->second);
+    for (uint32_t i = 0; i < job->n; i++) esp_plan_free(job->of[i].plan);
     esp__free(ctx, job->tensors);
     esp__strfree(ctx, job->active);
     pthread_mutex_destroy(&job->lock);
@@ -166,242 +160,12 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
-static void esp__auto_describe(esp__auto_job *job, const esp_plan_report *r) {
-    uint32_t n, tensors[ESP__CALIBRATION_CODECS] = {0};
-    const esp_plan_unit *u = esp_plan_units(job->plan, &n);
-    size_t at = 0, cap = sizeof job->chosen;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t c = 0; c < job->n_codecs; c++)
-            if (!strcmp(u[i].codec, job->codecs[c].spec) && !u[i].begin) tensors[c] += u[i].n_tensors;
-    if (r->compressed)
-        at = (size_t)snprintf(job->chosen, cap, "%u of %u tensors compressed (", r->compressed, r->n_tensors);
-    else
-        snprintf(job->chosen, cap, "nothing compressed, %u tensors in %u pieces", r->n_tensors, r->n_units);
-    for (uint32_t c = 0, more = 0; c < job->n_codecs && r->compressed && at < cap; c++)
-        if (tensors[c])
-            at += (size_t)snprintf(job->chosen + at, cap - at, "%s%s %u", more++ ? ", " : "", job->codecs[c].spec,
-                                   tensors[c]);
-    if (r->compressed && at < cap) snprintf(job->chosen + at, cap - at, ") in %u pieces", r->n_units);
-}
-
-static void esp__auto_no_gain(esp__auto_job *job) {
-    if (job->full_cores)
-        snprintf(job->reason, sizeof job->reason,
-                 "no gain here: computing takes all cores; nothing to hide communication behind (best plan %.3fx)",
-                 job->gain);
-    else if (job->exposed < 0.05)
-        snprintf(
-            job->reason, sizeof job->reason,
-            "no gain here: communication is already hidden (%.1f%% of the step is exposed communication; best plan "
-            "%.3fx)",
-            100.0 * job->exposed, job->gain);
-    else if (job->gain >= job->need)
-        snprintf(
-            job->reason, sizeof job->reason,
-            "no gain here: the best plan found is predicted %.3fx, but measured costs explain only %.1f of the step's "
-            "%.1f ms, and the last plan that lost took %.2f times its prediction: too little would be left",
-            job->gain, job->explained_ns / 1e6, job->base_ns / 1e6, job->misjudged[job->compresses]);
-    else
-        snprintf(
-            job->reason, sizeof job->reason,
-            "no gain here: the best plan found is predicted %.3fx, less than the least gain of %.0f%% (%.1f%% of the "
-            "step is exposed communication)",
-            job->gain, 100.0 * (job->need - 1.0), 100.0 * job->exposed);
-}
-
-/* Returns a hash of a plan's text without comments, which is the same if the plan is made twice. */
-static uint64_t esp__auto_text_hash(const char *text) {
-    uint64_t h = ESP__HASH0;
-    while (*text) {
-        size_t len = strcspn(text, "\n");
-        if (*text != '#') h = esp__hash64(h, text, len + (text[len] == '\n'));
-        text += len + (text[len] == '\n');
-    }
-    return h;
-}
-
-static int esp__auto_plan_lossy(const esp__auto_job *job, const esp_plan *plan) {
-    uint32_t n;
-    const esp_plan_unit *u = esp_plan_units(plan, &n);
-    for (uint32_t i = 0; i < n; i++) {
-        int lossy = strcmp(u[i].codec, ESP__CODEC_NONE) != 0;
-        for (uint32_t c = 0; c < job->n_all_codecs && lossy; c++)
-            if (!strcmp(job->all_codecs[c].spec, u[i].codec)) lossy = job->all_codecs[c].lossy != 0;
-        if (lossy) return 1;
-    }
-    return 0;
-}
-
-/* Whether a plan with predicted time plan_ns should replace the active strategy, with predicted time now_ns. The
- * gain now_ns / plan_ns must reach `need`. If steps take longer than predicted, the predicted saving must also be
- * enough for the least gain over the measured time, because unexplained time, such as waiting for cores, stays after
- * the change. Both gains are corrected by the wrong prediction of the last trial that lost. */
-ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need) {
-    double wrong = job->misjudged[compresses != 0], saved = now_ns - plan_ns;
-    if (now_ns < need * wrong * plan_ns) return 0;
-    if (job->base_ns <= now_ns) return 1;
-    return job->base_ns >= (1.0 + job->min_gain) * wrong * (job->base_ns - saved);
-}
-
-/* If the active strategy is not lossy, a lossy plan must bring twice the least gain. Otherwise the best plan without
- * lossy codecs replaces it, if that plan brings the least gain. Returns the gain that the plan must bring. */
-static double esp__auto_spare(esp__auto_job *job, esp_plan_report *best, double now_ns, int now_lossy) {
-    esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
-    esp_plan_config config = job->config;
-    esp_plan_report r;
-    esp_plan *other = NULL;
-    uint32_t n = 0;
-    if (job->forced || now_lossy || !esp__auto_plan_lossy(job, job->plan)) return 1.0 + job->min_gain;
-    double need = 1.0 + 2.0 * job->min_gain;
-    if (job->kept || esp__auto_worth(job, now_ns, best->iteration_ns, 1, need)) return need;
-    for (uint32_t i = 0; i < job->n_codecs; i++)
-        if (!job->codecs[i].lossy) codecs[n++] = job->codecs[i];
-    if (!n) config.flags |= ESP_PLAN_NO_COMP;
-    if (esp__auto_make(job, codecs, n, &config, &other, &r)) return need;
-    if (!esp__auto_worth(job, now_ns, r.iteration_ns, r.compressed != 0, 1.0 + job->min_gain)) {
-        esp_plan_free(other);
-        return need;
-    }
-    esp_plan_free(job->plan);
-    job->plan = other;
-    *best = r;
-    return 1.0 + job->min_gain;
-}
-
-/* Makes the best plan, without compression if that is as good. Predictions are corrected by how wrong the last one
- * of their kind was. */
-static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
-    esp_plan_config plain = job->config;
-    esp_plan_report r;
-    esp_plan *other = NULL;
-    const esp_status s = esp__auto_make(job, job->codecs, job->n_codecs, &job->config, &job->plan, best);
-    if (s) return s;
-    plain.strategy = NULL;
-    plain.flags |= ESP_PLAN_NO_COMP | ESP_PLAN_NO_BOUND;
-    if (job->kept || esp__auto_make(job, NULL, 0, &plain, &other, &r)) return ESP_OK;
-    if (r.iteration_ns * job->misjudged[0] > best->iteration_ns * job->misjudged[best->compressed != 0]) {
-        esp_plan_free(other);
-        return ESP_OK;
-    }
-    r.bound_any_ns = best->bound_any_ns;
-    *best = r;
-    esp_plan_free(job->plan);
-    job->plan = other;
-    return ESP_OK;
-}
-
-/* Among the allowed codecs that are safe with the optimizer, finds the one that makes strategy layerwise fastest by
- * prediction. */
-static void esp__auto_layerwise(esp__auto_job *job) {
-    esp_plan_config config = {.struct_size = sizeof config,
-                              .flags = ESP_PLAN_NO_BOUND,
-                              .strategy = "layerwise",
-                              .min_compress_elements = job->config.min_compress_elements};
-    for (uint32_t c = 0; c < job->n_codecs && !job->forced; c++) {
-        esp_plan *one = NULL;
-        esp_plan_report r;
-        if (esp__auto_slower(job, job->codecs[c].spec) > 1.0) continue;
-        if (esp__auto_make(job, &job->codecs[c], 1, &config, &one, &r)) continue;
-        const uint64_t hash = esp__auto_text_hash(esp_plan_text(one));
-        const double ns = esp__auto_promise(job, r.iteration_ns);
-        if (!r.compressed || hash == job->text_hash || hash == job->refuse || (job->second && ns >= job->second_ns)) {
-            esp_plan_free(one);
-            continue;
-        }
-        esp_plan_free(job->second);
-        job->second = one;
-        job->second_ns = ns;
-        job->second_report = r;
-        snprintf(job->second_chosen, sizeof job->second_chosen, "layerwise %s", job->codecs[c].spec);
-    }
-}
-
-/* Proposes the second plan instead of the first. */
-ESP__FN void esp__auto_second(esp__auto_job *job) {
-    esp_plan_free(job->plan);
-    job->plan = job->second;
-    job->second = NULL;
-    job->predicted_ns = job->second_ns;
-    job->second_ns = 0.0;
-    job->best = job->second_report;
-    job->gain = job->base_ns / job->predicted_ns;
-    job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
-    job->compresses = job->tried = 1;
-    job->bound = -1.0;
-    job->decision = ESP__DECISION_SWITCH;
-    snprintf(job->chosen, sizeof job->chosen, "%s", job->second_chosen);
-}
-
-/* Whether strategy layerwise, which may be the plan itself, should have a trial although no plan is predicted to win
- * by enough. It should if much communication is exposed; or if layerwise is predicted to win by half of the least
- * gain, and hiding all exposed communication would bring as much gain as a lossy plan needs. */
-static int esp__auto_worth_try(const esp__auto_job *job) {
-    const double ns = job->second ? job->second_ns : job->predicted_ns;
-    if (job->decision != ESP__DECISION_STAY || job->tried) return 0;
-    if (!job->second && (!job->compresses || job->text_hash == job->refuse)) return 0;
-    if (job->exposed >= esp__auto_exposed_much) return 1;
-    return job->base_ns >= (1.0 + 0.5 * job->min_gain) * ns &&
-           1.0 >= (1.0 + 2.0 * job->min_gain) * (1.0 - job->exposed);
-}
-
-static esp_status esp__auto_plan_run(esp__auto_job *job) {
-    esp_plan_config look = job->config;
-    esp_plan_report now = {.struct_size = sizeof now}, best;
-    esp_plan *current = NULL;
-    look.flags |= ESP_PLAN_NO_BOUND;
-    look.n_forbid = 0;
-    look.max_memory_bytes = 0;
-    esp_plan_model free_model = job->model;
-    free_model.tensors = job->free_tensors;
-    esp_status s = esp__plan_make_for(job->ctx, &free_model, job->all_codecs, job->n_all_codecs, &job->system, &look,
-                                      job->active, &current);
-    if (s && !job->forced) return s;
-    if (!s) esp_plan_report_read(current, &now);
-    int lossy = !s && esp__auto_plan_lossy(job, current);
-    esp_plan_free(current);
-    job->explained_ns = now.iteration_ns;
-    s = esp__auto_fastest(job, &best);
-    if (s) return s;
-    esp__auto_safer(job, &best);
-    job->need = esp__auto_spare(job, &best, now.iteration_ns, lossy);
-    esp__auto_describe(job, &best);
-    job->predicted_ns = esp__auto_promise(job, best.iteration_ns);
-    job->gain = job->base_ns > 0.0 ? job->base_ns / job->predicted_ns : 1.0;
-    job->full_cores = best.lane_ns[ESP__LANE_COMPUTE] >= esp__auto_full * best.iteration_ns;
-    job->best = best;
-    job->bound = best.bound_any_ns > 0.0 ? best.iteration_ns / best.bound_any_ns - 1.0 : -1.0;
-    job->plan_ns = best.plan_ns;
-    job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
-    job->compresses = best.compressed != 0;
-    job->decision = job->forced || esp__auto_worth(job, now.iteration_ns, best.iteration_ns, job->compresses, job->need)
-                        ? ESP__DECISION_SWITCH
-                        : ESP__DECISION_STAY;
-    esp__auto_layerwise(job);
-    const int tries = esp__auto_worth_try(job);
-    if (tries && job->second) {
-        esp__auto_second(job);
-    } else if (tries) {
-        job->decision = ESP__DECISION_SWITCH;
-        job->tried = 1;
-    } else if (job->decision == ESP__DECISION_STAY) {
-        esp__auto_no_gain(job);
-    } else if (!job->forced && job->text_hash == job->refuse) {
-        job->decision = ESP__DECISION_STAY;
-        snprintf(job->reason, sizeof job->reason,
-                 "no gain here: the best plan found is one that was tried and was slower");
-    }
-    return ESP_OK;
-}
-
 static void *esp__auto_plan_main(void *arg) {
     esp__auto_job *job = arg;
-    uint64_t ns;
+    const uint64_t start = esp__now_ns();
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* lower than the trainer's priority */
-    if (esp__auto_plan_run(job)) {
-        job->decision = ESP__DECISION_STAY;
-        snprintf(job->reason, sizeof job->reason, "planning failed: %.400s", esp_last_error(NULL));
-    }
-    if (!esp__device_cpu()->core_time(NULL, &ns)) job->cpu_ns = ns;
+    if (esp__auto_candidates(job)) snprintf(job->failed, sizeof job->failed, "%.400s", esp_last_error(NULL));
+    job->plan_ns = (double)(esp__now_ns() - start);
     pthread_mutex_lock(&job->lock);
     job->done = 1;
     pthread_mutex_unlock(&job->lock);
@@ -417,14 +181,6 @@ ESP__FN int esp__auto_plan_done(esp__autopilot *a) {
 }
 
 /* ---- rank 0 begins ----------------------------------------------------------------------------------------------- */
-static double esp__auto_exposed(const esp_ctx *ctx) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
-    if (a->source.step_ns) return a->source.exposed;
-    uint64_t steps = ctx->steps.stats.step_ns - a->stats_step,
-             exposed = ctx->steps.stats.exposed_communication_ns - a->stats_exposed;
-    return steps ? (double)exposed / (double)steps : 0.0;
-}
-
 static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     static const char *const not_here[] = {"*intra.*", "*inter.*"};
     esp__autopilot *a = esp__autopilot_of(ctx);
@@ -447,32 +203,34 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp_plan_tensor *t = &job->tensors[i];
         if (t->keep && strcmp(t->keep, "fp32") && !esp__auto_job_has(job, t->keep)) t->keep = "fp32";
-        job->kept |= t->keep && strcmp(t->keep, "fp32");
         job->free_tensors[i] = *t;
         job->free_tensors[i].keep = NULL; /* the active strategy may use codecs that plans may not */
     }
+    job->active_fp32 = ctx->active.strategy.hash == a->fp32;
     job->base_ns = a->base_ns;
-    job->min_gain = a->opt.min_gain;
+    job->base_spread = a->base_ns > 0.0 ? esp__auto_spread(ctx) / a->base_ns : 0.0;
+    job->base_n = a->base_n;
     esp__safety_optimizer(ctx, job->optimizer, sizeof job->optimizer);
     job->forced = a->forced;
-    job->refuse = a->refuse;
-    job->tried = a->tried_layerwise;
-    job->exposed = esp__auto_exposed(ctx);
-    for (int k = 0; k < 2; k++) job->misjudged[k] = a->budget.open ? a->budget.misjudged[k] : 1.0;
     return ESP_OK;
 }
 
-/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails or no plan can bring the least
- * gain, the active strategy stays and training goes on. */
+/* Whether no strategy can bring the least gain: it can only shorten the part of a step after the last push, and on some
+ * rank that part is too short. Valid after an exchange, and the same on all ranks. */
+ESP__FN bool esp__auto_hidden(const esp_ctx *ctx) {
+    return (1.0 + esp__autopilot_of(ctx)->opt.min_gain) * (1.0 - esp__auto_waiting(ctx)) > 1.0;
+}
+
+/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails or no strategy can bring the
+ * least gain, the active strategy stays and training goes on. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
+    a->base_n = a->n_times < ESP__TRY_TIMES ? a->n_times : ESP__TRY_TIMES;
     if (!a->forced && ctx->active.strategy.hash == a->fp32 && esp__auto_hidden(ctx)) {
-        esp__auto_say(
-            ctx,
-            "no gain here: communication is already hidden (of the step, less than the least gain of %.0f%% is "
-            "waiting); stays with fp32",
-            100.0 * a->opt.min_gain);
-        a->stays = 1;
+        esp__auto_say(ctx,
+                      "step %llu: fp32 stays, nothing was tried: of the step's %.3f ms, only %.1f%% are waiting for "
+                      "communication",
+                      (unsigned long long)ctx->steps.step, a->base_ns / 1e6, 100.0 * esp__auto_waiting(ctx));
         esp__auto_settle(ctx, a->base_ns);
         return ESP_OK;
     }
@@ -485,16 +243,19 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     pthread_mutex_init(&job->lock, NULL);
     job->ctx = ctx;
     job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
-    job->active = esp__strdup(ctx, ctx->active.strategy.text);
+    const bool won = a->won && a->won_hash == ctx->active.strategy.hash;
+    job->active = esp__strdup(ctx, won ? a->won : ctx->active.strategy.text);
+    snprintf(job->active_name, sizeof job->active_name, "%s",
+             ctx->active.strategy.hash == a->fp32 ? "fp32"
+             : won                                ? a->won_name
+                                                  : "the saved strategy");
     job->free_tensors = job->tensors ? job->tensors + ctx->model.n_tensors : NULL;
     esp_status s = job->tensors && job->active ? esp__auto_job_make(ctx, job)
                                                : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     if (!s) esp__auto_log_costs(ctx, job);
     if (!s) job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
     if (job->running) return ESP_OK;
-    job->decision = ESP__DECISION_STAY;
-    snprintf(job->reason, sizeof job->reason, "planning failed: %.400s",
-             s ? esp_last_error(ctx) : "no thread could be started");
+    snprintf(job->failed, sizeof job->failed, "%.400s", s ? esp_last_error(ctx) : "no thread could be started");
     job->done = 1;
     return ESP_OK;
 }

@@ -149,8 +149,7 @@ static void live(esp_ctx *ctx, void *user) {
     CHECK(!esp_start(ctx));
     if (esp__autopilot_of(ctx) && !w->real) {
         esp__auto_source source = {
-            w,          world_step,     world_ready, world_costs, w->excess < 0 ? NULL : world_excess, world_waiting,
-            w->exposed, w->tries_second};
+            w, world_step, world_ready, world_costs, w->excess < 0 ? NULL : world_excess, world_waiting};
         esp__autopilot_of(ctx)->source = source;
     }
     for (int step = 0; step < w->steps; step++) {
