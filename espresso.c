@@ -205,6 +205,7 @@
 #include "planner/calibrate/codecs.c"
 #include "planner/calibrate/steps.c"
 #include "planner/calibrate/fit.c"
+#include "planner/calibrate/between.c"
 #include "planner/auto/options.c"
 #include "planner/auto/measure.c"
 #include "planner/auto/fallback.c"

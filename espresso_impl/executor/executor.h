@@ -86,10 +86,7 @@ typedef struct esp__steps {
     esp__step_clock clock;
     esp_stats stats;
     const char *phase; /* name of the autopilot's phase; NULL without autopilot */
-    /* The step time that the autopilot predicts, or 0, and why the measured time differs, or "". Both change only
-     * between steps. */
-    double predicted_ns;
-    char difference[160];
+    double predicted_ns; /* the step time that the autopilot predicts, or 0 */
     double loss; /* last loss that the trainer reported, or NaN */
 } esp__steps;
 

@@ -15,7 +15,6 @@ typedef struct esp__stats_now {
     uint64_t since;       /* the last step that ran another strategy */
     const char *phase;    /* what the autopilot is doing, or NULL */
     double predicted_ns;  /* ns of a step as the autopilot predicts it, or 0 */
-    char difference[160]; /* why measured steps differ from that prediction */
     double loss;          /* the last that the trainer reported; else not finite */
     uint64_t n_times;     /* number of step times written to the ring so far */
 } esp__stats_now;

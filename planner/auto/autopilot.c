@@ -24,16 +24,13 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     a->phase = phase;
     a->phase_steps = a->n_times = 0;
     a->steps_ns = a->waiting_ns = 0;
-    a->phase_stats = ctx->steps.stats;
     a->mine.total_ns = 0;
-    if (phase == ESP__AUTO_WATCH) a->interval = 0;
 }
 
 /* Activates a strategy and stores its hash. If another hash is active later, the program has set a strategy. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
     ctx->steps.predicted_ns = 0.0;
-    *ctx->steps.difference = 0;
     esp__autopilot_of(ctx)->active = ctx->active.strategy.hash;
     return s;
 }
@@ -104,7 +101,7 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     esp_status s = esp__agree_ok(ctx, esp__auto_memory(ctx)); /* ranks measure only if all of them have memory */
     if (s) return s;
     a->active = a->fp32 = ctx->active.strategy.hash;
-    a->lossy = !a->opt.warmup;
+    a->lossy = !(a->opt.warmup > 0.0);
     esp__auto_loss_begin(ctx);
     if (ctx->job.size == 1) {
         esp__auto_say(ctx, "one rank: there is nothing to synchronise; stays with fp32");
@@ -114,7 +111,7 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     }
     esp__auto_say_devices(ctx);
     s = esp__auto_measure_open(ctx);
-    if (!s) esp__auto_measure_begin(ctx, 0);
+    if (!s) esp__auto_measure_begin(ctx, false);
     ctx->steps.phase = esp__auto_phase(a);
     return s;
 }
@@ -147,7 +144,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     a->active = ctx->active.strategy.hash;
     esp__auto_job_free(ctx, a->job);
     a->job = NULL;
-    a->lossy = ctx->steps.step >= a->opt.warmup;
+    a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     esp__auto_loss_begin(ctx);
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
         if (esp__option_compresses(&ctx->active.strategy.units[i].option)) {
@@ -155,7 +152,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
             ctx->steps.phase = esp__auto_phase(a);
             return;
         }
-    esp__auto_measure_begin(ctx, 0); /* the state may be older than the first plan */
+    esp__auto_measure_begin(ctx, false); /* the state may be older than the first plan */
     ctx->steps.phase = esp__auto_phase(a);
 }
 
@@ -172,10 +169,9 @@ static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     esp__auto_close(ctx, was);
     *self = a;
     ctx->steps.predicted_ns = 0.0;
-    *ctx->steps.difference = 0;
     esp__auto_say(ctx, "%d ranks are left: starts again with fp32", ctx->job.size);
     const esp_status s = esp__auto_start(ctx, self);
-    a->lossy = ctx->steps.step >= a->opt.warmup;
+    a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     return s;
 }
 

@@ -1,12 +1,11 @@
-/* autopilot.h: what the autopilot's files share: its options, its state, the data that ranks exchange, and the planning
- * thread's job. Only the autopilot and tests include it.
+/* autopilot.h: what the autopilot's files share. Only the autopilot and tests include it.
  * These files call each other in a circle, because each phase begins the next one (measure, plan, try, watch, measure
  * again). */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
-#include "planner/calibrate/costs.h"
+#include "planner/calibrate/between.h"
 #include "planner/plan.h"
 
 /* All ranks are in the same phase after the same step. */
@@ -17,52 +16,30 @@ enum {
     ESP__AUTO_WATCH,   /* checks step times and errors now and then */
     ESP__AUTO_OFF      /* the program set a strategy, or there is no choice */
 };
-enum {
-    ESP__AUTO_TIMES = 1024,
-    ESP__AUTO_READY = 32,
-    ESP__AUTO_PROBES = 256,
-    ESP__AUTO_TEXT = 256,
-    ESP__AUTO_LOSSES = 256
-};
-/* Which codecs a plan may use after the loss rose: all, those that only round finely, or lossless ones. */
+enum { ESP__AUTO_TIMES = 1024, ESP__AUTO_READY = 32, ESP__AUTO_LOSSES = 256, ESP__AUTO_NAME = 128 };
+/* Which codecs may be used after the loss rose: all, those that only round finely, or lossless ones. */
 enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
-    uint32_t steps, window, cooldown;
-    uint64_t warmup; /* no lossy codec before this step */
-    double min_gain, drift, max_error;
+    double steps, window, cooldown, warmup, min_gain, drift, max_error; /* max_error 0: no limit */
     char plan[ESP__NAME_MAX];
-    int no_codec; /* set by "none": plans never compress */
-    /* The codecs that plans may use: the user's, and those that only round numbers. */
-    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX];
+    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX]; /* the user's, and those that only round numbers */
     uint32_t n_codecs;
 } esp__auto_options;
-
-/* A probe: one microbenchmark of the measuring phase. */
-typedef struct esp__auto_probe {
-    /* `codec` is its index + 1, or 0 for a collective. Probes of lower passes run first. */
-    uint8_t codec, level, done, pass;
-    uint32_t coll;
-    uint64_t size; /* bytes of a collective, or elements of a codec call */
-} esp__auto_probe;
 
 /* What each rank sends in an exchange (its word). Ranks decide only by what all of them received, so all decide the
  * same. */
 typedef struct esp__auto_word {
     uint64_t step_ns, spread_ns; /* median and quartile distance of the steps that are compared */
-    uint64_t total_ns;           /* time of all steps since the phase or block began */
+    uint64_t total_ns;           /* time of all steps of the block */
     uint64_t spent_ns;           /* the autopilot's time since the previous exchange */
     uint64_t exchange_ns;        /* time of the shortest exchange so far */
-    uint64_t cpu_ns, compute_ns; /* processor and wall time of the trainer's computing */
-    double waiting;              /* the part after the last push, as a share of the step */
-    double pushed_ns;            /* from a step's begin to its last push: mean of the phase */
-    int64_t pid;
-    uint32_t excess; /* tensors whose error or feedback is too large */
-    /* Numbers of reported losses since the last clearing: of the newest finite ones, and of all others. */
-    uint32_t losses, bad_losses;
-    uint32_t done;            /* on rank 0: planning has ended */
-    double loss, loss_spread; /* median and quartile distance of the finite ones */
-    uint64_t bytes;           /* on rank 0: length of the candidates' texts; 0 if there are none */
+    double waiting;              /* the part of the phase's steps after the last push, as a share */
+    double loss, loss_spread;    /* median and quartile distance of the finite losses */
+    uint32_t losses, bad_losses; /* numbers of finite ones and of others since the last clearing */
+    uint32_t excess;             /* tensors whose error or feedback is too large */
+    uint32_t done;               /* on rank 0: the number of candidates, or 1 if planning failed; 0 while it goes on */
+    uint64_t bytes;              /* on rank 0: size of the candidates and their texts; 0 if planning failed */
 } esp__auto_word;
 
 /* Statistics of the losses that all ranks reported. */
@@ -83,7 +60,7 @@ typedef struct esp__effect {
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
 enum { ESP__AUTO_CANDIDATES = ESP__CALIBRATION_CODECS + 5, ESP__TRY_TIMES = 64 };
 typedef struct esp__auto_candidate {
-    char name[ESP__AUTO_TEXT / 2];
+    char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step */
     double slower;       /* the largest esp__effect.slower of its codecs */
     double loss;         /* 0 if it compresses nothing; else larger if it compresses more */
@@ -108,12 +85,12 @@ typedef struct esp__tournament {
     double total_ns;      /* time of these steps and of the changes between them */
     uint8_t queue[2 * ESP__AUTO_CANDIDATES];
     uint32_t n_queue, at_queue;
-    const char *ended; /* why no more steps are run: for the log */
+    const char *ended; /* why comparing ended early, or NULL */
 } esp__tournament;
 
-/* Begins with candidates that have name, predicted_ns, slower and loss, and, if they were measured just before, also
- * times, ns, spread, n and `stale`. */
-ESP__FN void esp__tournament_begin(esp__tournament *t, double least_gain, double noise);
+/* Begins with candidates that have name, predicted_ns, slower and loss. One that was measured just before has also ns,
+ * spread, n and `stale`. */
+ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise);
 /* Stores a step's time on this rank. Returns whether the block of steps is over. */
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
 /* Stores what ranks agreed on after a block: the active candidate's median and quartile distance, and the time of the
@@ -121,23 +98,14 @@ ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
 ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns, double total_ns);
 /* Begins the next block. Returns its candidate, or -1 if the tournament is over. */
 ESP__FN int esp__tournament_next(esp__tournament *t);
+/* Returns the winner, or t->n if all candidates are out. */
 ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t);
 /* Writes each candidate's times and why the winner won. */
 ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t room);
 
 /* ---- the planning thread ----------------------------------------------------------------------------------------- */
-/* A plan that becomes a candidate. */
-typedef struct esp__auto_proposal {
-    esp_plan *plan; /* NULL for fp32 and the active strategy */
-    const char *text;
-    uint64_t hash; /* of the text without comments */
-    esp_plan_report report;
-    char effect[ESP__AUTO_TEXT * 2]; /* what users can expect of the loss, as the end of a log line */
-} esp__auto_proposal;
-
 /* Input and result of the planning thread. No other thread uses them until `done`. */
 typedef struct esp__auto_job {
-    /* input */
     esp_ctx *ctx; /* only for its allocator, because training goes on */
     esp_plan_model model;
     /* free_tensors has no `keep`, so that the planner can also predict the active strategy. */
@@ -149,24 +117,24 @@ typedef struct esp__auto_job {
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
-    char *active, active_name[ESP__AUTO_TEXT / 2];
-    int active_fp32; /* whether the active strategy is fp32 */
-    /* The active strategy's step time and its spread, as in esp__auto_candidate, of base_n steps. */
-    double base_ns, base_spread;
-    uint32_t base_n;
-    int forced; /* the active strategy is no candidate: it must be replaced */
+    char *active;            /* the active strategy's text */
+    const char *text;        /* a shorter text with which it is activated */
+    esp__auto_candidate now; /* its name and what was measured */
+    bool forced;             /* the active strategy is no candidate: it must be replaced */
     /* result */
     esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
-    esp__auto_proposal of[ESP__AUTO_CANDIDATES];
+    struct esp__auto_proposal {
+        esp_plan *plan;
+        const char *text;
+        uint64_t hash;    /* of the text without comments */
+        char effect[256]; /* what users can expect of the loss, as the end of a log line */
+    } of[ESP__AUTO_CANDIDATES];
     uint32_t n;
     double explained_ns; /* predicted step time of the active strategy */
-    uint64_t cpu_ns;     /* processor time of planning */
-    double plan_ns;
-    char failed[ESP__AUTO_TEXT * 2]; /* why there are no candidates; else "" */
-    /* the planning thread */
+    char failed[512];    /* why there are no candidates; else "" */
     pthread_t thread;
     pthread_mutex_t lock;
-    int running, done;
+    bool running, done;
 } esp__auto_job;
 
 /* Where costs and times come from: they are measured where a function is NULL. Tests set functions of their own. */
@@ -175,15 +143,15 @@ typedef struct esp__auto_source {
     uint64_t (*step_ns)(void *user, esp_ctx *ctx);          /* time of the last step */
     void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* sets out[n_tensors] to the last step's ready times */
     esp_status (*costs)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
-    int (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* whether the tensor's error or feedback is too large */
-    double (*waiting)(void *user, esp_ctx *ctx);              /* share of the step after the last push */
+    bool (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* whether the tensor's error or feedback is too large */
+    double (*waiting)(void *user, esp_ctx *ctx);               /* share of the step after the last push */
 } esp__auto_source;
 
 /* A tensor's compression errors, as samples showed them. */
 typedef struct esp__auto_tensor {
     double feedback_seen;  /* largest feedback so far; 0 if there was none */
     uint32_t samples_seen; /* esp_tensor_stats.samples at the last look */
-    uint8_t level;         /* number of changes to a codec that loses less */
+    uint8_t level;         /* 1 + index of the codec that it fell back to; 255: none; 0: it did not */
     uint8_t bad;           /* consecutive bad samples */
 } esp__auto_tensor;
 
@@ -192,56 +160,41 @@ typedef struct esp__autopilot {
     esp__auto_source source;
     int phase;
     uint64_t active, fp32; /* hashes of the strategy that the autopilot activated last, and of fp32 */
-    uint32_t phase_steps;
+    uint32_t phase_steps, n_times;
     uint64_t times[ESP__AUTO_TIMES]; /* last step times of this phase */
     double sorted[ESP__AUTO_TIMES];
-    uint32_t n_times;
-    uint64_t *ready; /* [ESP__AUTO_READY][n_tensors] ready times */
-    uint32_t n_ready;
-    /* used for exchanges between ranks */
-    esp__auto_word mine, *all;
-    uint32_t every; /* steps between exchanges while measuring and planning */
-    /* used while measuring */
+    uint64_t steps_ns, waiting_ns; /* sums over the phase: of step times, and of their parts after the last push */
+    uint64_t waited_ns;            /* time that this step's exchanges waited for slower ranks */
+    uint64_t spent_ns;             /* the autopilot's time in this phase or block, on the slowest rank */
+    esp__auto_word mine, *all;     /* words of this rank and of all ranks */
+    uint32_t every;                /* steps between exchanges while measuring and planning */
+    /* used while measuring and planning */
     esp__calibration calibration;
-    int calibration_open, have_costs;
-    uint8_t stale[ESP__CALIBRATION_CODECS]; /* whether the codec's points are from an earlier phase */
-    esp__auto_probe probes[ESP__AUTO_PROBES];
-    uint32_t n_probes;
-    uint8_t pass;          /* the pass whose probes are listed next */
-    double probed_ns;      /* estimated time of this phase's probes */
-    uint64_t waited_ns;    /* time that this step's exchanges waited for slower ranks */
-    uint64_t cpu_since;    /* the trainer's processor time when the step began */
-    esp_stats phase_stats; /* statistics when the phase began */
-    /* Sums over the phase: of step times, and of their parts after the last push. */
-    uint64_t steps_ns, waiting_ns;
-    uint64_t *ready_max; /* rank 0: ready times of the slowest rank, per tensor */
-    double base_ns;      /* the active strategy's median step time before planning */
-    uint32_t base_n;     /* of so many steps */
-    esp__auto_job *job;  /* rank 0's planning */
+    esp__calibration_probes probes;
+    esp__calibration_trainer trainer;
+    bool calibration_open, have_costs;
+    uint64_t *ready, *ready_max; /* [ESP__AUTO_READY][n_tensors] ready times; those of the slowest rank */
+    uint32_t n_ready;
+    esp__auto_job *job; /* rank 0's planning */
     /* used while trying */
     esp__tournament tournament;
-    char *texts[ESP__AUTO_CANDIDATES];       /* the candidates' strategies */
-    char *won, won_name[ESP__AUTO_TEXT / 2]; /* the last winner's text, or NULL */
-    uint64_t won_hash;
-    uint32_t winner;
-    uint64_t spent_ns; /* the autopilot's time since the last block, on the slowest rank */
-    int forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
+    char *texts[ESP__AUTO_CANDIDATES]; /* the candidates' strategies */
+    char *won, won_name[ESP__AUTO_NAME];
+    uint64_t won_hash;  /* of the last winner, whose text is `won` */
+    bool forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
     /* used while watching the active strategy */
-    double reference_ns;
+    double reference_ns; /* its step time; 0 if it is unknown */
     uint32_t interval, over, under;
     uint64_t settled_step; /* training step of the last decision */
     uint32_t tournaments;  /* how often drift has begun one */
-    int said_waiting, explained;
     /* Losses. The first three members are this rank's and need lanes.lock. */
     double losses[ESP__AUTO_LOSSES]; /* newest losses since they were cleared */
     uint32_t n_losses, bad_losses;
     esp__losses before_losses; /* losses before the change of strategy, or lower ones since */
     uint32_t risen;            /* consecutive checks that found a higher loss */
     int trust;
-    /* used if a tensor's error is too large */
-    esp__auto_tensor *tensors; /* one entry for each tensor */
-    /* Bit sets of the tensors whose error is too large, on this rank and on all ranks. */
-    uint8_t *bits, *all_bits;
+    esp__auto_tensor *tensors;
+    uint8_t *bits, *all_bits; /* bit sets of the tensors whose error is too large, on this rank and on all ranks */
 } esp__autopilot;
 
 /* Returns NULL if the strategy is not auto. */
@@ -256,22 +209,25 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
 ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec);
 /* ---- measure.c ---- */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
-ESP__FN double esp__auto_spread(const esp_ctx *ctx);  /* largest quartile distance of any rank's step times */
-ESP__FN double esp__auto_step_ns(const esp_ctx *ctx); /* largest median step time of any rank */
-ESP__FN double esp__auto_waiting(const esp_ctx *ctx); /* the smallest share of a step that any rank waits */
+/* Over all ranks, after an exchange: largest quartile distance, largest median, smallest share of waiting. */
+ESP__FN double esp__auto_spread(const esp_ctx *ctx);
+ESP__FN double esp__auto_step_ns(const esp_ctx *ctx);
+ESP__FN double esp__auto_waiting(const esp_ctx *ctx);
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
-ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
+ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
-/* ---- plan.c ---- */
+/* ---- plan.c, candidates.c ---- */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
-ESP__FN int esp__auto_plan_done(esp__autopilot *a);
+ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
+/* Whether fp32 is active, and no strategy can bring the least gain: it can only shorten the part of a step after the
+ * last push, and on some rank that part is too short. Valid after an exchange. */
 ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
-/* ---- candidates.c: runs on the planning thread ---- */
-ESP__FN esp_status esp__auto_candidates(esp__auto_job *job);
+ESP__FN esp_status esp__auto_candidates(esp__auto_job *job); /* runs on the planning thread */
 /* ---- try.c ---- */
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns);
+/* Frees the candidates' texts, but keeps the winner's as `won`, if winner is one of them. */
 ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner);
 /* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
@@ -290,11 +246,11 @@ ESP__FN void esp__auto_loss_word(esp_ctx *ctx);
 ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx);
 ESP__FN void esp__auto_loss_settle(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back);
-ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back);
+ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back);
+ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back);
 /* ---- fallback.c ---- */
 ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed);
+ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed);
 ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec);
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
 /* ---- autopilot.c ---- */

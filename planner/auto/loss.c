@@ -112,7 +112,7 @@ static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
 /* Activates fp32 at once; later plans use codecs that lose less. All ranks call it. */
 static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int coarse) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    char what[ESP__AUTO_TEXT];
+    char what[256];
     if (now->bad_rank >= 0)
         snprintf(what, sizeof what,
                  "rank %d reported a loss that is not finite (if this goes on, resume from a checkpoint)",
@@ -125,15 +125,15 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
                   coarse ? "codecs with a compression error of over 5%" : "lossy codecs");
     a->trust = coarse ? ESP__TRUST_ROUNDING : ESP__TRUST_NONE;
     esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
-    a->forced = 0;
+    a->forced = false;
     esp__auto_loss_begin(ctx);
     esp_status s = esp__auto_set(ctx, "fp32");
-    if (!s) esp__auto_measure_begin(ctx, 1);
+    if (!s) esp__auto_measure_begin(ctx, true);
     return s;
 }
 
 /* Called after an exchange during a trial. Ends the trial and sets *back if a loss is not finite. */
-ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
+ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
     int coarse;
@@ -142,7 +142,7 @@ ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
 }
 
 /* Called after an exchange while watching. Returns to fp32 and sets *back if the loss was higher for a whole window. */
-ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back) {
+ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses *before = &a->before_losses;
     const esp__losses now = esp__auto_loss_all(ctx);

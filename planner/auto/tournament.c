@@ -103,7 +103,8 @@ static void esp__tournament_round(esp__tournament *t) {
     t->n_queue = fresh ? n : 2 * n;
 }
 
-ESP__FN void esp__tournament_begin(esp__tournament *t, double least_gain, double noise) {
+ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise) {
+    t->now = now;
     t->least_gain = least_gain;
     t->noise = noise;
     t->round = t->left = t->steps = t->n_queue = t->at_queue = 0;

@@ -1,7 +1,6 @@
 /* try.c: runs a tournament of strategies while training goes on. All ranks change strategies after the same steps. */
 #include "planner/auto/autopilot.h"
 
-/* Frees the texts of all candidates, except the winner's, which is active. */
 ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner) {
     if (winner < ESP__AUTO_CANDIDATES) {
         esp__strfree(ctx, a->won);
@@ -17,7 +16,7 @@ ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winn
 }
 
 /* ---- planning is over -------------------------------------------------------------------------------------------- */
-/* On rank 0, sets in the word whether planning is over and how many bytes the candidates take. */
+/* On rank 0, sets in the word whether planning is over, and the size of its result. */
 static void esp__auto_announce(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
@@ -27,50 +26,29 @@ static void esp__auto_announce(esp_ctx *ctx) {
     a->mine.done = job->n;
     a->mine.bytes = job->n * sizeof *job->candidates;
     for (uint32_t i = 0; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
-    esp__log(ctx, ESP_LOG_INFO, "autopilot",
-             "planning took %.1f ms; of the step's %.3f ms, measured costs explain %.3f ms", job->plan_ns / 1e6,
-             job->base_ns / 1e6, job->explained_ns / 1e6);
 }
 
-/* Sends rank 0's candidates to all ranks. */
+/* Sends rank 0's candidates and their texts to all ranks. */
 static esp_status esp__auto_receive(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const uint64_t bytes = a->all[0].bytes, each = sizeof *a->tournament.at;
-    const uint32_t n = a->all[0].done;
-    char *all = esp__alloc(ctx, bytes), *at = all ? all + n * each : NULL;
+    const uint64_t n = a->all[0].done, heads = n * sizeof *a->tournament.at;
+    char *all = esp__alloc(ctx, a->all[0].bytes), *at = all ? all + heads : NULL;
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    for (uint32_t i = 0; i < n && !s && ctx->job.rank == 0; i++) {
-        const size_t length = strlen(a->job->of[i].text) + 1;
-        memcpy(all + i * each, &a->job->candidates[i], each);
-        memcpy(at, a->job->of[i].text, length);
-        at += length;
-    }
-    if (!s) s = esp_broadcast(ctx, all, bytes, 0);
-    at = all ? all + n * each : NULL;
-    int missing = 0;
-    for (uint32_t i = 0; i < n && !s; i++) {
-        memcpy(&a->tournament.at[i], all + i * each, each);
-        a->texts[i] = esp__strdup(ctx, at);
-        missing |= !a->texts[i];
-        at += strlen(at) + 1;
-    }
-    if (!s) s = esp__agree_ok(ctx, missing ? esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory") : ESP_OK);
-    a->tournament.n = s ? 0 : n;
+    if (!s && ctx->job.rank == 0) memcpy(all, a->job->candidates, heads);
+    for (uint64_t i = 0; i < n && !s && ctx->job.rank == 0; i++)
+        at = (char *)memcpy(at, a->job->of[i].text, strlen(a->job->of[i].text) + 1) + strlen(a->job->of[i].text) + 1;
+    if (!s) s = esp_broadcast(ctx, all, a->all[0].bytes, 0);
+    esp_status own = ESP_OK;
+    if (!s) memcpy(a->tournament.at, all, heads), at = all + heads;
+    for (uint64_t i = 0; i < n && !s; i++, at += strlen(at) + 1)
+        if (!(a->texts[i] = esp__strdup(ctx, at))) own = esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    a->tournament.n = (uint32_t)n;
     esp__free(ctx, all);
-    return s;
+    return s ? s : esp__agree_ok(ctx, own);
 }
 
 /* ---- the tournament ---------------------------------------------------------------------------------------------- */
-/* On rank 0, logs what was tried and why the winner won. */
-static void esp__auto_say_winner(esp_ctx *ctx, uint32_t winner) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
-    char text[ESP__ERROR_MAX - 512];
-    if (ctx->job.rank) return;
-    esp__tournament_text(&a->tournament, text, sizeof text);
-    esp__auto_say(ctx, "step %llu: %s%s", (unsigned long long)ctx->steps.step, text, a->job->of[winner].effect);
-}
-
-/* Whether the strategy could not be activated, but training can go on: no rank has activated it. */
+/* Whether no rank could activate the strategy, and training can go on with the one before. */
 static bool esp__auto_rejected(const esp_ctx *ctx, const esp__auto_candidate *c, esp_status s) {
     if (!s || ctx->health.fatal || s == ESP_E_PEER || s == ESP_E_TIMEOUT) return false;
     if (ctx->job.rank == 0)
@@ -82,22 +60,23 @@ static esp_status esp__auto_end(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__tournament *t = &a->tournament;
     uint32_t winner = esp__tournament_winner(t);
+    char text[ESP__ERROR_MAX - 512];
     if (winner < t->n && winner != t->now) {
         const esp_status s = esp__auto_set(ctx, a->texts[winner]);
         if (s && !esp__auto_rejected(ctx, &t->at[winner], s)) return s;
         if (s) winner = t->now;
     }
-    esp__auto_texts_free(ctx, a, winner);
-    if (winner < t->n) {
-        esp__auto_say_winner(ctx, winner);
-        ctx->steps.predicted_ns = t->at[winner].predicted_ns;
+    esp__auto_texts_free(ctx, a, winner < t->n ? winner : ESP__AUTO_CANDIDATES);
+    if (winner < t->n && ctx->job.rank == 0) {
+        esp__tournament_text(t, text, sizeof text);
+        esp__auto_say(ctx, "step %llu: %s%s", (unsigned long long)ctx->steps.step, text, a->job->of[winner].effect);
     }
-    a->winner = winner;
-    esp__auto_settle(ctx, winner < t->n ? t->at[winner].ns : a->base_ns);
+    ctx->steps.predicted_ns = winner < t->n ? t->at[winner].predicted_ns : 0.0;
+    esp__auto_settle(ctx, winner < t->n ? t->at[winner].ns : 0.0);
     return ESP_OK;
 }
 
-/* Begins the next block of steps. A strategy that no rank can activate leaves the tournament. */
+/* Begins the next block of steps. A strategy that cannot be activated leaves the tournament. */
 static esp_status esp__auto_next(esp_ctx *ctx) {
     esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
     for (;;) {
@@ -119,38 +98,33 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     a->mine.done = 0;
     if (s || !a->all[0].done) return s;
     if (!a->all[0].bytes) {
-        if (ctx->job.rank == 0)
-            esp__auto_say(ctx, "step %llu: planning failed: %s; %s", (unsigned long long)ctx->steps.step,
-                          a->job ? a->job->failed : "out of memory", a->forced ? "back to fp32" : "nothing changes");
+        esp__auto_say(ctx, "step %llu: planning failed: %s; %s", (unsigned long long)ctx->steps.step,
+                      a->job ? a->job->failed : "out of memory", a->forced ? "back to fp32" : "nothing changes");
         if (a->forced) s = esp__auto_set(ctx, "fp32");
-        if (!s) esp__auto_settle(ctx, a->base_ns);
+        if (!s) esp__auto_settle(ctx, 0.0);
         return s;
     }
     esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
     s = esp__auto_receive(ctx);
     if (s) return s;
     esp__auto_loss_before(ctx);
-    const double noise = a->base_ns > 0.0 ? esp__auto_spread(ctx) / a->base_ns : 0.0;
-    a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
-    esp__tournament_begin(&a->tournament, a->opt.min_gain, noise);
+    esp__tournament_begin(&a->tournament, a->forced ? a->tournament.n : 0, a->opt.min_gain, a->tournament.at[0].spread);
     esp__auto_enter(ctx, ESP__AUTO_TRY);
-    a->spent_ns = 0;
     return esp__auto_next(ctx);
 }
 
 ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    int back;
+    bool back = false;
+    uint64_t total = 0;
     a->mine.total_ns += (uint64_t)ns;
     if (!esp__tournament_step(&a->tournament, ns)) return ESP_OK;
     esp_status s = esp__auto_exchange(ctx);
-    a->mine.total_ns = 0;
     if (!s) s = esp__auto_loss_try(ctx, &back);
     if (s || back) return s;
-    uint64_t total = 0;
     for (int32_t r = 0; r < ctx->job.size; r++)
         if (a->all[r].total_ns > total) total = a->all[r].total_ns;
     esp__tournament_block(&a->tournament, esp__auto_step_ns(ctx), esp__auto_spread(ctx), (double)(total + a->spent_ns));
-    a->spent_ns = 0;
+    a->mine.total_ns = a->spent_ns = 0;
     return esp__auto_next(ctx);
 }
