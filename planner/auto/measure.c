@@ -121,17 +121,18 @@ static esp_status esp__auto_probe(esp_ctx *ctx) {
     const double shortest = esp__auto_step_ns(ctx) * fmax(1.0 - esp__auto_waiting(ctx), 0.05);
     const double whole = fmin(esp__auto_probe_steps * shortest, esp__auto_probe_most_ns);
     a->probes.exchange_ns = (double)a->all[0].exchange_ns;
+    a->probes.spent_ns = fmax(a->probes.spent_ns, (double)a->spent_ns); /* estimates may be too low */
     return esp__calibration_probes_run(ctx, &a->calibration, &a->probes, UINT32_MAX, 0.5 * whole,
                                        whole * fmin(1.0, 0.25 * a->n_times));
 }
 
-/* Whether as many steps were measured as the option asks for, or so many, at least four, that they may already have
+/* Whether as many steps were measured as the option asks for, or so many, at least three, that they may already have
  * cost too much: no strategy can save more of a step than its part after the last push. */
 static int esp__auto_enough(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const double waiting = esp__auto_waiting(ctx);
     return a->n_times >= a->opt.steps ||
-           (a->n_times >= 4 && a->n_times * waiting >= esp__auto_measure_steps * (1.0 - waiting));
+           (a->n_times >= 3 && a->n_times * waiting >= esp__auto_measure_steps * (1.0 - waiting));
 }
 
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
