@@ -61,11 +61,12 @@ static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp
                  job->optimizer, spec, worst->slower, worst->loss);
 }
 
-/* Returns the step time to expect from a plan: the measured step time, minus what the plan saves by prediction. Time
- * that the prediction of the active strategy does not explain stays after the change. */
+/* Returns the step time to expect from a plan. Time that the prediction of the active strategy does not explain stays
+ * after a change. If that prediction is too long, all are, by the same factor. */
 static double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
-    const double explained_ns = job->explained_ns;
-    return explained_ns > 0.0 && job->now.ns > explained_ns ? job->now.ns - explained_ns + plan_ns : plan_ns;
+    const double measured = job->now.ns, explained = job->explained_ns;
+    if (!(explained > 0.0 && measured > 0.0)) return plan_ns;
+    return measured > explained ? measured - explained + plan_ns : plan_ns * measured / explained;
 }
 
 /* Makes a plan of a strategy with these codecs, and reads its report. Returns NULL if none can be made. */

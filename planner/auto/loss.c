@@ -132,13 +132,17 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
     return s;
 }
 
-/* Called after an exchange during a trial. Ends the trial and sets *back if a loss is not finite. */
+/* Called after an exchange, at the end of a block of steps. Ends the tournament and sets *back if a loss is not finite
+ * because of the active strategy. */
 ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
     int coarse;
-    *back = now.bad_rank >= 0 && a->before_losses.bad_rank < 0 && esp__auto_loss_concerns(ctx, &coarse);
-    return *back ? esp__auto_loss_back(ctx, &now, coarse) : ESP_OK;
+    if (now.bad_rank < 0 || a->before_losses.bad_rank >= 0) return ESP_OK;
+    *back = esp__auto_loss_concerns(ctx, &coarse);
+    if (*back) return esp__auto_loss_back(ctx, &now, coarse);
+    a->before_losses.bad_rank = now.bad_rank;
+    return ESP_OK;
 }
 
 /* Called after an exchange while watching. Returns to fp32 and sets *back if the loss was higher for a whole window. */

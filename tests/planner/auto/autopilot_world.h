@@ -239,11 +239,6 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
     assert_int_equal(failures, 0);
 }
 
-static int switches(const world *w) {
-    int n = 0;
-    for (int s = 1; s < w->steps; s++) n += w->hash[0][s] != w->hash[0][s - 1];
-    return n;
-}
 static int first_in(const world *w, const char *phase, int from) {
     for (int s = from; s < w->steps; s++)
         if (w->phase[0][s] && strstr(w->phase[0][s], phase)) return s;

@@ -6,6 +6,12 @@
 
 static const char options[] = "auto:steps=6,window=8", topk[] = "topk:ratio=0.25";
 
+static int switches(const world *w) {
+    int n = 0;
+    for (int s = 1; s < w->steps; s++) n += w->hash[0][s] != w->hash[0][s - 1];
+    return n;
+}
+
 /* Returns the step after which the strategy did not change any more. */
 static int settled(const world *w) {
     int s = w->steps - 1;
