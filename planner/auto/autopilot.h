@@ -5,6 +5,7 @@
 #define ESP__AUTOPILOT_H
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
+#include "planner/builtin/builtin.h"
 #include "planner/calibrate/between.h"
 #include "planner/plan.h"
 
@@ -48,14 +49,6 @@ typedef struct esp__losses {
     int32_t bad_rank; /* a rank whose loss was not finite; -1 if there is none */
     double median, spread;
 } esp__losses;
-
-/* How a codec affects the loss if training uses a given optimizer. */
-typedef struct esp__effect {
-    /* Steps to the same loss, relative to fp32; 1 if the codec is safe or nothing is known. */
-    double slower;
-    /* What a user can expect, such as "a loss within 1% of fp32's"; NULL if the optimizer is unknown. */
-    const char *loss;
-} esp__effect;
 
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
 enum { ESP__AUTO_CANDIDATES = ESP__CALIBRATION_CODECS + 5, ESP__TRY_TIMES = 64 };
@@ -203,6 +196,8 @@ ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) 
 }
 
 /* ---- options.c ---- */
+/* Writes the trainer's optimizer, such as "adam:0.9", to `text`. */
+ESP__FN const char *esp__auto_optimizer(const esp_ctx *ctx, char *text, size_t room);
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
 /* Returns the opened codec with this spec, or NULL. */
@@ -233,19 +228,13 @@ ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winn
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
 ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a); /* number of checks in opt.window steps, at least two */
-/* ---- safety.c ---- */
-/* Whether the codec changes every number only a little. `error` counts if its model has none. */
-ESP__FN int esp__safety_rounds(const esp__codec *c, double error);
-ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32_t optimizer, double momentum);
-/* Writes the trainer's optimizer, such as "adam:0.9", to `text`. */
-ESP__FN const char *esp__safety_optimizer(const esp_ctx *ctx, char *text, size_t room);
 /* ---- loss.c ---- */
 /* Whether losses are clearly higher than before. If they are lower, sets *before to them. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now);
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx);
-ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);
+ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);  /* clears all, so that later losses are compared with the next ones */
+ESP__FN void esp__auto_loss_forget(esp_ctx *ctx); /* drops the newest ones */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx);
-ESP__FN void esp__auto_loss_settle(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back);
 ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back);
 /* ---- fallback.c ---- */

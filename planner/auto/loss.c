@@ -31,7 +31,7 @@ ESP__FN void esp__auto_loss_word(esp_ctx *ctx) {
     a->mine.loss_spread = esp__quartile_distance(a->sorted, n);
 }
 
-static void esp__auto_loss_forget(esp_ctx *ctx) {
+ESP__FN void esp__auto_loss_forget(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
     a->n_losses = a->bad_losses = 0;
@@ -53,16 +53,8 @@ static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
     return all;
 }
 
-/* Clears all losses, so that later losses are compared with the next ones. */
 ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    a->before_losses = (esp__losses){0, -1, 0.0, 0.0};
-    a->risen = 0;
-    esp__auto_loss_forget(ctx);
-}
-
-/* Drops the losses of steps in which strategies alternated. */
-ESP__FN void esp__auto_loss_settle(esp_ctx *ctx) {
+    esp__autopilot_of(ctx)->before_losses = (esp__losses){0, -1, 0.0, 0.0};
     esp__autopilot_of(ctx)->risen = 0;
     esp__auto_loss_forget(ctx);
 }
@@ -76,20 +68,16 @@ ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* Makes losses that are lower than all before the reference. Their spread counts little: a few losses give no exact
- * spread, and losses from before and after a rise are far apart. */
-static void esp__losses_lower(esp__losses *before, const esp__losses *now) {
-    const double most = 2.0 * before->spread, spread = now->spread < most ? now->spread : most;
-    const double mean = before->n ? 0.75 * before->spread + 0.25 * spread : now->spread;
-    *before = *now;
-    before->spread = mean;
-}
-
+/* The spread of lower losses counts little: a few losses give no exact spread, and losses from before and after a rise
+ * are far apart. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
-    const double quartiles = esp__loss_quartiles * before->spread, share = esp__loss_share * fabs(before->median);
     if (before->n && now->median >= before->median)
-        return now->median - before->median > (quartiles > share ? quartiles : share);
-    esp__losses_lower(before, now);
+        return now->median - before->median >
+               fmax(esp__loss_quartiles * before->spread, esp__loss_share * fabs(before->median));
+    const double spread =
+        before->n ? 0.75 * before->spread + 0.25 * fmin(now->spread, 2.0 * before->spread) : now->spread;
+    *before = *now;
+    before->spread = spread;
     return 0;
 }
 

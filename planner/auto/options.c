@@ -122,3 +122,12 @@ ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spe
         if (!strcmp(ctx->registry.opened[i]->spec, spec)) return ctx->registry.opened[i];
     return NULL;
 }
+
+ESP__FN const char *esp__auto_optimizer(const esp_ctx *ctx, char *text, size_t room) {
+    const char *name = esp__optimizer_name(ctx->config.optimizer);
+    if (ctx->config.optimizer < ESP_OPTIMIZER_MOMENTUM)
+        snprintf(text, room, "%s", name);
+    else
+        snprintf(text, room, "%s:%g", name, (double)(float)ctx->config.momentum);
+    return text;
+}

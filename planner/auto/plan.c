@@ -101,7 +101,7 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job, uint32_t 
     job->config.min_compress_elements = ctx->model.min_compress_elements;
     job->config.max_memory_bytes = ctx->active.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
-    esp__safety_optimizer(ctx, job->optimizer, sizeof job->optimizer);
+    esp__auto_optimizer(ctx, job->optimizer, sizeof job->optimizer);
     esp_status s = esp__auto_costs(ctx, job);
     return s ? s : esp__auto_model(ctx, job);
 }

@@ -9,7 +9,8 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     a->settled_step = ctx->steps.step;
     a->over = a->under = a->interval = 0;
     a->forced = false;
-    esp__auto_loss_settle(ctx);
+    a->risen = 0;
+    esp__auto_loss_forget(ctx); /* those of steps in which strategies alternated */
     esp__auto_enter(ctx, ESP__AUTO_WATCH);
 }
 
