@@ -160,7 +160,9 @@ typedef struct esp__autopilot {
     uint64_t waited_ns;            /* time that this step's exchanges waited for slower ranks */
     uint64_t spent_ns;             /* the autopilot's time in this phase or block, on the slowest rank */
     esp__auto_word mine, *all;     /* words of this rank and of all ranks */
-    uint32_t every;                /* steps between exchanges while measuring and planning */
+    /* Over all ranks, at the last exchange: largest median and quartile distance, and smallest share of waiting. */
+    double step_ns, spread_ns, waiting;
+    uint32_t every; /* steps between exchanges while measuring and planning */
     /* used while measuring and planning */
     esp__calibration calibration;
     esp__calibration_probes probes;
@@ -204,10 +206,6 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
 ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec);
 /* ---- measure.c ---- */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
-/* Over all ranks, after an exchange: largest quartile distance, largest median, smallest share of waiting. */
-ESP__FN double esp__auto_spread(const esp_ctx *ctx);
-ESP__FN double esp__auto_step_ns(const esp_ctx *ctx);
-ESP__FN double esp__auto_waiting(const esp_ctx *ctx);
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);

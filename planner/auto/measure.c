@@ -24,24 +24,6 @@ static void esp__auto_median(esp__autopilot *a) {
     a->mine.spread_ns = (uint64_t)esp__quartile_distance(a->sorted, n);
 }
 
-ESP__FN double esp__auto_spread(const esp_ctx *ctx) {
-    double most = 0.0;
-    for (int32_t r = 0; r < ctx->job.size; r++) most = fmax(most, (double)esp__autopilot_of(ctx)->all[r].spread_ns);
-    return most;
-}
-
-ESP__FN double esp__auto_step_ns(const esp_ctx *ctx) {
-    double most = 0.0;
-    for (int32_t r = 0; r < ctx->job.size; r++) most = fmax(most, (double)esp__autopilot_of(ctx)->all[r].step_ns);
-    return most;
-}
-
-ESP__FN double esp__auto_waiting(const esp_ctx *ctx) {
-    double least = 1.0;
-    for (int32_t r = 0; r < ctx->job.size; r++) least = fmin(least, esp__autopilot_of(ctx)->all[r].waiting);
-    return least;
-}
-
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
 /* Exchanges the words of all ranks. On rank 0, the caller has set the members that only rank 0 sets. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
@@ -56,12 +38,18 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     uint64_t took = esp__now_ns() - start, most = 0;
     if (!a->mine.exchange_ns || took < a->mine.exchange_ns) a->mine.exchange_ns = took;
     a->waited_ns += took - a->mine.exchange_ns;
-    for (int32_t r = 0; r < ctx->job.size; r++)
+    a->step_ns = a->spread_ns = 0.0;
+    a->waiting = 1.0;
+    for (int32_t r = 0; r < ctx->job.size; r++) {
         if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
+        a->step_ns = fmax(a->step_ns, (double)a->all[r].step_ns);
+        a->spread_ns = fmax(a->spread_ns, (double)a->all[r].spread_ns);
+        a->waiting = fmin(a->waiting, a->all[r].waiting);
+    }
     a->spent_ns += most;
     a->mine.spent_ns = 0;
     /* Ranks exchange every 10 ms at most, not after every short step, because an exchange takes time itself. */
-    a->every = (uint32_t)fmax(fmin(10e6 / fmax(esp__auto_step_ns(ctx), 1.0), 0.25 * a->opt.steps), 1.0);
+    a->every = (uint32_t)fmax(fmin(10e6 / fmax(a->step_ns, 1.0), 0.25 * a->opt.steps), 1.0);
     return ESP_OK;
 }
 
@@ -108,8 +96,8 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
         esp__log(ctx, ESP_LOG_INFO, "autopilot",
                  "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u of %u probes made; took %.2f%% of the "
                  "time",
-                 a->n_times, esp__auto_step_ns(ctx) / 1e6, esp__auto_spread(ctx) / 1e6, a->probes.n_done, a->probes.n,
-                 100.0 * (double)a->spent_ns / (esp__auto_step_ns(ctx) * (double)a->phase_steps + 1.0));
+                 a->n_times, a->step_ns / 1e6, a->spread_ns / 1e6, a->probes.n_done, a->probes.n,
+                 100.0 * (double)a->spent_ns / (a->step_ns * (double)a->phase_steps + 1.0));
     a->have_costs = true;
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
     return esp__auto_plan_begin(ctx);
@@ -118,7 +106,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
 /* Runs the probes that fit into their time, a quarter of it after each of the first steps. */
 static esp_status esp__auto_probe(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const double shortest = esp__auto_step_ns(ctx) * fmax(1.0 - esp__auto_waiting(ctx), 0.05);
+    const double shortest = a->step_ns * fmax(1.0 - a->waiting, 0.05);
     const double whole = fmin(esp__auto_probe_steps * shortest, esp__auto_probe_most_ns);
     a->probes.exchange_ns = (double)a->all[0].exchange_ns;
     a->probes.spent_ns = fmax(a->probes.spent_ns, (double)a->spent_ns); /* estimates may be too low */
@@ -130,9 +118,8 @@ static esp_status esp__auto_probe(esp_ctx *ctx) {
  * cost too much: no strategy can save more of a step than its part after the last push. */
 static int esp__auto_enough(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
-    const double waiting = esp__auto_waiting(ctx);
     return a->n_times >= a->opt.steps ||
-           (a->n_times >= 3 && a->n_times * waiting >= esp__auto_measure_steps * (1.0 - waiting));
+           (a->n_times >= 3 && a->n_times * a->waiting >= esp__auto_measure_steps * (1.0 - a->waiting));
 }
 
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {

@@ -92,9 +92,9 @@ static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job, uint32_t 
     if (!job->tensors || !job->active) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     job->free_tensors = job->tensors + ctx->model.n_tensors;
     job->text = fp32 ? "fp32" : won ? a->won : job->active;
-    job->now = (esp__auto_candidate){.ns = esp__auto_step_ns(ctx), .n = n_times, .stale = true};
+    job->now = (esp__auto_candidate){.ns = a->step_ns, .n = n_times, .stale = true};
     job->now.predicted_ns = job->now.ns;
-    job->now.spread = esp__auto_spread(ctx) / fmax(job->now.ns, 1.0);
+    job->now.spread = a->spread_ns / fmax(job->now.ns, 1.0);
     snprintf(job->now.name, sizeof job->now.name, "%s", fp32 ? "fp32" : won ? a->won_name : "the saved strategy");
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
@@ -137,7 +137,7 @@ ESP__FN bool esp__auto_plan_done(esp__autopilot *a) {
 
 ESP__FN bool esp__auto_hidden(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
-    return ctx->active.strategy.hash == a->fp32 && (1.0 + a->opt.min_gain) * (1.0 - esp__auto_waiting(ctx)) > 1.0;
+    return ctx->active.strategy.hash == a->fp32 && (1.0 + a->opt.min_gain) * (1.0 - a->waiting) > 1.0;
 }
 
 /* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, or no strategy can bring the
@@ -149,9 +149,8 @@ ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
         esp__auto_say(ctx,
                       "step %llu: fp32 stays, nothing was tried: of the step's %.3f ms, ranks wait for communication "
                       "%.1f%%",
-                      (unsigned long long)ctx->steps.step, esp__auto_step_ns(ctx) / 1e6,
-                      100.0 * esp__auto_waiting(ctx));
-        esp__auto_settle(ctx, esp__auto_step_ns(ctx));
+                      (unsigned long long)ctx->steps.step, a->step_ns / 1e6, 100.0 * a->waiting);
+        esp__auto_settle(ctx, a->step_ns);
         return ESP_OK;
     }
     esp__auto_enter(ctx, ESP__AUTO_PLAN);

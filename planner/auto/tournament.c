@@ -19,16 +19,30 @@ static double esp__candidate_cost(const esp__auto_candidate *c) { return (c->n ?
 
 static bool esp__candidate_fresh(const esp__auto_candidate *c) { return c->n && !c->stale; }
 
-/* Returns the candidate of the least cost, among those that were measured if there is one; UINT32_MAX if all are
- * out. */
-static uint32_t esp__tournament_best(const esp__tournament *t) {
-    uint32_t best = UINT32_MAX;
+/* Lists the candidates, without those that are out unless `all`: first the measured ones, in the order of their
+ * costs. Returns their number. */
+static uint32_t esp__tournament_order(const esp__tournament *t, bool all, uint8_t *order) {
+    uint32_t n = 0;
     for (uint32_t i = 0; i < t->n; i++) {
-        const esp__auto_candidate *c = &t->at[i], *b = best < t->n ? &t->at[best] : NULL;
-        if (c->out || (b && b->n && !c->n)) continue;
-        if (!b || (c->n && !b->n) || esp__candidate_cost(c) < esp__candidate_cost(b)) best = i;
+        const esp__auto_candidate *c = &t->at[i];
+        if (c->out && !all) continue;
+        uint32_t k = n++;
+        for (; k; k--) {
+            const esp__auto_candidate *b = &t->at[order[k - 1]];
+            if (b->n ? !c->n || esp__candidate_cost(b) <= esp__candidate_cost(c)
+                     : !c->n && esp__candidate_cost(b) <= esp__candidate_cost(c))
+                break;
+            order[k] = order[k - 1];
+        }
+        order[k] = (uint8_t)i;
     }
-    return best;
+    return n;
+}
+
+/* Returns the measured candidate of the least cost, or NULL. */
+static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t) {
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    return esp__tournament_order(t, false, order) && t->at[order[0]].n ? &t->at[order[0]] : NULL;
 }
 
 /* Whether the candidate may run: it was measured, or its prediction does not exclude it. */
@@ -37,11 +51,6 @@ static bool esp__tournament_allows(const esp__tournament *t, const esp__auto_can
     for (uint32_t i = 0; i < t->n; i++)
         if (!t->at[i].out) least = fmin(least, esp__candidate_cost(&t->at[i]));
     return !c->out && (c->n || esp__candidate_cost(c) <= esp__try_excluded * least);
-}
-
-/* Returns the time that the tournament has lost against running its best candidate all the time. */
-static double esp__tournament_lost(const esp__tournament *t, const esp__auto_candidate *best) {
-    return t->total_ns - t->steps * best->ns;
 }
 
 /* Returns by which share two measured medians may differ by chance: twice the standard error of their difference. */
@@ -60,7 +69,8 @@ static void esp__tournament_judge(const esp__tournament *t, const esp__auto_cand
                                   uint32_t rank, uint32_t of) {
     const double behind = esp__candidate_cost(c) / esp__candidate_cost(best) - 1.0, gain = t->least_gain;
     const double margin = esp__tournament_margin(t, c, best);
-    const bool gentler = c->loss<best->loss, half = t->round> 1 && 2 * rank >= of;
+    const bool gentler = c->loss < best->loss;
+    const bool half = t->round > 1 && 2 * rank >= of;
     if (c->stale)
         c->out = behind > esp__try_stale - 1.0;
     else if (behind > gain + margin || (half && behind > fmax(gain, 0.5 * margin)))
@@ -70,44 +80,41 @@ static void esp__tournament_judge(const esp__tournament *t, const esp__auto_cand
 }
 
 static void esp__tournament_round_end(esp__tournament *t) {
-    const uint32_t best = esp__tournament_best(t);
-    uint32_t of = 0, rank[ESP__AUTO_CANDIDATES] = {0};
-    if (best == UINT32_MAX || !t->at[best].n) return;
-    for (uint32_t i = 0; i < t->n; i++) {
-        of += esp__candidate_fresh(&t->at[i]) && !t->at[i].out;
-        for (uint32_t k = 0; k < t->n; k++)
-            rank[i] += esp__candidate_fresh(&t->at[k]) && !t->at[k].out &&
-                       esp__candidate_cost(&t->at[k]) < esp__candidate_cost(&t->at[i]);
-    }
-    for (uint32_t i = 0; i < t->n; i++) {
-        t->at[i].tie = false;
-        if (i != best && t->at[i].n && !t->at[i].out) esp__tournament_judge(t, &t->at[best], &t->at[i], rank[i], of);
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t n = esp__tournament_order(t, false, order);
+    uint32_t rank = 0, of = 0;
+    for (uint32_t k = 0; k < n; k++) of += esp__candidate_fresh(&t->at[order[k]]);
+    for (uint32_t k = 0; k < n && t->at[order[0]].n; k++) {
+        esp__auto_candidate *c = &t->at[order[k]];
+        c->tie = false;
+        if (k && c->n) esp__tournament_judge(t, &t->at[order[0]], c, rank, of);
+        rank += esp__candidate_fresh(c);
     }
 }
 
 /* Lists the blocks of the next round: all that may run and are not decided, in the order of their costs, and then in
  * reverse, so that drift of the machine hits all alike. Candidates that never ran come first, each for one block. */
 static void esp__tournament_round(esp__tournament *t) {
-    uint32_t n = 0, fresh = 0;
-    t->n_queue = t->at_queue = 0;
-    for (uint32_t i = 0; i < t->n; i++) fresh += esp__tournament_allows(t, &t->at[i]) && !t->at[i].n;
-    for (uint32_t i = 0; i < t->n; i++) {
-        if (!esp__tournament_allows(t, &t->at[i]) || t->at[i].tie || (fresh && t->at[i].n)) continue;
-        uint32_t k = n++;
-        for (; k && esp__candidate_cost(&t->at[t->queue[k - 1]]) > esp__candidate_cost(&t->at[i]); k--)
-            t->queue[k] = t->queue[k - 1];
-        t->queue[k] = (uint8_t)i;
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t of = esp__tournament_order(t, false, order);
+    uint32_t n = 0;
+    bool fresh = false;
+    for (uint32_t k = 0; k < of; k++) fresh |= !t->at[order[k]].n && esp__tournament_allows(t, &t->at[order[k]]);
+    for (uint32_t k = 0; k < of; k++) {
+        const esp__auto_candidate *c = &t->at[order[k]];
+        if (esp__tournament_allows(t, c) && !c->tie && !(fresh && c->n)) t->queue[n++] = order[k];
     }
     if (!fresh && n == 1) n = 0; /* it is decided */
     for (uint32_t k = 0; k < n && !fresh; k++) t->queue[n + k] = t->queue[n - 1 - k];
     t->n_queue = fresh ? n : 2 * n;
+    t->at_queue = 0;
 }
 
 ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise) {
     t->now = now;
     t->least_gain = least_gain;
     t->noise = noise;
-    t->round = t->left = t->steps = t->n_queue = t->at_queue = 0;
+    t->round = t->steps = t->n_queue = t->at_queue = 0;
     t->total_ns = 0.0;
     t->ended = NULL;
 }
@@ -132,11 +139,10 @@ ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_
 
 /* Whether only candidates that never ran may still run. */
 static bool esp__tournament_ends(esp__tournament *t) {
-    const uint32_t best = esp__tournament_best(t);
-    if (best == UINT32_MAX || !t->at[best].n) return false;
-    if (esp__tournament_lost(t, &t->at[best]) > esp__try_loss * t->at[best].ns)
+    const esp__auto_candidate *best = esp__tournament_best(t);
+    if (best && t->total_ns - t->steps * best->ns > esp__try_loss * best->ns)
         t->ended = "trying may cost no more";
-    else if (t->steps >= ESP__TRY_STEPS)
+    else if (best && t->steps >= ESP__TRY_STEPS)
         t->ended = "the steps vary too much for a closer comparison";
     return t->ended != NULL;
 }
@@ -167,51 +173,47 @@ ESP__FN int esp__tournament_next(esp__tournament *t) {
 }
 
 ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t) {
-    const uint32_t best = esp__tournament_best(t);
-    uint32_t winner = best;
-    for (uint32_t i = 0; i < t->n && best < t->n; i++) {
-        const esp__auto_candidate *c = &t->at[i];
-        if (c->out || !c->n || esp__candidate_cost(c) > (1.0 + t->least_gain) * esp__candidate_cost(&t->at[best]))
-            continue;
-        if (c->loss < t->at[winner].loss) winner = i;
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t n = esp__tournament_order(t, false, order);
+    uint32_t winner = n && t->at[order[0]].n ? order[0] : t->n;
+    for (uint32_t k = 1; k < n && t->at[order[k]].n; k++) {
+        const double most = (1.0 + t->least_gain) * esp__candidate_cost(&t->at[order[0]]);
+        if (esp__candidate_cost(&t->at[order[k]]) <= most && t->at[order[k]].loss < t->at[winner].loss)
+            winner = order[k];
     }
     return winner;
 }
 
 /* ---- the log's line ---------------------------------------------------------------------------------------------- */
-static size_t esp__tournament_list(const esp__tournament *t, bool tried, char *text, size_t room, size_t at) {
-    const char *before = tried ? "; measured, and (predicted), in ms a step: "
-                               : "; not tried, because predicted over 1.5 times as slow: ";
-    bool listed[ESP__AUTO_CANDIDATES] = {false};
-    for (uint32_t k = 0; k < t->n; k++) {
-        uint32_t i = UINT32_MAX;
-        for (uint32_t j = 0; j < t->n; j++)
-            if (!listed[j] && tried == (t->at[j].n > 0) &&
-                (i == UINT32_MAX || esp__candidate_cost(&t->at[j]) < esp__candidate_cost(&t->at[i])))
-                i = j;
-        if (i == UINT32_MAX || at >= room) break;
-        const esp__auto_candidate *c = &t->at[i];
-        listed[i] = true;
-        at += (size_t)snprintf(text + at, room - at, "%s%s ", before, c->name);
-        before = ", ";
-        if (at < room && tried) at += (size_t)snprintf(text + at, room - at, "%.3f ", c->ns / 1e6);
-        if (at < room) at += (size_t)snprintf(text + at, room - at, tried ? "(%.3f)" : "%.3f", c->predicted_ns / 1e6);
-        if (at < room && c->slower > 1.0) at += (size_t)snprintf(text + at, room - at, " x %g steps", c->slower);
-    }
-    return at;
+static void esp__tournament_add(char *text, size_t room, const char *fmt, ...) ESP__PRINTF(3, 4);
+static void esp__tournament_add(char *text, size_t room, const char *fmt, ...) {
+    const size_t at = strlen(text);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text + at, room - at, fmt, ap);
+    va_end(ap);
 }
 
 ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t room) {
-    const uint32_t winner = esp__tournament_winner(t), best = esp__tournament_best(t);
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t n = esp__tournament_order(t, true, order), winner = esp__tournament_winner(t);
+    const char *best = esp__tournament_best(t)->name;
     uint32_t tried = 0;
-    size_t at;
-    for (uint32_t i = 0; i < t->n; i++) tried += t->at[i].n > 0;
-    if (winner == best)
-        at = (size_t)snprintf(text, room, "chose %s: the fastest of %u tried", t->at[winner].name, tried);
+    while (tried < n && t->at[order[tried]].n) tried++;
+    snprintf(text, room, "chose %s: ", t->at[winner].name);
+    if (&t->at[winner] == esp__tournament_best(t))
+        esp__tournament_add(text, room, "the fastest of %u tried", tried);
     else
-        at = (size_t)snprintf(text, room, "chose %s: within %g%% of the fastest of %u tried (%s), and compresses less",
-                              t->at[winner].name, 100.0 * t->least_gain, tried, t->at[best].name);
-    if (at < room && t->ended) at += (size_t)snprintf(text + at, room - at, "; ended early: %s", t->ended);
-    if (at < room) at = esp__tournament_list(t, true, text, room, at);
-    if (at < room) esp__tournament_list(t, false, text, room, at);
+        esp__tournament_add(text, room, "within %g%% of the fastest of %u tried (%s), and compresses less",
+                            100.0 * t->least_gain, tried, best);
+    if (t->ended) esp__tournament_add(text, room, "; ended early: %s", t->ended);
+    for (uint32_t k = 0; k < n; k++) {
+        const esp__auto_candidate *c = &t->at[order[k]];
+        if (k == 0) esp__tournament_add(text, room, "; measured, and (predicted), in ms a step: ");
+        if (k == tried) esp__tournament_add(text, room, "; not tried, because predicted over 1.5 times as slow: ");
+        esp__tournament_add(text, room, "%s%s ", k && k != tried ? ", " : "", c->name);
+        if (c->n) esp__tournament_add(text, room, "%.3f ", c->ns / 1e6);
+        esp__tournament_add(text, room, c->n ? "(%.3f)" : "%.3f", c->predicted_ns / 1e6);
+        if (c->slower > 1.0) esp__tournament_add(text, room, " x %g steps", c->slower);
+    }
 }

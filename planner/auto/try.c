@@ -124,7 +124,7 @@ ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns) {
     if (s || back) return s;
     for (int32_t r = 0; r < ctx->job.size; r++)
         if (a->all[r].total_ns > total) total = a->all[r].total_ns;
-    esp__tournament_block(&a->tournament, esp__auto_step_ns(ctx), esp__auto_spread(ctx), (double)(total + a->spent_ns));
+    esp__tournament_block(&a->tournament, a->step_ns, a->spread_ns, (double)(total + a->spent_ns));
     a->mine.total_ns = a->spent_ns = 0;
     return esp__auto_next(ctx);
 }

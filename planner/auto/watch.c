@@ -18,11 +18,10 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
  * take over a thousandth of the time. */
 static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
-    const double step = fmax(esp__auto_step_ns(ctx), 1.0);
     double exchange = 0.0;
     for (int32_t r = 0; r < ctx->job.size && !a->source.step_ns; r++)
         exchange = fmax(exchange, (double)a->all[r].exchange_ns);
-    return (uint32_t)fmax(0.5 * a->opt.window, fmin(exchange * 1250.0 / step, ESP__AUTO_TIMES));
+    return (uint32_t)fmax(0.5 * a->opt.window, fmin(exchange * 1250.0 / fmax(a->step_ns, 1.0), ESP__AUTO_TIMES));
 }
 
 ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
@@ -62,7 +61,7 @@ static void esp__auto_drifted(esp_ctx *ctx, double now) {
 
 static esp_status esp__auto_look(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const double now = esp__auto_step_ns(ctx);
+    const double now = a->step_ns;
     esp_status s = esp__auto_fall_back(ctx, &a->forced);
     if (s) return s;
     if (a->forced) return esp__auto_plan_again(ctx);
