@@ -42,7 +42,7 @@ ESP__FN void esp__calibration_probes_list(const esp_ctx *ctx, esp__calibration *
     for (uint32_t pass = 0; pass < sizeof bytes_log; pass++) {
         /* a codec's first new point replaces all old ones, so it is a large one */
         const uint32_t at = again && pass < 2 ? 1 - pass : pass;
-        const uint64_t bytes = UINT64_C(1) << bytes_log[at], elements = UINT64_C(1) << elements_log[at];
+        const uint64_t bytes = UINT64_C(1) << bytes_log[pass], elements = UINT64_C(1) << elements_log[at];
         for (uint32_t c = 0; c < s->n_codecs && elements <= s->max_elements; c++)
             esp__probe_add(p, c + 1, 0, pass, 0, elements);
         if (bytes <= s->max_bytes) esp__probe_add_links(ctx, p, pass, bytes);

@@ -43,10 +43,10 @@ struct world {
     const char *phase[RANKS_MOST][STEPS_MOST];
     double in[RANKS_MOST][TENSORS][1000], out[RANKS_MOST][TENSORS][1000];
     char last[RANKS_MOST][8192];
-    int ran[2];            /* steps with specs[0], specs[1] on rank 0 */
-    double ms[STEPS_MOST]; /* step times */
-    int allocated;         /* allocations of a rank's thread in steps of a tournament that do not end a block */
-    char heard[16384];     /* rank 0's log of decisions */
+    int ran[2];                /* steps with specs[0], specs[1] on rank 0 */
+    double ms[STEPS_MOST];     /* step times */
+    int allocated[RANKS_MOST]; /* allocations of a rank's thread in steps of a tournament that do not end a block */
+    char heard[16384];         /* rank 0's log of decisions */
     int hears;
 };
 static const double NO_LOSS = -1e300;
@@ -176,7 +176,7 @@ static void live(esp_ctx *ctx, void *user) {
         push_all(ctx, w, grads, step, 0);
         w->hash[ctx->job.rank][step] = ctx->active.strategy.hash;
         w->phase[ctx->job.rank][step] = ctx->steps.phase;
-        if (inside) w->allocated += allocations - before;
+        if (inside) w->allocated[ctx->job.rank] += allocations - before;
         for (int k = 0; k < 2 && !ctx->job.rank; k++) w->ran[k] += strstr(esp_strategy_text(ctx), w->specs[k]) != NULL;
         if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
         /* Waits for the planner, so that its speed cannot change a decision. */

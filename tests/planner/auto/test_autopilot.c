@@ -43,7 +43,7 @@ TEST(test_switch) {
         assert_int_equal(first_in(w, "trying", 0), 7);
         assert_true(settled(w) < 60);
         assert_true(first_in(w, "watching", 0) > 0 && first_in(w, "watching", 0) < 60);
-        assert_int_equal(w->allocated, 0);
+        for (int32_t r = 0; r < sizes[i][0]; r++) assert_int_equal(w->allocated[r], 0);
         free(w);
     }
 }
