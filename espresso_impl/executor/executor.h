@@ -85,9 +85,9 @@ typedef struct esp__steps {
     char missing_text[ESP__NAME_MAX * 4];
     esp__step_clock clock;
     esp_stats stats;
-    const char *phase; /* name of the autopilot's phase; NULL without autopilot */
+    const char *phase;   /* name of the autopilot's phase; NULL without autopilot */
     double predicted_ns; /* the step time that the autopilot predicts, or 0 */
-    double loss; /* last loss that the trainer reported, or NaN */
+    double loss;         /* last loss that the trainer reported, or NaN */
 } esp__steps;
 
 /* Errors, and long waits that may become errors. Protected by the lock. */

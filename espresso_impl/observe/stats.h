@@ -10,13 +10,13 @@ enum { ESP__STATS_FILES = 8, ESP__STATS_TIMES = 4096 };
 typedef struct esp__stats_now {
     esp_stats all; /* counters since esp_start, with the bytes sent */
     uint64_t step;
-    uint64_t strategy;    /* hash of the active strategy's text */
-    uint64_t changes;     /* how often the strategy has changed */
-    uint64_t since;       /* the last step that ran another strategy */
-    const char *phase;    /* what the autopilot is doing, or NULL */
-    double predicted_ns;  /* ns of a step as the autopilot predicts it, or 0 */
-    double loss;          /* the last that the trainer reported; else not finite */
-    uint64_t n_times;     /* number of step times written to the ring so far */
+    uint64_t strategy;   /* hash of the active strategy's text */
+    uint64_t changes;    /* how often the strategy has changed */
+    uint64_t since;      /* the last step that ran another strategy */
+    const char *phase;   /* what the autopilot is doing, or NULL */
+    double predicted_ns; /* ns of a step as the autopilot predicts it, or 0 */
+    double loss;         /* the last that the trainer reported; else not finite */
+    uint64_t n_times;    /* number of step times written to the ring so far */
 } esp__stats_now;
 
 /* A sample: the statistics of one interval. The sampler's thread writes it. */
