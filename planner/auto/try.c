@@ -48,11 +48,11 @@ static esp_status esp__auto_receive(esp_ctx *ctx) {
 }
 
 /* ---- the tournament ---------------------------------------------------------------------------------------------- */
-/* Whether no rank could activate the strategy, and training can go on with the one before. */
-static bool esp__auto_rejected(const esp_ctx *ctx, const esp__auto_candidate *c, esp_status s) {
+/* Whether a step of the tournament failed on all ranks alike, so that training can go on with the active strategy. */
+static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status s) {
     if (!s || ctx->health.fatal || s == ESP_E_PEER || s == ESP_E_TIMEOUT) return false;
     if (ctx->job.rank == 0)
-        esp__log(ctx, ESP_LOG_WARN, "autopilot", "%s could not be activated: %s", c->name, esp_last_error(ctx));
+        esp__log(ctx, ESP_LOG_WARN, "autopilot", "%s could not be activated: %s", what, esp_last_error(ctx));
     return true;
 }
 
@@ -63,7 +63,7 @@ static esp_status esp__auto_end(esp_ctx *ctx) {
     char text[ESP__ERROR_MAX - 512];
     if (winner < t->n && winner != t->now) {
         const esp_status s = esp__auto_set(ctx, a->texts[winner]);
-        if (s && !esp__auto_rejected(ctx, &t->at[winner], s)) return s;
+        if (s && !esp__auto_rejected(ctx, t->at[winner].name, s)) return s;
         if (s) winner = t->now;
     }
     esp__auto_texts_free(ctx, a, winner < t->n ? winner : ESP__AUTO_CANDIDATES);
@@ -85,7 +85,7 @@ static esp_status esp__auto_next(esp_ctx *ctx) {
         if ((uint32_t)next == t->now) return ESP_OK;
         const esp_status s = esp__auto_set(ctx, esp__autopilot_of(ctx)->texts[next]);
         if (!s) t->now = (uint32_t)next;
-        t->at[next].out = esp__auto_rejected(ctx, &t->at[next], s);
+        t->at[next].out = esp__auto_rejected(ctx, t->at[next].name, s);
         if (!t->at[next].out) return s;
     }
 }
@@ -106,6 +106,11 @@ ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
     }
     esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
     s = esp__auto_receive(ctx);
+    if (esp__auto_rejected(ctx, "a candidate", s)) {
+        esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
+        esp__auto_settle(ctx, 0.0);
+        return ESP_OK;
+    }
     if (s) return s;
     esp__auto_loss_before(ctx);
     esp__tournament_begin(&a->tournament, a->forced ? a->tournament.n : 0, a->opt.min_gain, a->tournament.at[0].spread);
