@@ -92,13 +92,14 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
         esp__auto_enter(ctx, ESP__AUTO_OFF);
         return ESP_OK;
     }
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        if (ctx->model.tensors[i].device != ESP__CPU_INDEX) {
-            esp__auto_say(ctx,
-                          "auto has no costs of devices: it measures and compresses on the host. For compression on "
-                          "the device use strategy layerwise, or a plan of espresso plan");
-            break;
-        }
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__CPU_INDEX;
+    if (on)
+        esp__auto_say(
+            ctx,
+            "%u of %u tensors are on a device, for which auto has no costs: it measures and compresses on the "
+            "host. For compression on the device use strategy layerwise, or a plan of espresso plan",
+            on, ctx->model.n_tensors);
     s = esp__auto_measure_open(ctx);
     if (!s) esp__auto_measure_begin(ctx, false);
     return s;

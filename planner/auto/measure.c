@@ -69,7 +69,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     s = esp__agree_ok(ctx, s);
     if (s) return s;
     esp__calibration_probes_list(ctx, &a->calibration, &a->probes, false);
-    return esp__calibration_probes_run(ctx, &a->calibration, &a->probes, 2, 20e6, 150e6);
+    return esp__calibration_probes_run(ctx, &a->calibration, &a->probes, 2, 1, 20e6, 150e6);
 }
 
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again) {
@@ -110,7 +110,7 @@ static esp_status esp__auto_probe(esp_ctx *ctx) {
     const double whole = fmin(esp__auto_probe_steps * shortest, esp__auto_probe_most_ns);
     a->probes.exchange_ns = (double)a->all[0].exchange_ns;
     a->probes.spent_ns = fmax(a->probes.spent_ns, (double)a->spent_ns); /* estimates may be too low */
-    return esp__calibration_probes_run(ctx, &a->calibration, &a->probes, UINT32_MAX, 0.5 * whole,
+    return esp__calibration_probes_run(ctx, &a->calibration, &a->probes, UINT32_MAX, 2, 0.5 * whole,
                                        whole * fmin(1.0, 0.25 * a->n_times));
 }
 

@@ -36,7 +36,7 @@ static void esp__probe_add_links(const esp_ctx *ctx, esp__calibration_probes *p,
 
 ESP__FN void esp__calibration_probes_list(const esp_ctx *ctx, esp__calibration *s, esp__calibration_probes *p,
                                           bool again) {
-    static const uint8_t bytes_log[] = {12, 18, 15, 21, 23, 20, 22, 13},
+    static const uint8_t bytes_log[] = {12, 15, 18, 21, 13, 20, 23, 22},
                          elements_log[] = {10, 16, 13, 19, 20, 18, 17, 14};
     p->n = p->n_done = 0;
     for (uint32_t pass = 0; pass < sizeof bytes_log; pass++) {
@@ -85,12 +85,14 @@ static esp_status esp__probe_run(esp_ctx *ctx, esp__calibration *s, esp__calibra
 }
 
 ESP__FN esp_status esp__calibration_probes_run(esp_ctx *ctx, esp__calibration *s, esp__calibration_probes *p,
-                                               uint32_t passes, double each_ns, double all_ns) {
+                                               uint32_t passes, uint32_t must, double each_ns, double all_ns) {
+    const uint8_t outermost = esp__calibration_has(ctx, ESP__INTER) ? esp__calibration_outermost(ctx) : ESP__FLAT;
     for (uint32_t i = 0; i < p->n && p->at[i].pass < passes; i++) {
         esp__calibration_probe *x = &p->at[i];
         const double cost = x->done ? 0.0 : esp__probe_cost(ctx, s, p, x);
-        if (x->done || (x->pass && cost > each_ns)) continue; /* may run later, if its estimate falls */
-        if (x->pass && p->spent_ns + cost > all_ns) break;
+        /* may run later, if there is more time or its estimate falls */
+        const bool has_to = !x->pass || (x->pass < must && !x->codec && x->level == outermost);
+        if (x->done || (!has_to && (cost > each_ns || p->spent_ns + cost > all_ns))) continue;
         const esp_status st = esp__probe_run(ctx, s, p, x);
         if (st) return st;
         x->done = true;
@@ -163,12 +165,15 @@ ESP__FN void esp__calibration_log(const esp_ctx *ctx, const esp_plan_system *sys
     const esp_plan_link *links[] = {&system->flat, &system->intra, &system->inter, &system->outer[0].link};
     const double *d = system->dispatch_ns;
     if (ctx->base.log_level < ESP_LOG_DEBUG) return;
-    for (uint32_t l = 0; l < 3 + system->n_outer; l++)
+    for (uint32_t l = 0; l < 3 + system->n_outer; l++) {
+        esp__log(ctx, ESP_LOG_DEBUG, "autopilot", "%s: latency %.1f us, %.1f bytes/us",
+                 esp__scope_name(&ctx->job.names, l), links[l]->alpha_ns / 1e3, links[l]->bytes_per_us);
         for (uint32_t k = 1; k < ESP_PLAN_COLLS; k++) {
             esp__calibration_log_curve(ctx, esp__scope_name(&ctx->job.names, l), esp__coll_word(k),
                                        &links[l]->table[k]);
             esp__calibration_log_curve(ctx, "core time of", esp__coll_word(k), &links[l]->core[k]);
         }
+    }
     for (uint32_t c = 0; c < n_codecs; c++) {
         esp__calibration_log_curve(ctx, codecs[c].spec, "compress", &codecs[c].compress[ESP_ON_CPU]);
         esp__calibration_log_curve(ctx, codecs[c].spec, "decompress", &codecs[c].decompress[ESP_ON_CPU]);

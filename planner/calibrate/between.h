@@ -31,10 +31,10 @@ typedef struct esp__calibration_trainer {
 ESP__FN void esp__calibration_probes_list(const esp_ctx *ctx, esp__calibration *s, esp__calibration_probes *p,
                                           bool again);
 /* Runs the probes of the first `passes` passes that are estimated to take at most each_ns, while the time of all is at
- * most all_ns. Those of the first pass always run, so that every link has a point. All ranks run the same ones, because
- * estimates are the same on all. */
+ * most all_ns. Those of the first pass always run, so that every link has a point, and those of the first `must` passes
+ * at the outermost level, which decides most. All ranks run the same ones, because estimates are the same on all. */
 ESP__FN esp_status esp__calibration_probes_run(esp_ctx *ctx, esp__calibration *s, esp__calibration_probes *p,
-                                               uint32_t passes, double each_ns, double all_ns);
+                                               uint32_t passes, uint32_t must, double each_ns, double all_ns);
 /* Adds the step that just ended. A step begins for the trainer with esp__calibration_trainer_begins. */
 ESP__FN void esp__calibration_trainer_step(const esp_ctx *ctx, esp__calibration_trainer *t);
 ESP__FN void esp__calibration_trainer_begins(const esp_ctx *ctx, esp__calibration_trainer *t);
