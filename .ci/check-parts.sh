@@ -30,7 +30,7 @@ planner: @base @job @registry @codec @strategy +problem +simulate +bound +search
 +builtin: planner @base @job @registry @codec @strategy
 +files: planner @base @job @registry @codec @strategy
 +calibrate: @base @job @registry @codec @device @strategy @program @executor @context codecs/common planner
-+auto: codecs/common @base @job @registry @codec @device @strategy @program @executor @observe @context planner +calibrate
++auto: codecs/common @base @job @registry @codec @device @strategy @program @executor @observe @context planner +builtin +calibrate
 END
 )
 # FOLDER FUNCTION (a pattern): the exceptions. espresso_impl/registry/builtin.h lists the built-in plugins;

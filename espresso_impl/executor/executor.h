@@ -82,11 +82,9 @@ typedef struct esp__steps {
     char missing_text[ESP__NAME_MAX * 4];
     esp__step_clock clock;
     esp_stats stats;
-    const char *phase; /* name of the autopilot's phase, or NULL */
-    /* the step time that the autopilot predicts, or 0, and why the measured time differs, or "" */
-    double predicted_ns;
-    char difference[160];
-    double loss; /* the trainer's last reported loss, or NaN */
+    const char *phase;   /* name of the autopilot's phase, or NULL */
+    double predicted_ns; /* the step time that the autopilot predicts, or 0 */
+    double loss;         /* the trainer's last reported loss, or NaN */
 } esp__steps;
 
 typedef struct esp__health {

@@ -205,7 +205,6 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
     n->loss = ctx->steps.loss;
     pthread_mutex_unlock(&ctx->lanes.lock);
     n->predicted_ns = ctx->steps.predicted_ns;
-    memcpy(n->difference, ctx->steps.difference, sizeof n->difference);
     if (n->strategy != ctx->active.strategy.hash) {
         if (n->strategy) n->changes++;
         n->since = n->strategy && n->step ? n->step - 1 : n->step;

@@ -13,10 +13,9 @@ typedef struct esp__stats_now {
     uint64_t changes;
     uint64_t since; /* last step that ran another strategy */
     const char *phase;
-    double predicted_ns;  /* step time that the autopilot predicts, or 0 */
-    char difference[160]; /* why measured steps differ from it */
-    double loss;          /* the trainer's last reported loss, or not finite */
-    uint64_t n_times;     /* step times written to esp__stats_file.times so far */
+    double predicted_ns; /* step time that the autopilot predicts, or 0 */
+    double loss;         /* the trainer's last reported loss, or not finite */
+    uint64_t n_times;    /* step times written to esp__stats_file.times so far */
 } esp__stats_now;
 
 typedef struct esp__stats_sample {

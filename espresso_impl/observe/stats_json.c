@@ -169,7 +169,6 @@ ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample 
         esp__text_add(t, ",\"loss\":");
         esp__json_double(t, s->now.loss, 9);
     }
-    if (*s->now.difference) esp__stats_member(t, "difference", s->now.difference);
     esp__stats_json_tensors(ctx, s, t);
     esp__text_add(t, "}\n");
 }

@@ -1,9 +1,7 @@
-/* autopilot.c: strategy "auto", which measures during the first steps, plans, changes the strategy, and watches it.
+/* autopilot.c: strategy "auto", which measures during the first steps, plans, tries strategies, and watches the best.
  * This file opens and closes the autopilot and changes its phases; the other files of this folder implement the
  * phases. */
 #include "planner/auto/autopilot.h"
-
-enum { ESP__AUTO_WARM_STEPS = 2 };
 
 /* ---- what the files share ---------------------------------------------------------------------------------------- */
 ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
@@ -22,34 +20,20 @@ ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
 }
 
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
+    static const char *const words[] = {"measuring", "planning", "trying", "watching", "off"};
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->phase = phase;
     a->phase_steps = a->n_times = 0;
-    a->steps_ns = a->waiting_ns = 0;
-    a->phase_stats = ctx->steps.stats;
-    a->tries_ns = a->first_try_ns = a->tries = 0;
-    if (phase == ESP__AUTO_MEASURE) {
-        a->n_ready = 0;
-        a->stats_step = ctx->steps.stats.step_ns;
-        a->stats_exposed = ctx->steps.stats.exposed_communication_ns;
-    }
-    if (phase == ESP__AUTO_WATCH) a->interval = 0;
+    a->steps_ns = a->waiting_ns = a->mine.total_ns = 0;
+    ctx->steps.phase = phase == ESP__AUTO_WATCH && a->active == a->fp32 ? "watching (stays with fp32)" : words[phase];
 }
 
 /* Activates a strategy and stores its hash. If another hash is active later, the program has set a strategy. */
 ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     esp_status s = esp_strategy_set(ctx, text);
     ctx->steps.predicted_ns = 0.0;
-    *ctx->steps.difference = 0;
     esp__autopilot_of(ctx)->active = ctx->active.strategy.hash;
     return s;
-}
-
-/* Returns the phase as a text, for statistics. */
-static const char *esp__auto_phase(const esp__autopilot *a) {
-    static const char *const words[] = {"warming up", "measuring", "planning", "flushing",
-                                        "checking",   "checking",  "watching", "off"};
-    return a->phase == ESP__AUTO_WATCH && a->stays ? "watching (stays with fp32)" : words[a->phase];
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -67,18 +51,19 @@ static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spe
     return s;
 }
 
+/* Takes one block of memory for all arrays, the ones of the largest alignment first. */
 static esp_status esp__auto_memory(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
-    a->ready = esp__alloc(ctx, ESP__AUTO_READY * n * sizeof *a->ready);
-    a->ready_max = esp__alloc(ctx, n * sizeof *a->ready_max);
-    a->all = esp__alloc(ctx, ranks * sizeof *a->all);
-    a->tensors = esp__alloc(ctx, n * sizeof *a->tensors);
-    a->bits = esp__alloc(ctx, bits);
-    a->all_bits = esp__alloc(ctx, bits * ranks);
-    return a->ready && a->ready_max && a->all && a->tensors && a->bits && a->all_bits
-               ? ESP_OK
-               : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    const uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
+    a->all = esp__alloc(ctx, ranks * sizeof *a->all + (ESP__AUTO_READY + 1) * n * sizeof *a->ready +
+                                 n * sizeof *a->tensors + bits * (ranks + 1));
+    if (!a->all) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    a->ready = (uint64_t *)(a->all + ranks);
+    a->ready_max = a->ready + ESP__AUTO_READY * n;
+    a->tensors = (esp__auto_tensor *)(a->ready_max + n);
+    a->bits = (uint8_t *)(a->tensors + n);
+    a->all_bits = a->bits + bits;
+    return ESP_OK;
 }
 
 /* All ranks must have an autopilot with the same options, because ranks with one exchange data after steps. Ranks
@@ -89,21 +74,9 @@ static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lin
         esp__text_add(lines, "strategy %s, codecs %s\noptimizer %s\n",
                       ctx->config.strategy_spec ? ctx->config.strategy_spec : "auto",
                       ctx->model.codec_spec ? ctx->model.codec_spec : "none named",
-                      esp__safety_optimizer(ctx, optimizer, sizeof optimizer));
+                      esp__auto_optimizer(ctx, optimizer, sizeof optimizer));
     else
         esp__text_add(lines, ESP__NOT_AUTO);
-}
-
-/* Says that costs of devices are not measured yet. */
-static void esp__auto_say_devices(const esp_ctx *ctx) {
-    uint32_t on = 0;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__CPU_INDEX;
-    if (on)
-        esp__auto_say(
-            ctx,
-            "%u of %u tensors are on a device, for which auto has no costs: it measures on the host, and "
-            "compresses there. For compression on the device use strategy layerwise, or a plan of espresso plan",
-            on, ctx->model.n_tensors);
 }
 
 static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
@@ -112,41 +85,33 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     esp_status s = esp__agree_ok(ctx, esp__auto_memory(ctx)); /* ranks measure only if all of them have memory */
     if (s) return s;
     a->active = a->fp32 = ctx->active.strategy.hash;
-    a->lossy = !a->opt.warmup;
+    a->lossy = !(a->opt.warmup > 0.0);
     esp__auto_loss_begin(ctx);
-    esp__auto_enter(ctx, ESP__AUTO_WARM);
-    ctx->steps.phase = esp__auto_phase(a);
     if (ctx->job.size == 1) {
         esp__auto_say(ctx, "one rank: there is nothing to synchronise; stays with fp32");
-        a->stays = 1;
-        a->phase = ESP__AUTO_OFF;
-        ctx->steps.phase = esp__auto_phase(a);
+        esp__auto_enter(ctx, ESP__AUTO_OFF);
         return ESP_OK;
     }
-    esp__auto_say_devices(ctx);
+    uint32_t on = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) on += ctx->model.tensors[i].device != ESP__CPU_INDEX;
+    if (on)
+        esp__auto_say(
+            ctx,
+            "%u of %u tensors are on a device, for which auto has no costs: it measures and compresses on the "
+            "host. For compression on the device use strategy layerwise, or a plan of espresso plan",
+            on, ctx->model.n_tensors);
     s = esp__auto_measure_open(ctx);
-    ctx->steps.phase = esp__auto_phase(a);
+    if (!s) esp__auto_measure_begin(ctx, false);
     return s;
 }
 
 static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
-    if (ctx->job.rank == 0 && a->budget.open)
-        esp__log(
-            ctx, ESP_LOG_INFO, "autopilot",
-            "since the first measurement it spent the time of %.2f steps, and tries lost %.2f; %.2f steps are left for "
-            "trying",
-            a->budget.spent, a->budget.lost, a->budget.credit);
     esp__auto_job_free(ctx, a->job); /* the job's thread reads the calibration */
     if (a->calibration_open) esp__calibration_close(ctx, &a->calibration);
-    esp__free(ctx, a->ready);
-    esp__free(ctx, a->ready_max);
     esp__free(ctx, a->all);
-    esp__free(ctx, a->tensors);
-    esp__free(ctx, a->bits);
-    esp__free(ctx, a->all_bits);
-    esp__strfree(ctx, a->before);
-    esp__strfree(ctx, a->next);
+    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
+    esp__strfree(ctx, a->won);
     esp__free(ctx, a);
 }
 
@@ -163,17 +128,14 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     a->active = ctx->active.strategy.hash;
     esp__auto_job_free(ctx, a->job);
     a->job = NULL;
-    a->lossy = ctx->steps.step >= a->opt.warmup;
-    a->stays = 0;
+    a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     esp__auto_loss_begin(ctx);
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
         if (esp__option_compresses(&ctx->active.strategy.units[i].option)) {
             esp__auto_settle(ctx, 0.0);
-            ctx->steps.phase = esp__auto_phase(a);
             return;
         }
-    esp__auto_enter(ctx, ESP__AUTO_WARM); /* the state may be older than the first plan */
-    ctx->steps.phase = esp__auto_phase(a);
+    esp__auto_measure_begin(ctx, false); /* the state may be older than the first plan */
 }
 
 /* Called after ranks were lost. The system has changed and fp32 is active, so it starts from the beginning, without
@@ -189,60 +151,50 @@ static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     esp__auto_close(ctx, was);
     *self = a;
     ctx->steps.predicted_ns = 0.0;
-    *ctx->steps.difference = 0;
     esp__auto_say(ctx, "%d ranks are left: starts again with fp32", ctx->job.size);
     const esp_status s = esp__auto_start(ctx, self);
-    a->lossy = ctx->steps.step >= a->opt.warmup;
+    a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     return s;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
-static void esp__auto_note(esp_ctx *ctx) {
+/* Stores the time of the step that ended, and returns it. */
+static uint64_t esp__auto_note(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
     uint64_t ns = a->source.step_ns ? a->source.step_ns(a->source.user, ctx)
                   : c->begin_ns     ? c->end_ns - c->begin_ns
                                     : 0;
     a->phase_steps++;
-    if (!ns) return;
+    if (!ns) return 0;
     a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
     if (c->last_push_ns > c->begin_ns && c->end_ns > c->last_push_ns) {
         a->steps_ns += c->end_ns - c->begin_ns;
         a->waiting_ns += c->end_ns - c->last_push_ns;
     }
-    if (a->phase != ESP__AUTO_CHECK) return;
-    a->tries_ns += ns;
-    a->tries++;
-    if (a->phase_steps == 1) a->first_try_ns = ns;
+    return ns;
 }
 
 static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
-    uint64_t start = esp__now_ns();
+    const uint64_t start = esp__now_ns();
     esp_status s = ESP_OK;
     if (a->phase == ESP__AUTO_OFF) return ESP_OK;
     if (ctx->active.strategy.hash != a->active) {
         esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
-        a->phase = ESP__AUTO_OFF;
-        ctx->steps.phase = esp__auto_phase(a);
+        esp__auto_enter(ctx, ESP__AUTO_OFF);
         return ESP_OK;
     }
     a->waited_ns = 0;
-    esp__auto_note(ctx);
+    const uint64_t ns = esp__auto_note(ctx);
     switch (a->phase) {
-    case ESP__AUTO_WARM:
-        if (a->phase_steps >= ESP__AUTO_WARM_STEPS) esp__auto_measure_begin(ctx, 0);
-        break;
     case ESP__AUTO_MEASURE: s = esp__auto_measure_step(ctx); break;
     case ESP__AUTO_PLAN: s = esp__auto_plan_step(ctx); break;
-    case ESP__AUTO_FLUSH: s = esp__auto_flush_step(ctx); break;
-    case ESP__AUTO_CHECK:
-    case ESP__AUTO_BACK: s = esp__auto_check_step(ctx); break;
+    case ESP__AUTO_TRY: s = esp__auto_try_step(ctx, (double)ns); break;
     case ESP__AUTO_WATCH: s = esp__auto_watch_step(ctx); break;
     default: break;
     }
-    ctx->steps.phase = esp__auto_phase(a);
-    uint64_t took = esp__now_ns() - start;
+    const uint64_t took = esp__now_ns() - start;
     if (!a->source.step_ns) a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
     return s;
 }

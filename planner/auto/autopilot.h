@@ -1,77 +1,47 @@
-/* autopilot.h: what the autopilot's files share: its options, its state, the data that ranks exchange, and the planning
- * thread's job. Only the autopilot and tests include it.
- * These files call each other in a circle, because each phase begins the next one (measure, plan, watch, measure
+/* autopilot.h: what the autopilot's files share. Only the autopilot and tests include it.
+ * These files call each other in a circle, because each phase begins the next one (measure, plan, try, watch, measure
  * again). */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
-#include "planner/calibrate/costs.h"
+#include "planner/builtin/builtin.h"
+#include "planner/calibrate/between.h"
 #include "planner/plan.h"
 
 /* All ranks are in the same phase after the same step. */
 enum {
-    ESP__AUTO_WARM,    /* fills caches and pages; steps do not count */
     ESP__AUTO_MEASURE, /* times steps, and probes links and codecs between them */
-    ESP__AUTO_PLAN,    /* rank 0 plans on a thread while training goes on */
-    ESP__AUTO_FLUSH,   /* one step without compression sends pending residuals */
-    ESP__AUTO_CHECK,   /* times the new strategy */
-    ESP__AUTO_BACK,    /* times the previous strategy again: no clear gain */
+    ESP__AUTO_PLAN,    /* rank 0 makes candidates on a thread while training goes on */
+    ESP__AUTO_TRY,     /* candidates run in turns, and the slower ones are left out */
     ESP__AUTO_WATCH,   /* checks step times and errors now and then */
     ESP__AUTO_OFF      /* the program set a strategy, or there is no choice */
 };
-enum {
-    ESP__AUTO_TIMES = 1024,
-    ESP__AUTO_READY = 32,
-    ESP__AUTO_PROBES = 256,
-    ESP__AUTO_TEXT = 256,
-    ESP__AUTO_LOSSES = 256
-};
-/* Which codecs a plan may use after the loss rose: all, those that only round finely, or lossless ones. */
+enum { ESP__AUTO_TIMES = 1024, ESP__AUTO_READY = 32, ESP__AUTO_LOSSES = 256, ESP__AUTO_NAME = 128 };
+/* Which codecs may be used after the loss rose: all, those that only round finely, or lossless ones. */
 enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
-    uint32_t steps, window, cooldown;
-    uint64_t warmup; /* no lossy codec before this step */
-    double min_gain, drift, max_error;
+    double steps, window, cooldown, warmup, min_gain, drift, max_error; /* max_error 0: no limit */
     char plan[ESP__NAME_MAX];
-    int no_codec; /* set by "none": plans never compress */
-    /* The codecs that plans may use: the user's, and those that only round numbers. */
-    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX];
+    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX]; /* the user's, and those that only round numbers */
     uint32_t n_codecs;
 } esp__auto_options;
-
-/* A probe: one microbenchmark of the measuring phase. */
-typedef struct esp__auto_probe {
-    /* `codec` is its index + 1, or 0 for a collective. Probes of lower passes run first. */
-    uint8_t codec, level, done, pass;
-    uint32_t coll;
-    uint64_t size; /* bytes of a collective, or elements of a codec call */
-} esp__auto_probe;
 
 /* What each rank sends in an exchange (its word). Ranks decide only by what all of them received, so all decide the
  * same. */
 typedef struct esp__auto_word {
-    uint64_t step_ns, spread_ns; /* median and quartile distance since the phase began */
+    uint64_t step_ns, spread_ns; /* median and quartile distance of the steps that are compared */
+    uint64_t total_ns;           /* time of all steps of the block */
     uint64_t spent_ns;           /* the autopilot's time since the previous exchange */
     uint64_t exchange_ns;        /* time of the shortest exchange so far */
-    uint64_t cpu_ns, compute_ns; /* processor and wall time of the trainer's computing */
-    /* How much longer a trial's steps were than the previous strategy's: in total, and for the first step. */
-    double over_ns, first_ns;
-    double waiting; /* the part after the last push, as a share of the step */
-    int64_t pid;
-    uint32_t excess; /* tensors whose error or feedback is too large */
-    /* Numbers of reported losses since the last clearing: of the newest finite ones, and of all others. */
-    uint32_t losses, bad_losses;
-    double loss, loss_spread; /* median and quartile distance of the finite ones */
-    /* Only rank 0 sets the members from here on. */
-    uint32_t done, decision, compresses;
-    uint64_t text_bytes;
-    double pushed_ns;                     /* from a step's begin to its last push: mean of the phase */
-    double gain, predicted_ns, second_ns; /* second_ns: predicted for strategy layerwise */
+    double waiting;              /* the part of the phase's steps after the last push, as a share */
+    double loss, loss_spread;    /* median and quartile distance of the finite losses */
+    uint32_t losses, bad_losses; /* numbers of finite ones and of others since the last clearing */
+    uint32_t excess;             /* tensors whose error or feedback is too large */
+    uint32_t done;               /* on rank 0: the number of candidates, or 1 if planning failed; 0 while it goes on */
+    uint64_t bytes;              /* on rank 0: size of the candidates and their texts; 0 if planning failed */
 } esp__auto_word;
-
-enum { ESP__DECISION_STAY = 1, ESP__DECISION_SWITCH = 2 };
 
 /* Statistics of the losses that all ranks reported. */
 typedef struct esp__losses {
@@ -80,29 +50,55 @@ typedef struct esp__losses {
     double median, spread;
 } esp__losses;
 
-/* How a codec affects the loss if training uses a given optimizer. */
-typedef struct esp__effect {
-    /* Steps to the same loss, relative to fp32; 1 if the codec is safe or nothing is known. */
-    double slower;
-    /* What a user can expect, such as "a loss within 1% of fp32's"; NULL if the optimizer is unknown. */
-    const char *loss;
-} esp__effect;
+/* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
+enum { ESP__AUTO_CANDIDATES = ESP__CALIBRATION_CODECS + 5, ESP__TRY_TIMES = 64 };
+typedef struct esp__auto_candidate {
+    char name[ESP__AUTO_NAME];
+    double predicted_ns; /* of a step */
+    double slower;       /* the largest esp__effect.slower of its codecs */
+    double loss;         /* 0 if it compresses nothing; else larger if it compresses more */
+    /* Measured, the same on all ranks: median step time, and quartile distance / median, of n steps. */
+    double ns, spread;
+    uint32_t n;
+    bool out;         /* it was clearly slower, or could not be activated */
+    bool stale;       /* it was measured before the tournament only */
+    bool tie;         /* as fast as the fastest one, so it needs no more steps */
+    uint32_t n_times; /* this rank's step times */
+    double times[ESP__TRY_TIMES];
+} esp__auto_candidate;
 
-/* The budget of trials in training steps; equal on all ranks. */
-typedef struct esp__budget {
-    int open;
-    uint64_t step;  /* credit was last added at this step */
-    double step_ns; /* last measured time of a training step */
-    double credit;  /* negative if a trial cost more than there was */
-    double measure; /* steps that the last measuring and planning cost */
-    /* Measured / predicted step time of the last trial that lost, for plans without [0] and with compression [1]. */
-    double misjudged[2];
-    double spent, lost; /* total cost of the autopilot, and of lost trials */
-} esp__budget;
+typedef struct esp__tournament {
+    esp__auto_candidate at[ESP__AUTO_CANDIDATES];
+    uint32_t n, now;      /* number of candidates; the active one */
+    double least_gain;    /* a candidate that compresses more wins only if it is faster by this share */
+    double noise;         /* spread of steps before the tournament */
+    uint32_t round, left; /* `left` steps of the current block are not over */
+    bool skip;            /* the next step does not count */
+    uint32_t steps;       /* of the tournament, so far */
+    double total_ns;      /* time of these steps and of the changes between them */
+    uint8_t queue[2 * ESP__AUTO_CANDIDATES];
+    uint32_t n_queue, at_queue;
+    const char *ended; /* why comparing ended early, or NULL */
+} esp__tournament;
 
+/* Begins with candidates that have name, predicted_ns, slower and loss. One that was measured just before has also ns,
+ * spread, n and `stale`. */
+ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise);
+/* Stores a step's time on this rank. Returns whether the block of steps is over. */
+ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
+/* Stores what ranks agreed on after a block: the active candidate's median and quartile distance, and the time of the
+ * block. */
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns, double total_ns);
+/* Begins the next block. Returns its candidate, or -1 if the tournament is over. */
+ESP__FN int esp__tournament_next(esp__tournament *t);
+/* Returns the winner, or t->n if all candidates are out. */
+ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t);
+/* Writes each candidate's times and why the winner won. */
+ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t room);
+
+/* ---- the planning thread ----------------------------------------------------------------------------------------- */
 /* Input and result of the planning thread. No other thread uses them until `done`. */
 typedef struct esp__auto_job {
-    /* input */
     esp_ctx *ctx; /* only for its allocator, because training goes on */
     esp_plan_model model;
     /* free_tensors has no `keep`, so that the planner can also predict the active strategy. */
@@ -113,41 +109,25 @@ typedef struct esp__auto_job {
     uint32_t n_codecs, n_all_codecs;
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
-    int kept; /* whether some tensor has a prescribed codec */
     esp_plan_config config;
-    char *active;   /* text of the active strategy */
-    double base_ns; /* measured step time of the active strategy */
-    double min_gain;
-    int forced;          /* another strategy must be chosen, even a slower one */
-    uint64_t refuse;     /* hash of a plan that lost its trial; 0 if there is none */
-    double exposed;      /* exposed communication as a share of a measured step */
-    double misjudged[2]; /* as in esp__budget; predicted gains are divided by it */
+    char *active;            /* the active strategy's text */
+    const char *text;        /* a shorter text with which it is activated */
+    esp__auto_candidate now; /* its name and what was measured */
+    bool forced;             /* the active strategy is no candidate: it must be replaced */
     /* result */
-    uint32_t decision;
-    esp_plan *plan;
-    uint64_t text_hash;
-    double need; /* the gain that pays for a change, such as 1.05 */
-    double gain, predicted_ns;
+    esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
+    struct esp__auto_proposal {
+        esp_plan *plan;
+        const char *text;
+        uint64_t hash;    /* of the text without comments */
+        char effect[256]; /* what users can expect of the loss, as the end of a log line */
+    } of[ESP__AUTO_CANDIDATES];
+    uint32_t n;
     double explained_ns; /* predicted step time of the active strategy */
-    esp_plan_report best;
-    /* The plan keeps the core that computes busy nearly all the time. */
-    int full_cores;
-    /* Strategy layerwise with the codec that makes it fastest by prediction; NULL if there is none or `plan` is the
-     * same. */
-    esp_plan *second;
-    esp_plan_report second_report;
-    double second_ns;
-    char second_chosen[ESP__SPEC_MAX + 16];
-    int tried; /* layerwise had a trial already */
-    int compresses;
-    uint64_t cpu_ns;       /* processor time of planning */
-    double bound, plan_ns; /* bound: (plan - lower bound) / lower bound, or < 0 */
-    char chosen[ESP__AUTO_TEXT * 2], reason[ESP__AUTO_TEXT * 2];
-    char passed_over[ESP__AUTO_TEXT * 2]; /* a faster plan with which training needs more steps */
-    /* the planning thread */
+    char failed[512];    /* why there are no candidates; else "" */
     pthread_t thread;
     pthread_mutex_t lock;
-    int running, done;
+    bool running, done;
 } esp__auto_job;
 
 /* Where costs and times come from: they are measured where a function is NULL. Tests set functions of their own. */
@@ -156,84 +136,60 @@ typedef struct esp__auto_source {
     uint64_t (*step_ns)(void *user, esp_ctx *ctx);          /* time of the last step */
     void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* sets out[n_tensors] to the last step's ready times */
     esp_status (*costs)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
-    int (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* whether the tensor's error or feedback is too large */
-    double (*waiting)(void *user, esp_ctx *ctx);              /* share of the step after the last push */
-    double exposed;                                           /* exposed communication as a share of the step */
-    int tries_second;                                         /* whether layerwise gets a trial if a plan disappoints */
+    bool (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* whether the tensor's error or feedback is too large */
+    double (*waiting)(void *user, esp_ctx *ctx);               /* share of the step after the last push */
 } esp__auto_source;
 
 /* A tensor's compression errors, as samples showed them. */
 typedef struct esp__auto_tensor {
     double feedback_seen;  /* largest feedback so far; 0 if there was none */
     uint32_t samples_seen; /* esp_tensor_stats.samples at the last look */
-    uint8_t level;         /* number of changes to a codec that loses less */
+    uint8_t level;         /* 1 + index of the codec that it fell back to; 255: none; 0: it did not */
     uint8_t bad;           /* consecutive bad samples */
 } esp__auto_tensor;
 
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
-    int phase, stays; /* stays is set if no plan was predicted to win */
-    /* Hashes of the strategy that the autopilot activated last, and of fp32. */
-    uint64_t active, fp32;
-    uint32_t phase_steps;
+    int phase;
+    uint64_t active, fp32; /* hashes of the strategy that the autopilot activated last, and of fp32 */
+    uint32_t phase_steps, n_times;
     uint64_t times[ESP__AUTO_TIMES]; /* last step times of this phase */
     double sorted[ESP__AUTO_TIMES];
-    uint32_t n_times;
-    uint64_t *ready; /* [ESP__AUTO_READY][n_tensors] ready times */
-    uint32_t n_ready;
-    /* used for exchanges between ranks */
-    esp__auto_word mine, *all;
-    uint32_t every; /* steps between exchanges, except while watching */
-    /* used while measuring */
+    uint64_t steps_ns, waiting_ns; /* sums over the phase: of step times, and of their parts after the last push */
+    uint64_t waited_ns;            /* time that this step's exchanges waited for slower ranks */
+    uint64_t spent_ns;             /* the autopilot's time in this phase or block, on the slowest rank */
+    esp__auto_word mine, *all;     /* words of this rank and of all ranks */
+    /* Over all ranks, at the last exchange: largest median and quartile distance, and smallest share of waiting. */
+    double step_ns, spread_ns, waiting;
+    uint32_t every; /* steps between exchanges while measuring and planning */
+    /* used while measuring and planning */
     esp__calibration calibration;
-    int calibration_open, have_costs;
-    uint8_t stale[ESP__CALIBRATION_CODECS]; /* whether the codec's points are from an earlier phase */
-    esp__auto_probe probes[ESP__AUTO_PROBES];
-    uint32_t n_probes;
-    uint8_t pass;       /* the pass whose probes are listed next */
-    uint64_t spent_ns;  /* the autopilot's time in this phase, agreed by all ranks */
-    uint64_t waited_ns; /* time that this step's exchanges waited for slower ranks */
-    uint64_t cpu_since, stats_step, stats_exposed;
-    esp_stats phase_stats; /* statistics when the phase began */
-    /* Sums over the phase: of step times, and of their parts after the last push. */
-    uint64_t steps_ns, waiting_ns;
-    uint64_t *ready_max; /* rank 0: ready times of the slowest rank, per tensor */
-    /* used on rank 0 while planning */
-    esp__auto_job *job;
-    /* Step times of the active strategy and the previous one. */
-    double base_ns, base_spread_ns; /* of the previous strategy, measured */
-    double predicted_ns;            /* predicted for the active strategy */
-    /* Predicted for strategy layerwise, which may get a trial after this one; 0 if it may not. */
-    double second_ns;
-    int tried_layerwise; /* set on rank 0 only */
-    double gain;
-    /* Measured for the active strategy, before the previous one is timed again. */
-    double tried_ns;
-    double again_ns;     /* previous strategy, timed again; 0 until then */
-    char *before, *next; /* texts of the previous and of the next strategy */
-    uint32_t check_steps;
-    /* The current trial: time of all its steps and of the first one; number of steps. */
-    uint64_t tries_ns, first_try_ns, tries;
-    int compresses; /* whether the strategy on trial compresses */
-    esp__budget budget;
-    int forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
-    uint64_t refuse;   /* rank 0: hash of a plan that lost its trial */
+    esp__calibration_probes probes;
+    esp__calibration_trainer trainer;
+    bool calibration_open, have_costs;
+    uint64_t *ready, *ready_max; /* [ESP__AUTO_READY][n_tensors] ready times; those of the slowest rank */
+    uint32_t n_ready;
+    esp__auto_job *job; /* rank 0's planning */
+    /* used while trying */
+    esp__tournament tournament;
+    char *texts[ESP__AUTO_CANDIDATES]; /* the candidates' strategies */
+    char *won, won_name[ESP__AUTO_NAME];
+    uint64_t won_hash;  /* of the last winner, whose text is `won` */
+    bool forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
     /* used while watching the active strategy */
-    double reference_ns;
+    double reference_ns; /* its step time; 0 if it is unknown */
     uint32_t interval, over, under;
     uint64_t settled_step; /* training step of the last decision */
-    int said_waiting;
+    uint32_t tournaments;  /* how often drift has begun one */
     /* Losses. The first three members are this rank's and need lanes.lock. */
     double losses[ESP__AUTO_LOSSES]; /* newest losses since they were cleared */
     uint32_t n_losses, bad_losses;
     esp__losses before_losses; /* losses before the change of strategy, or lower ones since */
     uint32_t risen;            /* consecutive checks that found a higher loss */
     int trust;
-    /* used if a tensor's error is too large */
-    esp__auto_tensor *tensors; /* one entry for each tensor */
-    /* Bit sets of the tensors whose error is too large, on this rank and on all ranks. */
-    uint8_t *bits, *all_bits;
+    esp__auto_tensor *tensors;
+    uint8_t *bits, *all_bits; /* bit sets of the tensors whose error is too large, on this rank and on all ranks */
 } esp__autopilot;
 
 /* Returns NULL if the strategy is not auto. */
@@ -242,69 +198,46 @@ ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) 
 }
 
 /* ---- options.c ---- */
+/* Writes the trainer's optimizer, such as "adam:0.9", to `text`. */
+ESP__FN const char *esp__auto_optimizer(const esp_ctx *ctx, char *text, size_t room);
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
 /* Returns the opened codec with this spec, or NULL. */
 ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec);
-/* ---- budget.c ---- */
-ESP__FN void esp__budget_open(esp__budget *b, uint64_t step, double step_ns);
-ESP__FN void esp__budget_update(esp__budget *b, uint64_t step, double step_ns, double spent_ns);
-ESP__FN void esp__budget_measured(esp__budget *b, double spent_ns);
-ESP__FN uint64_t esp__budget_wait(const esp__budget *b);
-ESP__FN int esp__budget_exhausted(const esp__budget *b, double over_ns, double first_ns);
-ESP__FN void esp__budget_pay(esp__budget *b, double over_ns);
-ESP__FN void esp__budget_lost(esp__budget *b, int compresses, double measured_ns, double predicted_ns);
-ESP__FN void esp__budget_won(esp__budget *b, int compresses, double saved_ns);
-ESP__FN void esp__budget_drifted(esp__budget *b);
 /* ---- measure.c ---- */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
-ESP__FN double esp__auto_spread(const esp_ctx *ctx);    /* largest quartile distance of any rank's step times */
-ESP__FN uint64_t esp__auto_step_ns(const esp_ctx *ctx); /* largest median step time of any rank */
-ESP__FN int esp__auto_hidden(const esp_ctx *ctx);       /* whether no plan can bring the least gain */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
-ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, int again);
+ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
 ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
-/* ---- safer.c ---- */
-/* Makes a plan with these codecs for the job's model and system, and its report. */
-ESP__FN esp_status esp__auto_make(const esp__auto_job *job, const esp_plan_codec *codecs, uint32_t n,
-                                  const esp_plan_config *config, esp_plan **out, esp_plan_report *r);
-/* Returns the step time to expect from a plan: its prediction, plus measured time that costs do not explain. */
-ESP__FN double esp__auto_promise(const esp__auto_job *job, double plan_ns);
-ESP__FN double esp__auto_slower(const esp__auto_job *job, const char *spec); /* esp__effect.slower of a codec */
-ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best);
-/* Writes what users can expect of the loss with job->plan, as the end of a log line; "" if it compresses nothing. */
-ESP__FN void esp__auto_effect_text(const esp__auto_job *job, char *text, size_t room);
-/* ---- plan.c ---- */
+/* ---- plan.c, candidates.c ---- */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
-ESP__FN int esp__auto_plan_done(esp__autopilot *a);
-ESP__FN int esp__auto_worth(const esp__auto_job *job, double now_ns, double plan_ns, int compresses, double need);
-ESP__FN void esp__auto_second(esp__auto_job *job);
+ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
+/* Whether fp32 is active, and no strategy can bring the least gain: it can only shorten the part of a step after the
+ * last push, and on some rank that part is too short. Valid after an exchange. */
+ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
-/* ---- watch.c ---- */
+ESP__FN esp_status esp__auto_candidates(esp__auto_job *job); /* runs on the planning thread */
+/* ---- try.c ---- */
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_flush_step(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_check_step(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns);
+/* Frees the candidates' texts, but keeps the winner's as `won`, if winner is one of them. */
+ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner);
+/* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
 ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a); /* number of checks in opt.window steps, at least two */
-/* ---- safety.c ---- */
-/* Whether the codec changes every number only a little. `error` counts if its model has none. */
-ESP__FN int esp__safety_rounds(const esp__codec *c, double error);
-ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32_t optimizer, double momentum);
-/* Writes the trainer's optimizer, such as "adam:0.9", to `text`. */
-ESP__FN const char *esp__safety_optimizer(const esp_ctx *ctx, char *text, size_t room);
 /* ---- loss.c ---- */
 /* Whether losses are clearly higher than before. If they are lower, sets *before to them. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now);
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx);
-ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);
+ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);  /* clears all, so that later losses are compared with the next ones */
+ESP__FN void esp__auto_loss_forget(esp_ctx *ctx); /* drops the newest ones */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx);
-ESP__FN void esp__auto_loss_settle(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back);
-ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back);
+ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back);
+ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back);
 /* ---- fallback.c ---- */
 ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed);
+ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed);
 ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec);
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
 /* ---- autopilot.c ---- */

@@ -77,7 +77,7 @@ ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
 }
 
 /* Gives every tensor that some rank marked its next codec, and sets *changed if there was one. All ranks call it. */
-ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
+ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;
     uint32_t any = 0;
@@ -93,7 +93,7 @@ ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, int *changed) {
         a->tensors[i].level = esp__auto_gentler(ctx, i);
         a->tensors[i].bad = 0;
         a->tensors[i].feedback_seen = 0.0;
-        *changed = 1;
+        *changed = true;
         const char *to = esp__auto_keep(ctx, i);
         esp__auto_say(ctx, "step %llu: tensor '%s': the error of %s is too large: falls back to %s",
                       (unsigned long long)ctx->steps.step, ctx->model.tensors[i].name, now,

@@ -31,7 +31,7 @@ ESP__FN void esp__auto_loss_word(esp_ctx *ctx) {
     a->mine.loss_spread = esp__quartile_distance(a->sorted, n);
 }
 
-static void esp__auto_loss_forget(esp_ctx *ctx) {
+ESP__FN void esp__auto_loss_forget(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
     a->n_losses = a->bad_losses = 0;
@@ -53,16 +53,8 @@ static esp__losses esp__auto_loss_all(const esp_ctx *ctx) {
     return all;
 }
 
-/* Clears all losses, so that later losses are compared with the next ones. */
 ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    a->before_losses = (esp__losses){0, -1, 0.0, 0.0};
-    a->risen = 0;
-    esp__auto_loss_forget(ctx);
-}
-
-/* Drops the losses of steps in which strategies alternated. */
-ESP__FN void esp__auto_loss_settle(esp_ctx *ctx) {
+    esp__autopilot_of(ctx)->before_losses = (esp__losses){0, -1, 0.0, 0.0};
     esp__autopilot_of(ctx)->risen = 0;
     esp__auto_loss_forget(ctx);
 }
@@ -76,20 +68,16 @@ ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* Makes losses that are lower than all before the reference. Their spread counts little: a few losses give no exact
- * spread, and losses from before and after a rise are far apart. */
-static void esp__losses_lower(esp__losses *before, const esp__losses *now) {
-    const double most = 2.0 * before->spread, spread = now->spread < most ? now->spread : most;
-    const double mean = before->n ? 0.75 * before->spread + 0.25 * spread : now->spread;
-    *before = *now;
-    before->spread = mean;
-}
-
+/* The spread of lower losses counts little: a few losses give no exact spread, and losses from before and after a rise
+ * are far apart. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
-    const double quartiles = esp__loss_quartiles * before->spread, share = esp__loss_share * fabs(before->median);
     if (before->n && now->median >= before->median)
-        return now->median - before->median > (quartiles > share ? quartiles : share);
-    esp__losses_lower(before, now);
+        return now->median - before->median >
+               fmax(esp__loss_quartiles * before->spread, esp__loss_share * fabs(before->median));
+    const double spread =
+        before->n ? 0.75 * before->spread + 0.25 * fmin(now->spread, 2.0 * before->spread) : now->spread;
+    *before = *now;
+    before->spread = spread;
     return 0;
 }
 
@@ -112,7 +100,7 @@ static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
 /* Activates fp32 at once; later plans use codecs that lose less. All ranks call it. */
 static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int coarse) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    char what[ESP__AUTO_TEXT];
+    char what[256];
     if (now->bad_rank >= 0)
         snprintf(what, sizeof what,
                  "rank %d reported a loss that is not finite (if this goes on, resume from a checkpoint)",
@@ -124,28 +112,29 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
                   (unsigned long long)ctx->steps.step, what,
                   coarse ? "codecs with a compression error of over 5%" : "lossy codecs");
     a->trust = coarse ? ESP__TRUST_ROUNDING : ESP__TRUST_NONE;
-    esp__strfree(ctx, a->before);
-    esp__strfree(ctx, a->next);
-    a->before = a->next = NULL;
-    a->second_ns = 0.0;
-    a->forced = 0;
+    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
+    a->forced = false;
     esp__auto_loss_begin(ctx);
     esp_status s = esp__auto_set(ctx, "fp32");
-    if (!s) esp__auto_measure_begin(ctx, 1);
+    if (!s) esp__auto_measure_begin(ctx, true);
     return s;
 }
 
-/* Called after an exchange during a trial. Ends the trial and sets *back if a loss is not finite. */
-ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, int *back) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
+/* Called after an exchange, at the end of a block of steps. Ends the tournament and sets *back if a loss is not finite
+ * because of the active strategy. */
+ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
     int coarse;
-    *back = now.bad_rank >= 0 && a->before_losses.bad_rank < 0 && esp__auto_loss_concerns(ctx, &coarse);
-    return *back ? esp__auto_loss_back(ctx, &now, coarse) : ESP_OK;
+    if (now.bad_rank < 0 || a->before_losses.bad_rank >= 0) return ESP_OK;
+    *back = esp__auto_loss_concerns(ctx, &coarse);
+    if (*back) return esp__auto_loss_back(ctx, &now, coarse);
+    a->before_losses.bad_rank = now.bad_rank;
+    return ESP_OK;
 }
 
 /* Called after an exchange while watching. Returns to fp32 and sets *back if the loss was higher for a whole window. */
-ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, int *back) {
+ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses *before = &a->before_losses;
     const esp__losses now = esp__auto_loss_all(ctx);

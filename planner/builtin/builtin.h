@@ -36,4 +36,17 @@ ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_
  * of threads that compress; if it is 0, that of a common server. */
 ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
                                           esp__costs *out);
+
+/* ---- safety.c -------------------------------------------------------------------------------------------- */
+/* How a codec affects the loss if training uses a given optimizer. */
+typedef struct esp__effect {
+    /* Steps to the same loss, relative to fp32; 1 if the codec is safe or nothing is known. */
+    double slower;
+    /* What a user can expect, such as "a loss within 1% of fp32's"; NULL if the optimizer is unknown. */
+    const char *loss;
+} esp__effect;
+/* Returns the effect of a codec, whose compression error is `error` if its model has none. */
+ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32_t optimizer, double momentum);
+/* Whether the codec changes every number only a little. */
+ESP__FN int esp__safety_rounds(const esp__codec *c, double error);
 #endif

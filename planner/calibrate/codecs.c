@@ -187,3 +187,23 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     if (!st) esp__calibration_noise(s);
     return st;
 }
+
+/* Whether the job's backends can reduce the payloads of a codec of several rounds. Payloads of a codec of one round
+ * can always be gathered instead. */
+ESP__FN bool esp__calibration_reduces(const esp_ctx *ctx, const esp__codec *c) {
+    const uint64_t side = c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? 32 : 0;
+    const esp_tensor like = esp__codec_like(1024, side, side);
+    for (uint32_t i = 0; c->traits.n_rounds > 1 && i < c->traits.n_rounds; i++) {
+        const esp_round round = esp__codec_round(c, i);
+        esp_bound bound;
+        if (!round.op || esp__codec_bound_of(ctx, c, &like, i, (uint32_t)ctx->job.size, &bound)) continue;
+        for (uint8_t scope = 0; scope < ESP__SCOPES; scope++) {
+            const esp_backend *b = esp__backend_of(&ctx->job, scope);
+            if (!b || (b->dtypes & ESP_BIT(bound.dtype) && b->reduces & ESP_BIT(round.op))) continue;
+            esp__log(ctx, ESP_LOG_WARN, "autopilot", "codec '%s' is left out: backend '%s' cannot reduce its payloads",
+                     c->spec, b->name);
+            return false;
+        }
+    }
+    return true;
+}

@@ -130,6 +130,8 @@ ESP__FN int esp__calibration_has(const esp_ctx *ctx, uint8_t level);
  * alone. */
 ESP__FN esp_status esp__calibration_finish(const esp_ctx *ctx, esp__calibration *s);
 ESP__FN uint32_t esp__calibration_locals(const esp_ctx *ctx);
+/* Whether the job's backends can reduce the payloads of this codec. */
+ESP__FN bool esp__calibration_reduces(const esp_ctx *ctx, const esp__codec *c);
 ESP__FN void esp__calibration_noise(esp__calibration *s);
 ESP__FN void esp__calibration_observe(esp__calibration_curve *c, double size, double ns, double core_ns, double spread);
 ESP__FN void esp__calibration_seen_add(esp__calibration_seen *s, double ns, double core_ns);

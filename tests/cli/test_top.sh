@@ -15,7 +15,7 @@ samples() { # STEP MEDIAN [STEPS]: one, or many with ten steps each
         printf "{\"kind\":\"sample\",\"time\":%d.0,\"step\":%d,\"steps\":10,\"step_us\":{\"median\":%.1f,\"p90\":%.1f,\"last\":2500},", 100 + at, at, us, us * 1.25
         printf "\"backward_us\":1000,\"exposed_communication_us\":500,\"exposed_compression_us\":40,\"lane_us\":{\"compress\":200,\"decompress\":20,\"intra\":300,\"inter\":1500},"
         printf "\"step_bytes\":{\"intra\":1000,\"inter\":2500000},\"bytes\":{\"intra\":90000,\"inter\":225000000},\"nonfinite\":0,\"memory_bytes\":5000000,"
-        printf "\"strategy\":\"00000000000000aa\",\"phase\":\"watching\",\"loss\":2.53125,\"predicted_us\":14377,\"difference\":\"+1.000 ms a step: backward +0.500\","
+        printf "\"strategy\":\"00000000000000aa\",\"phase\":\"watching\",\"loss\":2.53125,\"predicted_us\":14377,"
         printf "\"tensors\":[{\"name\":\"fc2.weight\",\"error\":0.125,\"feedback\":1.5,\"samples\":3}]}\n" } }'
 }
 

@@ -42,4 +42,4 @@ ESPRESSO_BACKEND='levels:gpu=(shm),machine=(shm),rack=(shm)' ESPRESSO_LOG=debug 
     timeout -k 5 120 "$espresso" run -n 8 --machines 4 --racks 2 --inter 10gbit,10us --outer 20mbit,1ms -- \
     ${train%--max-steps*} --max-steps 60 --strategy auto --codec "topk:ratio=0.01" >said 2>&1 || fail "auto: $(tail -n 20 said)"
 has said 'espresso: autopilot: '
-for level in gpu machine rack; do has said "autopilot: $level [a-z_]* (size:us) [0-9]"; done
+for level in gpu machine rack; do has said "autopilot: $level: latency [0-9.]* us, [1-9]"; done

@@ -142,8 +142,7 @@ static void top_strategy(top_page *p, const top_job *j) {
              phase);
     if (isfinite(top_number(j->sample, "loss"))) top_line(p, 0, "  loss %.4g", top_number(j->sample, "loss"));
     if (top_number(j->sample, "predicted_us") > 0)
-        top_line(p, 0, "  predicted %s a step%s%.160s", tool_time(1e3 * top_number(j->sample, "predicted_us")),
-                 *top_text(j->sample, "difference") ? ": " : "", top_text(j->sample, "difference"));
+        top_line(p, 0, "  predicted %s a step", tool_time(1e3 * top_number(j->sample, "predicted_us")));
     top_line(p, 0, "  %.0f of %.0f units compressed%s%.250s", top_number(s, "compressed_units"), top_number(s, "units"),
              *codecs ? ": " : "", codecs);
 }

@@ -253,7 +253,7 @@ static esp_status auto_costs(void *user, esp_ctx *ctx, esp_plan_system *y, esp_p
     return s;
 }
 static esp_status chooses(esp_ctx *ctx, const scenario *c) {
-    static const esp__auto_source source = {NULL, auto_step, auto_ready, auto_costs, NULL, NULL, 0.5, 0};
+    static const esp__auto_source source = {NULL, auto_step, auto_ready, auto_costs, NULL, NULL};
     esp_status s = begin(ctx, c);
     if (!s && esp__autopilot_of(ctx)) esp__autopilot_of(ctx)->source = source;
     for (int k = 0; k < 40; k++) {

@@ -17,15 +17,15 @@ static int own_depth;
 
 static void die(void) { kill(getpid(), SIGKILL); }
 
-/* ---- made-up costs: plans are always faster, so that strategy auto activates them ---- */
+/* ---- made-up costs: fp32 is the slowest, so that auto switches ---- */
 static uint64_t made_up_step(void *user, esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     int now = situation == MEASURING  ? a->phase == ESP__AUTO_MEASURE && (int)a->phase_steps == depth
               : situation == PLANNING ? a->phase == ESP__AUTO_PLAN
-              : situation == SWITCHED ? a->phase == ESP__AUTO_CHECK && (int)a->phase_steps == depth
+              : situation == SWITCHED ? a->phase == ESP__AUTO_TRY && (int)a->phase_steps == depth
                                       : 0;
     if (ctx->job.rank == victim && now) die();
-    return a->phase == ESP__AUTO_CHECK ? 7000000u : 20000000u;
+    return ctx->active.strategy.hash == a->fp32 ? 20000000u : 7000000u;
 }
 static void made_up_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
@@ -56,8 +56,8 @@ static esp_status made_up_costs(void *user, esp_ctx *ctx, esp_plan_system *s, es
 /* ---- dying at an allocation while the strategy changes ---- */
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
-    if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
-        a->all[0].done && a->all[0].decision == ESP__DECISION_SWITCH && ++own_depth == depth)
+    if (situation == SWITCHING && a && own->job.rank == victim && a->phase >= ESP__AUTO_PLAN && a->all &&
+        a->all[0].bytes && ++own_depth == depth)
         die();
     return test_host_alloc(user, d, bytes, align);
 }
@@ -80,7 +80,7 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
     esp_config cfg = {
         .host = &host, .rank = rank, .size = p->size, .machine = 1 + rank / 2, .root = p->root, .backend = "shm"};
     cfg.codec = "topk:ratio=0.25";
-    cfg.strategy = situation == PROBING ? "auto:steps=2000" : "auto:steps=4";
+    cfg.strategy = situation == PROBING ? "auto:steps=2000,min_gain=0" : "auto:steps=4";
     cfg.timeout_ms = 20000;
     cfg.cpu_workers = 1;
     cfg.log_level = ESP_LOG_ERROR;

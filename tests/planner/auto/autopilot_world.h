@@ -26,13 +26,15 @@ struct world {
     int costs_fail;                      /* calibration fails */
     int busy_from, busy_to;              /* steps in which another job slows all by `busy` */
     double busy;
-    int32_t waits_less; /* rank that waits for the share `waiting` of a step, or -1 */
+    int32_t waits_less; /* rank that waits for the share `waiting` of a step, -1: none, -2: all; others wait for half of
+                           it */
     double waiting;
     double slow_rate;    /* slow link, bytes/us; 0.3 gives fp32_ms */
-    double exposed;      /* share of a step that is exposed communication */
-    int tries_second;    /* the autopilot may try layerwise after a poor plan */
     double layerwise_ms; /* ms under layerwise, slow link; 0: like other plans */
-    int sets_own_at;     /* step after which the program sets a strategy, or 0 */
+    int swings;          /* the machine is 1.5 times as slow in every second 20 steps */
+    double noise;        /* steps are longer by up to this share, at random */
+    uint32_t seed;
+    int sets_own_at; /* step after which the program sets a strategy, or 0 */
     uint32_t optimizer;
     float momentum;
     double (*loss)(const world *w, const esp_ctx *ctx, int step); /* NULL or NO_LOSS: the trainer reports no loss */
@@ -41,7 +43,10 @@ struct world {
     const char *phase[RANKS_MOST][STEPS_MOST];
     double in[RANKS_MOST][TENSORS][1000], out[RANKS_MOST][TENSORS][1000];
     char last[RANKS_MOST][8192];
-    char heard[16384]; /* rank 0's log of decisions */
+    int ran[2];                /* steps with specs[0], specs[1] on rank 0 */
+    double ms[STEPS_MOST];     /* step times */
+    int allocated[RANKS_MOST]; /* allocations of a rank's thread in steps of a tournament that do not end a block */
+    char heard[16384];         /* rank 0's log of decisions */
     int hears;
 };
 static const double NO_LOSS = -1e300;
@@ -59,18 +64,22 @@ static int compresses(const esp_ctx *ctx) {
 static int layerwise(const char *text) { return strstr(text, "reduce_scatter > comp") != NULL; }
 
 static uint64_t world_step(void *user, esp_ctx *ctx) {
-    const world *w = user;
-    const double *ms = compresses(ctx) ? w->compressed_ms : w->fp32_ms;
-    if (w->layerwise_ms > 0.0 && layerwise(ctx->active.strategy.text))
-        return (uint64_t)(w->layerwise_ms * 1e6) + (uint64_t)(ctx->job.rank * 1000);
-    double more = compresses(ctx) && !strstr(ctx->active.strategy.text, w->specs[0]) ? w->gentle_ms : 0.0;
-    double busy = (int)ctx->steps.step >= w->busy_from && (int)ctx->steps.step < w->busy_to ? w->busy : 1.0;
-    return (uint64_t)((ms[slow(w, ctx)] + more) * busy * 1e6) + (uint64_t)(ctx->job.rank * 1000);
+    world *w = user;
+    const double *of = compresses(ctx) ? w->compressed_ms : w->fp32_ms;
+    double ms = of[slow(w, ctx)];
+    if (compresses(ctx) && !strstr(ctx->active.strategy.text, w->specs[0])) ms += w->gentle_ms;
+    if (w->layerwise_ms > 0.0 && layerwise(ctx->active.strategy.text)) ms = w->layerwise_ms;
+    if ((int)ctx->steps.step >= w->busy_from && (int)ctx->steps.step < w->busy_to) ms *= w->busy;
+    if (w->swings && ctx->steps.step / 20 % 2) ms *= 1.5;
+    uint64_t at = (w->seed + 1) * 7919u + ctx->steps.step;
+    ms *= 1.0 + w->noise * (double)(test_random64(&at) >> 11) / 9007199254740992.0;
+    if (!ctx->job.rank && ctx->steps.step <= STEPS_MOST) w->ms[ctx->steps.step - 1] = ms;
+    return (uint64_t)(ms * 1e6) + (uint64_t)(ctx->job.rank * 1000);
 }
 static void world_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1) + (uint64_t)ctx->job.rank;
 }
-static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
+static bool world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
     const world *w = user;
     const esp__unit *u = &ctx->active.strategy.units[ctx->active.strategy.of_tensor[tensor].first];
     return (int32_t)tensor == w->excess && ctx->job.rank == 1 && strstr(u->codec->spec, w->specs[0]) != NULL;
@@ -78,7 +87,7 @@ static int world_excess(void *user, esp_ctx *ctx, uint32_t tensor) {
 
 static double world_waiting(void *user, esp_ctx *ctx) {
     const world *w = user;
-    return ctx->job.rank == w->waits_less ? w->waiting : 1.0;
+    return ctx->job.rank == w->waits_less || w->waits_less == -2 ? w->waiting : 0.5;
 }
 
 /* Gives links of slow_rate bytes/us, or links so fast that compression does not pay. */
@@ -134,6 +143,12 @@ static void hear(void *user, const esp_log_event *ev) {
     snprintf(w->heard + n, sizeof w->heard - n, "%s\n", ev->message);
 }
 
+static _Thread_local int allocations;
+static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    allocations++;
+    return test_host_alloc(user, d, bytes, align);
+}
+
 static void live(esp_ctx *ctx, void *user) {
     world *w = user;
     float(*grads)[1000] = calloc(TENSORS, sizeof *grads);
@@ -149,16 +164,20 @@ static void live(esp_ctx *ctx, void *user) {
     CHECK(!esp_start(ctx));
     if (esp__autopilot_of(ctx) && !w->real) {
         esp__auto_source source = {
-            w,          world_step,     world_ready, world_costs, w->excess < 0 ? NULL : world_excess, world_waiting,
-            w->exposed, w->tries_second};
+            w, world_step, world_ready, world_costs, w->excess < 0 ? NULL : world_excess, world_waiting};
         esp__autopilot_of(ctx)->source = source;
     }
     for (int step = 0; step < w->steps; step++) {
         const double loss = w->loss ? w->loss(w, ctx, step) : NO_LOSS;
         if (loss != NO_LOSS) CHECK(!esp_report_loss(ctx, loss)); /* reports NaN, too */
+        const int before = allocations;
+        const int inside =
+            ctx->steps.phase && !strcmp(ctx->steps.phase, "trying") && esp__autopilot_of(ctx)->tournament.left > 1;
         push_all(ctx, w, grads, step, 0);
         w->hash[ctx->job.rank][step] = ctx->active.strategy.hash;
         w->phase[ctx->job.rank][step] = ctx->steps.phase;
+        if (inside) w->allocated[ctx->job.rank] += allocations - before;
+        for (int k = 0; k < 2 && !ctx->job.rank; k++) w->ran[k] += strstr(esp_strategy_text(ctx), w->specs[k]) != NULL;
         if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
         /* Waits for the planner, so that its speed cannot change a decision. */
         while (esp__autopilot_of(ctx) && ctx->job.rank == 0 && esp__autopilot_of(ctx)->phase == ESP__AUTO_PLAN &&
@@ -182,6 +201,7 @@ static world *world_new(void) {
     w->errors[0] = 0.5, w->errors[1] = 1e-7;
     w->fp32_ms[0] = 6.0, w->fp32_ms[1] = 20.0;
     w->compressed_ms[0] = 6.5, w->compressed_ms[1] = 7.0;
+    w->gentle_ms = 3.0;
     return w;
 }
 
@@ -196,7 +216,12 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
     j.config.log_level = getenv("VERBOSE") ? ESP_LOG_DEBUG : ESP_LOG_ERROR;
     j.config.optimizer = w->optimizer;
     j.config.momentum = w->momentum;
-    const esp_host host = {.struct_size = sizeof host, .user = w, .log = hear};
+    const esp_host host = {.struct_size = sizeof host,
+                           .abi_major = ESP_ABI_MAJOR,
+                           .user = w,
+                           .log = hear,
+                           .alloc = counting_alloc,
+                           .free_ = test_host_free};
     if (w->hears) j.config.host = &host, j.config.log_level = ESP_LOG_WARN;
     test_run(&j);
     for (int32_t r = 0; r < size; r++) {
@@ -214,11 +239,6 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
     assert_int_equal(failures, 0);
 }
 
-static int switches(const world *w) {
-    int n = 0;
-    for (int s = 1; s < w->steps; s++) n += w->hash[0][s] != w->hash[0][s - 1];
-    return n;
-}
 static int first_in(const world *w, const char *phase, int from) {
     for (int s = from; s < w->steps; s++)
         if (w->phase[0][s] && strstr(w->phase[0][s], phase)) return s;

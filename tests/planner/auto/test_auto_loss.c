@@ -37,11 +37,8 @@ TEST(test_safe_first) {
         {ESP_OPTIMIZER_SGD, 0, " topk:ratio=0.01 ", {"expected with optimizer sgd: a loss within 4% of fp32's"}},
         {ESP_OPTIMIZER_MOMENTUM, 0.5f, " topk:ratio=0.01 ", {"with optimizer momentum:0.5: a loss within 4%"}},
         {ESP_OPTIMIZER_ADAM, -1, " topk:ratio=0.01 ", {"with optimizer adam:0: a loss within 4% of fp32's"}},
-        {ESP_OPTIMIZER_MOMENTUM, 0, " fp16 ", {"passed over: topk:ratio=0.01, with which a step would", "4 times"}},
-        {ESP_OPTIMIZER_ADAM,
-         0,
-         " fp16 ",
-         {"optimizer adam:0.9: a loss within 1% of fp32's; passed over: topk", "3 times"}},
+        {ESP_OPTIMIZER_MOMENTUM, 0, " fp16 ", {"not tried, because predicted over 1.5 times as slow: ", " x 4 steps"}},
+        {ESP_OPTIMIZER_ADAM, 0, " fp16 ", {"optimizer adam:0.9: a loss within 1% of fp32's", " x 3 steps"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = trained_with(cases[i].optimizer, cases[i].momentum);
@@ -58,6 +55,7 @@ TEST(test_unsafe_where_it_wins) {
         world *w = trained_with(ESP_OPTIMIZER_ADAM, 0);
         w->slow_rate = i ? 0.05 : 0.3;
         w->fp32_ms[1] = i ? 115.0 : 20.0;
+        w->gentle_ms = i ? 30.0 : 3.0; /* with fp16, steps are more than 3 times as long */
         run(w, options, few, 4, 2);
         assert_int_equal(strstr(w->last[0], few) != NULL, i);
         if (i) assert_true(says(w, "with optimizer adam:0.9 and topk:ratio=0.01: at first 3 times as many steps"));
@@ -109,7 +107,6 @@ TEST(test_stays) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = reports(cases[i], 300);
         run(w, options, "topk:ratio=0.25", 4, 2);
-        assert_int_equal(switches(w), 1);
         assert_non_null(strstr(w->last[0], "topk"));
         assert_null(strstr(w->heard, "returned to fp32"));
         free(w);
@@ -128,7 +125,7 @@ TEST(test_returns) {
         {one_rank, 80, 120, "the loss rose to "}, /* only one of four ranks reports a loss */
         {creeps, 120, 240, "the loss rose to "},
         {once_nan, 90, 96, "rank 1 reported a loss that is not finite"},
-        {inf_in_the_try, 11, 14, "rank 3 reported a loss that is not finite"},
+        {inf_in_the_try, 11, 20, "rank 3 reported a loss that is not finite"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = reports(cases[i].loss, 300);
@@ -152,7 +149,7 @@ TEST(test_not_its_fault) {
     world *w = reports(jumps_anyway, 200);
     run(w, options, NULL, 4, 2);
     assert_non_null(strstr(w->last[0], " fp16 "));
-    assert_int_equal(switches(w), 1);
+    assert_null(strstr(w->heard, "returned to fp32"));
     free(w);
 }
 

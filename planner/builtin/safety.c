@@ -1,6 +1,6 @@
 /* safety.c: estimates how a codec affects the loss with the trainer's optimizer, from what the codec declares. The
  * numbers are those of the table in docs/use/codecs.md. */
-#include "planner/auto/autopilot.h"
+#include "planner/builtin/builtin.h"
 
 /* How a codec treats gradients, in classes between which the measured runs differed. */
 enum {
@@ -69,13 +69,4 @@ ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32
                        : optimizer == ESP_OPTIMIZER_ADAM    ? ESP__ADAM_HIGH
                                                             : ESP__MOMENTUM_HIGH;
     return &esp__effects[treatment][column];
-}
-
-ESP__FN const char *esp__safety_optimizer(const esp_ctx *ctx, char *text, size_t room) {
-    const char *name = esp__optimizer_name(ctx->config.optimizer);
-    if (ctx->config.optimizer < ESP_OPTIMIZER_MOMENTUM)
-        snprintf(text, room, "%s", name);
-    else
-        snprintf(text, room, "%s:%g", name, (double)(float)ctx->config.momentum);
-    return text;
 }

@@ -1,0 +1,219 @@
+/* tournament.c: finds the fastest of several candidates by successive halving: they run in turns, a few steps each, and
+ * after each round those that are clearly slower are left out. It sees only times, and does the same on all ranks.
+ * A candidate's cost is its step time, measured or else predicted, times the relative number of steps that training
+ * needs with its codecs. */
+#include "planner/auto/autopilot.h"
+#include "espresso_impl/base/quantile.h"
+#include <math.h>
+
+enum { ESP__TRY_STEPS = 200 }; /* a tournament of more steps ends */
+/* A candidate is not tried while its predicted cost is more than this many times the least cost. */
+static const double esp__try_excluded = 1.5;
+/* A measurement from before the tournament decides only if it is this many times the least cost. */
+static const double esp__try_stale = 3.0;
+/* The loss of a tournament, in steps of its best candidate, after which only candidates that never ran may run. */
+static const double esp__try_loss = 15.0;
+static const double esp__try_block_ns = 5e6; /* shortest blocks of steps, because changes take time themselves */
+
+static double esp__candidate_cost(const esp__auto_candidate *c) { return (c->n ? c->ns : c->predicted_ns) * c->slower; }
+
+static bool esp__candidate_fresh(const esp__auto_candidate *c) { return c->n && !c->stale; }
+
+/* Lists the candidates, without those that are out unless `all`: first the measured ones, in the order of their
+ * costs. Returns their number. */
+static uint32_t esp__tournament_order(const esp__tournament *t, bool all, uint8_t *order) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const esp__auto_candidate *c = &t->at[i];
+        if (c->out && !all) continue;
+        uint32_t k = n++;
+        for (; k; k--) {
+            const esp__auto_candidate *b = &t->at[order[k - 1]];
+            if (b->n ? !c->n || esp__candidate_cost(b) <= esp__candidate_cost(c)
+                     : !c->n && esp__candidate_cost(b) <= esp__candidate_cost(c))
+                break;
+            order[k] = order[k - 1];
+        }
+        order[k] = (uint8_t)i;
+    }
+    return n;
+}
+
+/* Returns the measured candidate of the least cost, or NULL. */
+static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t) {
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    return esp__tournament_order(t, false, order) && t->at[order[0]].n ? &t->at[order[0]] : NULL;
+}
+
+/* Whether the candidate may run: it was measured, or its prediction does not exclude it. */
+static bool esp__tournament_allows(const esp__tournament *t, const esp__auto_candidate *c) {
+    double least = INFINITY;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!t->at[i].out) least = fmin(least, esp__candidate_cost(&t->at[i]));
+    return !c->out && (c->n || esp__candidate_cost(c) <= esp__try_excluded * least);
+}
+
+/* Returns by which share two measured medians may differ by chance: twice the standard error of their difference. */
+static double esp__tournament_margin(const esp__tournament *t, const esp__auto_candidate *a,
+                                     const esp__auto_candidate *b) {
+    double spreads[ESP__AUTO_CANDIDATES];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->at[i].n >= 4) spreads[n++] = t->at[i].spread;
+    const double noise = n ? esp__median(spreads, n) : t->noise;
+    return 2.0 * 0.93 * fmax(noise, 0.02) * sqrt(1.0 / a->n + 1.0 / b->n);
+}
+
+/* Decides about one candidate after a round. `rank` is the number of faster ones, of `of`. */
+static void esp__tournament_judge(const esp__tournament *t, const esp__auto_candidate *best, esp__auto_candidate *c,
+                                  uint32_t rank, uint32_t of) {
+    const double behind = esp__candidate_cost(c) / esp__candidate_cost(best) - 1.0, gain = t->least_gain;
+    const double margin = esp__tournament_margin(t, c, best);
+    const bool gentler = c->loss < best->loss;
+    const bool half = t->round > 1 && 2 * rank >= of;
+    if (c->stale)
+        c->out = behind > esp__try_stale - 1.0;
+    else if (behind > gain + margin || (half && behind > fmax(gain, 0.5 * margin)))
+        c->out = true;
+    else if (margin <= gain || (!gentler && behind > margin))
+        c->tie = gentler && behind <= gain, c->out = !c->tie;
+}
+
+static void esp__tournament_round_end(esp__tournament *t) {
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t n = esp__tournament_order(t, false, order);
+    uint32_t rank = 0, of = 0;
+    for (uint32_t k = 0; k < n; k++) of += esp__candidate_fresh(&t->at[order[k]]);
+    for (uint32_t k = 0; k < n && t->at[order[0]].n; k++) {
+        esp__auto_candidate *c = &t->at[order[k]];
+        c->tie = false;
+        if (k && c->n) esp__tournament_judge(t, &t->at[order[0]], c, rank, of);
+        rank += esp__candidate_fresh(c);
+    }
+}
+
+/* Lists the blocks of the next round: all that may run and are not decided, in the order of their costs, and then in
+ * reverse, so that drift of the machine hits all alike. Candidates that never ran come first, each for one block. */
+static void esp__tournament_round(esp__tournament *t) {
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t of = esp__tournament_order(t, false, order);
+    uint32_t n = 0;
+    bool fresh = false;
+    for (uint32_t k = 0; k < of; k++) fresh |= !t->at[order[k]].n && esp__tournament_allows(t, &t->at[order[k]]);
+    for (uint32_t k = 0; k < of; k++) {
+        const esp__auto_candidate *c = &t->at[order[k]];
+        if (esp__tournament_allows(t, c) && !c->tie && !(fresh && c->n)) t->queue[n++] = order[k];
+    }
+    if (!fresh && n == 1) n = 0; /* it is decided */
+    for (uint32_t k = 0; k < n && !fresh; k++) t->queue[n + k] = t->queue[n - 1 - k];
+    t->n_queue = fresh ? n : 2 * n;
+    t->at_queue = 0;
+}
+
+ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise) {
+    t->now = now;
+    t->least_gain = least_gain;
+    t->noise = noise;
+    t->round = t->steps = t->n_queue = t->at_queue = 0;
+    t->total_ns = 0.0;
+    t->ended = NULL;
+}
+
+ESP__FN bool esp__tournament_step(esp__tournament *t, double ns) {
+    esp__auto_candidate *c = &t->at[t->now];
+    t->steps++;
+    /* The first step after a change touches new memory. */
+    if (!t->skip) c->times[c->n_times++ % ESP__TRY_TIMES] = ns;
+    t->skip = false;
+    return --t->left == 0;
+}
+
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns, double total_ns) {
+    esp__auto_candidate *c = &t->at[t->now];
+    c->ns = ns;
+    c->spread = ns > 0.0 ? spread_ns / ns : 0.0;
+    c->n = c->n_times < ESP__TRY_TIMES ? c->n_times : ESP__TRY_TIMES;
+    c->stale = false;
+    t->total_ns += total_ns;
+}
+
+/* Whether only candidates that never ran may still run. */
+static bool esp__tournament_ends(esp__tournament *t) {
+    const esp__auto_candidate *best = esp__tournament_best(t);
+    if (best && t->total_ns - t->steps * best->ns > esp__try_loss * best->ns)
+        t->ended = "trying may cost no more";
+    else if (best && t->steps >= ESP__TRY_STEPS)
+        t->ended = "the steps vary too much for a closer comparison";
+    return t->ended != NULL;
+}
+
+ESP__FN int esp__tournament_next(esp__tournament *t) {
+    static const uint32_t lengths[] = {3, 3, 4, 6};
+    for (;;) {
+        if (t->at_queue == t->n_queue) {
+            esp__tournament_round_end(t);
+            esp__tournament_round(t);
+            if (!t->n_queue) return -1;
+            t->round++;
+        }
+        const uint32_t i = t->queue[t->at_queue++];
+        esp__auto_candidate *c = &t->at[i];
+        if (c->out) continue;
+        if (esp__candidate_fresh(c) && esp__tournament_ends(t)) {
+            if (t->at_queue == t->n_queue) return -1;
+            continue;
+        }
+        if (c->stale) c->n_times = 0;
+        const double most = ceil(esp__try_block_ns / fmax(esp__candidate_cost(c), 1.0));
+        t->left = lengths[t->round > 4 ? 3 : t->round - 1] * (uint32_t)fmin(fmax(most, 1.0), 4.0);
+        t->skip = i != t->now || t->steps == 0;
+        t->left += t->skip;
+        return (int)i;
+    }
+}
+
+ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t) {
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t n = esp__tournament_order(t, false, order);
+    uint32_t winner = n && t->at[order[0]].n ? order[0] : t->n;
+    for (uint32_t k = 1; k < n && t->at[order[k]].n; k++) {
+        const double most = (1.0 + t->least_gain) * esp__candidate_cost(&t->at[order[0]]);
+        if (esp__candidate_cost(&t->at[order[k]]) <= most && t->at[order[k]].loss < t->at[winner].loss)
+            winner = order[k];
+    }
+    return winner;
+}
+
+/* ---- the log's line ---------------------------------------------------------------------------------------------- */
+static void esp__tournament_add(char *text, size_t room, const char *fmt, ...) ESP__PRINTF(3, 4);
+static void esp__tournament_add(char *text, size_t room, const char *fmt, ...) {
+    const size_t at = strlen(text);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text + at, room - at, fmt, ap);
+    va_end(ap);
+}
+
+ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t room) {
+    uint8_t order[ESP__AUTO_CANDIDATES];
+    const uint32_t n = esp__tournament_order(t, true, order), winner = esp__tournament_winner(t);
+    const char *best = esp__tournament_best(t)->name;
+    uint32_t tried = 0;
+    while (tried < n && t->at[order[tried]].n) tried++;
+    snprintf(text, room, "chose %s: ", t->at[winner].name);
+    if (&t->at[winner] == esp__tournament_best(t))
+        esp__tournament_add(text, room, "the fastest of %u tried", tried);
+    else
+        esp__tournament_add(text, room, "within %g%% of the fastest of %u tried (%s), and compresses less",
+                            100.0 * t->least_gain, tried, best);
+    if (t->ended) esp__tournament_add(text, room, "; ended early: %s", t->ended);
+    for (uint32_t k = 0; k < n; k++) {
+        const esp__auto_candidate *c = &t->at[order[k]];
+        if (k == 0) esp__tournament_add(text, room, "; measured, and (predicted), in ms a step: ");
+        if (k == tried) esp__tournament_add(text, room, "; not tried, because predicted over 1.5 times as slow: ");
+        esp__tournament_add(text, room, "%s%s ", k && k != tried ? ", " : "", c->name);
+        if (c->n) esp__tournament_add(text, room, "%.3f ", c->ns / 1e6);
+        esp__tournament_add(text, room, c->n ? "(%.3f)" : "%.3f", c->predicted_ns / 1e6);
+        if (c->slower > 1.0) esp__tournament_add(text, room, " x %g steps", c->slower);
+    }
+}
