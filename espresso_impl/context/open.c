@@ -374,7 +374,11 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
                          "tensor '%s': flags is %u: known are ESP_SUM (%u), ESP_RAW (%u) and ESP_SHARD (%u); was the "
                          "struct zeroed (esp_tensor_desc desc = ESP_ZERO)?",
                          d->name, (unsigned)d->flags, (unsigned)ESP_SUM, (unsigned)ESP_RAW, (unsigned)ESP_SHARD);
-    if (d->gather && *d->gather && !(d->flags & ESP_SHARD))
+    if (d->flags & ESP_RAW && d->codec && strcmp(d->codec, ESP__CODEC_NONE))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "tensor '%s': codec is '%s', but flags have ESP_RAW (never compressed): leave one of them out",
+                         d->name, d->codec);
+    if (d->gather && !(d->flags & ESP_SHARD))
         return esp__fail(
             ctx, ESP_E_ARG,
             "tensor '%s': gather is '%s', but the tensor is not sharded: set ESP_SHARD in its flags, or leave "
@@ -407,6 +411,9 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     memset(&d, 0, sizeof d);
     memcpy(&d, desc, desc->struct_size && desc->struct_size < sizeof d ? desc->struct_size : sizeof d);
     if (!d.dtype) d.dtype = ESP_F32;
+    if (d.codec && !*d.codec) d.codec = NULL;
+    if (d.option && !*d.option) d.option = NULL;
+    if (d.gather && !*d.gather) d.gather = NULL;
     s = esp__tensor_check(ctx, &d);
     if (s) return s;
     if (ctx->model.n_tensors == ctx->model.cap_tensors) {
@@ -422,9 +429,9 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     t->name = esp__strdup(ctx, d.name);
     t->codec_override = esp__strdup(ctx, d.codec);
     t->option_override = esp__strdup(ctx, d.option);
-    t->gather_spec = esp__strdup(ctx, d.gather && *d.gather ? d.gather : NULL);
+    t->gather_spec = esp__strdup(ctx, d.gather);
     if (!t->name || (d.codec && !t->codec_override) || (d.option && !t->option_override) ||
-        (d.gather && *d.gather && !t->gather_spec)) {
+        (d.gather && !t->gather_spec)) {
         esp__tensor_texts_free(ctx, t);
         return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
     }

@@ -66,6 +66,7 @@ typedef struct esp__unit {
     uint32_t flags;
     esp__option option;
     esp__codec *codec;
+    bool replaced;        /* a description or ESP_RAW replaced the option that the strategy names */
     uint32_t first_round; /* the codec's exchanges before this one are empty, and skipped */
     uint32_t device;
     uint32_t first_op, n_ops; /* its ops in ctx->active.program.ops */
