@@ -112,6 +112,7 @@
 #include "espresso_impl/executor/observers.c"
 #include "espresso_impl/executor/lanes.c"
 #include "espresso_impl/executor/health.c"
+#include "espresso_impl/context/lent.c"
 #include "espresso_impl/context/step.c"
 #include "espresso_impl/context/helpers.c"
 #include "espresso_impl/context/gather.c"

@@ -79,7 +79,8 @@ typedef int32_t esp_status;
     X(ESP_E_STATE, -10, "not allowed in this state")                                                                   \
     X(ESP_E_PEER, -11, "a rank died or left")                                                                          \
     X(ESP_E_TIMEOUT, -12, "a rank did not answer in time")                                                             \
-    X(ESP_E_MISMATCH, -13, "ranks disagree")
+    X(ESP_E_MISMATCH, -13, "ranks disagree")                                                                           \
+    X(ESP_E_CANCELED, -14, "the step was canceled")
 #define ESP__STATUS_ENUM(name, value, text) name = value,
 enum { ESP_STATUS_LIST(ESP__STATUS_ENUM) ESP__STATUS_END = 2 };
 
@@ -284,6 +285,11 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
 ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx);
 /** Calls esp_step_end, blocks until all tensors have their means, and ends the step. */
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx);
+/** Takes back the gradients of a step that cannot go on: when it returns, the library uses none of them any more. Call
+ *  it before their memory is freed, for example while an exception unwinds, and while no other thread uses the context.
+ *  The step is lost: later calls return ESP_E_CANCELED, and other ranks get ESP_E_PEER when this rank calls esp_close,
+ *  so call it soon. Outside a step it does nothing. */
+ESPRESSO_API esp_status esp_cancel(esp_ctx *ctx);
 /** Restores the residuals and codec states from before the last step. Call it if the trainer skips that step, as when a
  *  loss scaler finds Inf, after esp_wait_all on all ranks. Needs ESP_DISCARDABLE. */
 ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx);

@@ -79,6 +79,7 @@ typedef struct esp__steps {
     uint64_t step;
     uint32_t n_pushed, n_done;
     bool closed, open;
+    uint32_t lent; /* root of the tree of gradients (context/lent.c) */
     char missing_text[ESP__NAME_MAX * 4];
     esp__step_clock clock;
     esp_stats stats;
