@@ -265,6 +265,14 @@ ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float 
 /** Returns when all ranks have called it. */
 ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx);
 
+/** Sets this rank's weight in the means of all later steps, such as the number of its samples. A mean is then
+ *  sum(weight * gradient) / sum(weight), with the same bits on all ranks; with equal weights, it has the bits of the
+ *  mean without weights. A rank without data passes 0, and what it pushes does not matter. `weight` is from 0 to 1e30,
+ *  and 1 at first. All ranks get ESP_E_STATE if all pass 0, as at the end of their data. Sums (ESP_SUM) have no weights.
+ *  A gradient is first multiplied by size * weight / sum(weight), for which f16 numbers need room. Collective; call it
+ *  between steps. Blocks. */
+ESPRESSO_API esp_status esp_weight(esp_ctx *ctx, float weight);
+
 /* A step: push every tensor once, then wait. */
 /** Starts to average a tensor, and returns without waiting. `grad` has the tensor's `count` elements, in its dtype and
  *  on its device. The library reads them after the work that `stream` has now, and replaces them by the mean over all
@@ -301,6 +309,9 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss);
 /** Multiplies all residuals by `factor`. When the learning rate changes, pass the old rate divided by the new one.
  *  Call it between steps, on all ranks. */
 ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor);
+/** Sets all residuals, and what codecs keep, to zero, as at esp_start. Call it between steps, on all ranks, for example
+ *  after parameters were replaced. */
+ESPRESSO_API esp_status esp_feedback_clear(esp_ctx *ctx);
 
 /** Changes the strategy to `text`: "fp32", "layerwise", "auto", or the text of a strategy file. A residual that has no
  *  place in the new strategy is added to its tensor's next gradient. Collective; call it between steps. */

@@ -22,6 +22,10 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
 /* Runs a collective outside a step on the link thread, and waits for it. `what` names the caller in errors. */
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
 
+/* ---- weight.c ---- */
+/* Exchanges all ranks' weights, and sets this rank's factor. Collective; call it between steps. */
+ESP__FN esp_status esp__weights_share(esp_ctx *ctx);
+
 /* ---- lent.c ---- */
 /* Lends `grad` to the library as the gradient of `t`. Returns NULL, or the tensor whose lent gradient overlaps it. Lock
  * held. */

@@ -206,6 +206,7 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     esp__process_open(&ctx->config.opened_by);
     ctx->health.left_rank = -1;
     ctx->steps.loss = NAN;
+    ctx->steps.weight = ctx->steps.factor = 1.0f;
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
     pthread_mutex_init(&ctx->lanes.lock, NULL);

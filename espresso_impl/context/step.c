@@ -70,7 +70,7 @@ static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream st
     uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
     s = esp__claim(ctx, t, grad);
-    if (!s && (zero || t->pending_residual || esp__stream_async(stream))) {
+    if (!s && (zero || t->pending_residual || esp__push_factor(ctx, t) != 1.0f || esp__stream_async(stream))) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         s = esp__push_order(ctx, t, stream, grad, zero);
         pthread_mutex_lock(&ctx->lanes.lock);
@@ -388,10 +388,8 @@ ESPRESSO_API esp_status esp_cancel(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     const bool under_way = ctx->steps.open || ctx->steps.closed;
     if (under_way) {
-        snprintf(
-            text, sizeof text,
-            "esp_cancel took back the gradients of step %llu, which is lost: close the context",
-            (unsigned long long)ctx->steps.step);
+        snprintf(text, sizeof text, "esp_cancel took back the gradients of step %llu, which is lost: close the context",
+                 (unsigned long long)ctx->steps.step);
         esp__fatal_locked(ctx, ESP_E_CANCELED, text);
         esp__wait_begin(ctx);
         while (esp__wait_more(ctx)) {
@@ -459,6 +457,22 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
         const esp__tensor *t = &ctx->model.tensors[i];
         if (t->pending_residual)
             s = esp__device_add(ctx, t->device, t->pending_residual, t->pending_residual, factor, 0, t->count);
+    }
+    return s;
+}
+
+ESPRESSO_API esp_status esp_feedback_clear(esp_ctx *ctx) {
+    esp_status s = esp__between_steps(ctx, "esp_feedback_clear");
+    for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
+        if (f->residual) s = esp__device_zero(ctx, f->device, f->residual, f->count * sizeof(float));
+        if (f->state && !s) s = esp__device_zero(ctx, f->device, f->state, f->state_bytes);
+    }
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        esp__device_give(ctx, t->device, t->pending_residual, t->count * sizeof(float), ESP_MEM_DEVICE);
+        t->pending_residual = NULL;
+        esp__pending_before_free(ctx, t);
     }
     return s;
 }
