@@ -115,6 +115,7 @@
 #include "espresso_impl/context/lent.c"
 #include "espresso_impl/context/step.c"
 #include "espresso_impl/context/weight.c"
+#include "espresso_impl/context/allreduce.c"
 #include "espresso_impl/context/helpers.c"
 #include "espresso_impl/context/gather.c"
 #include "espresso_impl/context/state.c"

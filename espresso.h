@@ -90,7 +90,10 @@ enum { ESP_STATUS_LIST(ESP__STATUS_ENUM) ESP__STATUS_END = 2 };
 typedef uint32_t esp_dtype;
 /* Gradients are f32, f16 or bf16. The integer types occur only in compressed data. */
 enum { ESP_F32 = 1, ESP_F16 = 2, ESP_BF16 = 3, ESP_I8 = 4, ESP_I16 = 5, ESP_I32 = 6 };
-/** Returns the bytes of one number, or 0 if the dtype is unknown. */
+enum { ESP_F64 = 7, ESP_I64 = 8 }; /* only for esp_allreduce_as */
+typedef uint32_t esp_reduce;
+enum { ESP_REDUCE_SUM = 1, ESP_REDUCE_MAX = 2, ESP_REDUCE_MIN = 3 };
+/** Returns the bytes of one number of a gradient or of compressed data, or 0 for another dtype. */
 static inline uint64_t esp_dtype_bytes(esp_dtype d) {
     return d == ESP_F32 || d == ESP_I32 ? 4u : d == ESP_F16 || d == ESP_BF16 || d == ESP_I16 ? 2u : d == ESP_I8;
 }
@@ -259,6 +262,10 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 /** Replaces `count` floats by their sums over all ranks. */
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count);
+/** Replaces `count` numbers of ESP_F32, ESP_F64, ESP_I32 or ESP_I64 by their sums, maxima or minima (ESP_REDUCE_*) over
+ *  all ranks, computed in rank order, so that all ranks have the same bits. A NaN stays, and sums of integers wrap
+ *  around. Every rank receives all numbers of all ranks: meant for counters and metrics. */
+ESPRESSO_API esp_status esp_allreduce_as(esp_ctx *ctx, void *data, uint64_t count, esp_dtype dtype, esp_reduce op);
 /** Like esp_broadcast and esp_allreduce, for device memory, after the work that `stream` has now. */
 ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root);
 ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float *data, uint64_t count);
@@ -268,9 +275,9 @@ ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx);
 /** Sets this rank's weight in the means of all later steps, such as the number of its samples. A mean is then
  *  sum(weight * gradient) / sum(weight), with the same bits on all ranks; with equal weights, it has the bits of the
  *  mean without weights. A rank without data passes 0, and what it pushes does not matter. `weight` is from 0 to 1e30,
- *  and 1 at first. All ranks get ESP_E_STATE if all pass 0, as at the end of their data. Sums (ESP_SUM) have no weights.
- *  A gradient is first multiplied by size * weight / sum(weight), for which f16 numbers need room. Collective; call it
- *  between steps. Blocks. */
+ *  and 1 at first. All ranks get ESP_E_STATE if all pass 0, as at the end of their data. Sums (ESP_SUM) have no
+ * weights. A gradient is first multiplied by size * weight / sum(weight), for which f16 numbers need room. Collective;
+ * call it between steps. Blocks. */
 ESPRESSO_API esp_status esp_weight(esp_ctx *ctx, float weight);
 
 /* A step: push every tensor once, then wait. */
