@@ -79,7 +79,8 @@ typedef int32_t esp_status;
     X(ESP_E_STATE, -10, "not allowed in this state")                                                                   \
     X(ESP_E_PEER, -11, "a rank died or left")                                                                          \
     X(ESP_E_TIMEOUT, -12, "a rank did not answer in time")                                                             \
-    X(ESP_E_MISMATCH, -13, "ranks disagree")
+    X(ESP_E_MISMATCH, -13, "ranks disagree")                                                                           \
+    X(ESP_E_CANCELED, -14, "the step was canceled")
 #define ESP__STATUS_ENUM(name, value, text) name = value,
 enum { ESP_STATUS_LIST(ESP__STATUS_ENUM) ESP__STATUS_END = 2 };
 
@@ -89,7 +90,10 @@ enum { ESP_STATUS_LIST(ESP__STATUS_ENUM) ESP__STATUS_END = 2 };
 typedef uint32_t esp_dtype;
 /* Gradients are f32, f16 or bf16. The integer types occur only in compressed data. */
 enum { ESP_F32 = 1, ESP_F16 = 2, ESP_BF16 = 3, ESP_I8 = 4, ESP_I16 = 5, ESP_I32 = 6 };
-/** Returns the bytes of one number, or 0 if the dtype is unknown. */
+enum { ESP_F64 = 7, ESP_I64 = 8 }; /* only for esp_allreduce_as */
+typedef uint32_t esp_reduce;
+enum { ESP_REDUCE_SUM = 1, ESP_REDUCE_MAX = 2, ESP_REDUCE_MIN = 3 };
+/** Returns the bytes of one number of a gradient or of compressed data, or 0 for another dtype. */
 static inline uint64_t esp_dtype_bytes(esp_dtype d) {
     return d == ESP_F32 || d == ESP_I32 ? 4u : d == ESP_F16 || d == ESP_BF16 || d == ESP_I16 ? 2u : d == ESP_I8;
 }
@@ -214,7 +218,7 @@ typedef struct esp_tensor_desc {
     /** Device of the gradient's memory. Its kind needs a loaded plugin. All zero is the CPU. */
     esp_device device;
     uint32_t flags, reserved0;
-    /** Codec and option (list of steps) of this tensor. NULL means those of the strategy. */
+    /** Codec and option (list of steps) of this tensor, under every strategy. NULL means those of the strategy. */
     const char *codec, *option;
     /** With ESP_SHARD, the codec of esp_gather, such as "bf16". If NULL, esp_gather does not compress. */
     const char *gather;
@@ -259,11 +263,23 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 /** Replaces `count` floats by their sums over all ranks. */
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count);
+/** Replaces `count` numbers of ESP_F32, ESP_F64, ESP_I32 or ESP_I64 by their sums, maxima or minima (ESP_REDUCE_*) over
+ *  all ranks, computed in rank order, so that all ranks have the same bits. A NaN stays, and sums of integers wrap
+ *  around. Every rank receives all numbers of all ranks: meant for counters and metrics. */
+ESPRESSO_API esp_status esp_allreduce_as(esp_ctx *ctx, void *data, uint64_t count, esp_dtype dtype, esp_reduce op);
 /** Like esp_broadcast and esp_allreduce, for device memory, after the work that `stream` has now. */
 ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root);
 ESPRESSO_API esp_status esp_allreduce_on(esp_ctx *ctx, esp_stream stream, float *data, uint64_t count);
 /** Returns when all ranks have called it. */
 ESPRESSO_API esp_status esp_barrier(esp_ctx *ctx);
+
+/** Sets this rank's weight in the means of all later steps, such as the number of its samples. A mean is then
+ *  sum(weight * gradient) / sum(weight), with the same bits on all ranks; with equal weights, it has the bits of the
+ *  mean without weights. A rank without data passes 0, and what it pushes does not matter. `weight` is from 0 to 1e30,
+ *  and 1 at first. All ranks get ESP_E_STATE if all pass 0, as at the end of their data. Sums (ESP_SUM) have no
+ * weights. A gradient is first multiplied by size * weight / sum(weight), for which f16 numbers need room. Collective;
+ * call it between steps. Blocks. */
+ESPRESSO_API esp_status esp_weight(esp_ctx *ctx, float weight);
 
 /* A step: push every tensor once, then wait. */
 /** Starts to average a tensor, and returns without waiting. `grad` has the tensor's `count` elements, in its dtype and
@@ -285,6 +301,11 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
 ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx);
 /** Calls esp_step_end, blocks until all tensors have their means, and ends the step. */
 ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx);
+/** Takes back the gradients of a step that cannot go on: when it returns, the library uses none of them any more. Call
+ *  it before their memory is freed, for example while an exception unwinds, and while no other thread uses the context.
+ *  The step is lost: later calls return ESP_E_CANCELED, and other ranks get ESP_E_PEER when this rank calls esp_close,
+ *  so call it soon. Outside a step it does nothing. */
+ESPRESSO_API esp_status esp_cancel(esp_ctx *ctx);
 /** Restores the residuals and codec states from before the last step. Call it if the trainer skips that step, as when a
  *  loss scaler finds Inf, after esp_wait_all on all ranks. Needs ESP_DISCARDABLE. */
 ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx);
@@ -296,6 +317,9 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss);
 /** Multiplies all residuals by `factor`. When the learning rate changes, pass the old rate divided by the new one.
  *  Call it between steps, on all ranks. */
 ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor);
+/** Sets all residuals, and what codecs keep, to zero, as at esp_start. Call it between steps, on all ranks, for example
+ *  after parameters were replaced. */
+ESPRESSO_API esp_status esp_feedback_clear(esp_ctx *ctx);
 
 /** Changes the strategy to `text`: "fp32", "layerwise", "auto", or the text of a strategy file. A residual that has no
  *  place in the new strategy is added to its tensor's next gradient. Collective; call it between steps. */

@@ -33,8 +33,6 @@
 #define ESP_OFFER(k) ((uint64_t)1 << (32 + (k)))
 
 /* ---- numbers and memory ------------------------------------------------------------------------------------------ */
-typedef uint32_t esp_reduce;
-enum { ESP_REDUCE_SUM = 1, ESP_REDUCE_MAX = 2, ESP_REDUCE_MIN = 3 };
 
 /** Memory of `bytes` bytes on device `dev`. Frozen. */
 typedef struct esp_buf {

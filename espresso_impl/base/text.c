@@ -81,9 +81,22 @@ static const char *esp__spec_check_params(const char *p, const char **at) {
     return strlen(p) >= ESP__SPEC_MAX ? "this value is too long" : "parentheses do not match here";
 }
 
+/* Returns the second place of a key that well-formed parameters have twice, and the key, or NULL. */
+static const char *esp__spec_twice(const char *params, char key[ESP__NAME_MAX]) {
+    char val[ESP__SPEC_MAX], other[ESP__NAME_MAX];
+    for (const char *p = params, *before = p; esp_params_next(&p, key, ESP__NAME_MAX, val, sizeof val) > 0;
+         before = p) {
+        const char *at = before + strspn(before, " ,");
+        for (const char *q = params; q < before && esp_params_next(&q, other, sizeof other, val, sizeof val) > 0;)
+            if (!strcmp(other, key)) return at;
+    }
+    return NULL;
+}
+
 ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX],
                                    const char **params) {
     const char *p = spec, *at, *wrong;
+    char key[ESP__NAME_MAX];
     size_t n = 0;
     name[0] = 0;
     *params = "";
@@ -98,6 +111,9 @@ ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char na
                          ESP__NAME_MAX - 1);
     if (*p == ':' && (wrong = esp__spec_check_params(p + 1, &at)) != NULL)
         return esp__fail(ctx, ESP_E_ARG, "\"%s\", position %zu: %s", spec, (size_t)(at - spec) + 1, wrong);
+    if (*p == ':' && (at = esp__spec_twice(p + 1, key)) != NULL)
+        return esp__fail(ctx, ESP_E_ARG, "\"%s\", position %zu: '%s' is given twice", spec, (size_t)(at - spec) + 1,
+                         key);
     memcpy(name, spec, n);
     name[n] = 0;
     if (*p == ':') *params = p + 1;

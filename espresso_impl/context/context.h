@@ -22,6 +22,15 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
 /* Runs a collective outside a step on the link thread, and waits for it. `what` names the caller in errors. */
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
 
+/* ---- weight.c ---- */
+/* Exchanges all ranks' weights, and sets this rank's factor. Collective; call it between steps. */
+ESP__FN esp_status esp__weights_share(esp_ctx *ctx);
+
+/* ---- lent.c ---- */
+/* Lends `grad` to the library as the gradient of `t`. Returns NULL, or the tensor whose lent gradient overlaps it. Lock
+ * held. */
+ESP__FN const esp__tensor *esp__lend(esp_ctx *ctx, esp__tensor *t, const void *grad);
+
 /* ---- helpers.c, gather.c ---- */
 /* Blocks until the work that is now in `stream` is done. */
 ESP__FN esp_status esp__stream_settle(esp_ctx *ctx, uint32_t device, esp_stream stream);

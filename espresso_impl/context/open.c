@@ -206,6 +206,7 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     esp__process_open(&ctx->config.opened_by);
     ctx->health.left_rank = -1;
     ctx->steps.loss = NAN;
+    ctx->steps.weight = ctx->steps.factor = 1.0f;
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
     pthread_mutex_init(&ctx->lanes.lock, NULL);
@@ -302,6 +303,7 @@ static void esp__tensors_free(esp_ctx *ctx) {
         esp__tensor_texts_free(ctx, t);
     }
     esp__free(ctx, ctx->model.tensors);
+    esp__free(ctx, ctx->model.names);
 }
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
@@ -343,6 +345,30 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
 }
 
 /* ---- tensors, start ---- */
+static uint64_t esp__name_key(const char *name) { return esp__hash64(ESP__HASH0, name, strlen(name)); }
+
+/* Returns the name's slot in the hash table, or the empty slot where it belongs. */
+static uint32_t *esp__name_slot(const esp__model *m, const char *name, uint64_t key) {
+    for (uint64_t k = key;; k++) {
+        uint32_t *slot = &m->names[k & (m->n_names - 1)];
+        const esp__tensor *t = *slot ? &m->tensors[*slot - 1] : NULL;
+        if (!t || (t->key == key && !strcmp(t->name, name))) return slot;
+    }
+}
+
+/* Makes room for one more name. At least half of the table stays empty. */
+static bool esp__names_grow(esp_ctx *ctx) {
+    esp__model *m = &ctx->model, grown = *m;
+    if (2 * (m->n_tensors + 1) <= m->n_names) return true;
+    grown.n_names = m->n_names ? 2 * m->n_names : 64;
+    grown.names = esp__alloc(ctx, (uint64_t)grown.n_names * sizeof *grown.names);
+    if (!grown.names) return false;
+    for (uint32_t i = 0; i < m->n_tensors; i++) *esp__name_slot(&grown, m->tensors[i].name, m->tensors[i].key) = i + 1;
+    esp__free(ctx, m->names);
+    *m = grown;
+    return true;
+}
+
 static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d) {
     if (!d->name || !*d->name) return esp__fail(ctx, ESP_E_ARG, "tensor %u: it needs a name", ctx->model.n_tensors);
     if (strlen(d->name) >= ESP__SPEC_MAX)
@@ -351,11 +377,10 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
         if ((unsigned char)*p <= ' ' || *p == '#')
             return esp__fail(ctx, ESP_E_ARG, "tensor '%s': a name must not contain blanks, '#' or control characters",
                              d->name);
-    const uint64_t key = esp__hash64(ESP__HASH0, d->name, strlen(d->name));
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        if (ctx->model.tensors[i].key == key && !strcmp(ctx->model.tensors[i].name, d->name))
-            return esp__fail(ctx, ESP_E_ARG, "tensor '%s' was already added, as tensor %u: names must be unique",
-                             d->name, i);
+    const uint32_t *same = ctx->model.n_names ? esp__name_slot(&ctx->model, d->name, esp__name_key(d->name)) : NULL;
+    if (same && *same)
+        return esp__fail(ctx, ESP_E_ARG, "tensor '%s' was already added, as tensor %u: names must be unique", d->name,
+                         *same - 1);
     if (!d->count)
         return esp__fail(ctx, ESP_E_ARG, "tensor '%s': count is 0: give its number of elements, or leave it out",
                          d->name);
@@ -374,7 +399,11 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
                          "tensor '%s': flags is %u: known are ESP_SUM (%u), ESP_RAW (%u) and ESP_SHARD (%u); was the "
                          "struct zeroed (esp_tensor_desc desc = ESP_ZERO)?",
                          d->name, (unsigned)d->flags, (unsigned)ESP_SUM, (unsigned)ESP_RAW, (unsigned)ESP_SHARD);
-    if (d->gather && *d->gather && !(d->flags & ESP_SHARD))
+    if (d->flags & ESP_RAW && d->codec && strcmp(d->codec, ESP__CODEC_NONE))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "tensor '%s': codec is '%s', but flags have ESP_RAW (never compressed): leave one of them out",
+                         d->name, d->codec);
+    if (d->gather && !(d->flags & ESP_SHARD))
         return esp__fail(
             ctx, ESP_E_ARG,
             "tensor '%s': gather is '%s', but the tensor is not sharded: set ESP_SHARD in its flags, or leave "
@@ -407,6 +436,9 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
     memset(&d, 0, sizeof d);
     memcpy(&d, desc, desc->struct_size && desc->struct_size < sizeof d ? desc->struct_size : sizeof d);
     if (!d.dtype) d.dtype = ESP_F32;
+    if (d.codec && !*d.codec) d.codec = NULL;
+    if (d.option && !*d.option) d.option = NULL;
+    if (d.gather && !*d.gather) d.gather = NULL;
     s = esp__tensor_check(ctx, &d);
     if (s) return s;
     if (ctx->model.n_tensors == ctx->model.cap_tensors) {
@@ -417,18 +449,19 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
         ctx->model.tensors = grown;
         ctx->model.cap_tensors = (uint32_t)(cap / sizeof *grown);
     }
+    if (!esp__names_grow(ctx)) return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
     esp__tensor *t = &ctx->model.tensors[ctx->model.n_tensors];
     memset(t, 0, sizeof *t);
     t->name = esp__strdup(ctx, d.name);
     t->codec_override = esp__strdup(ctx, d.codec);
     t->option_override = esp__strdup(ctx, d.option);
-    t->gather_spec = esp__strdup(ctx, d.gather && *d.gather ? d.gather : NULL);
+    t->gather_spec = esp__strdup(ctx, d.gather);
     if (!t->name || (d.codec && !t->codec_override) || (d.option && !t->option_override) ||
-        (d.gather && *d.gather && !t->gather_spec)) {
+        (d.gather && !t->gather_spec)) {
         esp__tensor_texts_free(ctx, t);
         return esp__fail(ctx, ESP_E_NOMEM, "tensor '%s': out of memory", d.name);
     }
-    t->key = esp__hash64(ESP__HASH0, d.name, strlen(d.name));
+    t->key = esp__name_key(d.name);
     t->count = d.count, t->rows = d.rows, t->cols = d.cols;
     t->dtype = d.dtype;
     t->flags = d.flags;
@@ -439,7 +472,7 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
         return s;
     }
     if (id) *id = ctx->model.n_tensors;
-    ctx->model.n_tensors++;
+    *esp__name_slot(&ctx->model, t->name, t->key) = ++ctx->model.n_tensors;
     return ESP_OK;
 }
 

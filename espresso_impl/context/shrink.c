@@ -140,6 +140,8 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     if (!s) s = esp__executor_open(ctx);
     if (!s) s = esp__shrink_activate(ctx);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
+    if (!s && ctx->steps.weighted) s = esp__weights_share(ctx);
+    if (s == ESP_E_STATE) s = ESP_OK; /* only ranks without data are left, and contribute zeros */
     if (!s) esp__observers_activated(ctx);
     return s;
 }

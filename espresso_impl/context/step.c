@@ -29,7 +29,7 @@ ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t) {
     t->pending_before = NULL;
 }
 
-static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
+static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t, const void *grad) {
     if (ctx->health.fatal) return esp__dead(ctx);
     if (t->phase != ESP__IDLE)
         return esp__fail(ctx, ESP_E_STATE, "tensor '%s' was already pushed in this step%s", t->name,
@@ -37,6 +37,12 @@ static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t) {
     if (ctx->steps.closed)
         return esp__fail(ctx, ESP_E_STATE,
                          "tensor '%s': the step was ended: call esp_wait_all before pushing for the next one", t->name);
+    const esp__tensor *other = esp__lend(ctx, t, grad);
+    if (other)
+        return esp__fail(ctx, ESP_E_STATE,
+                         "tensor '%.300s': its gradient has the memory of tensor '%.300s', which is pushed and not yet "
+                         "waited for: push weights that layers share once, as one tensor, or use other memory",
+                         t->name, other->name);
     t->phase = ESP__CLAIMED;
     ctx->steps.open = 1;
     esp__pending_before_free(ctx, t);
@@ -63,8 +69,8 @@ static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream st
     if (s) return s;
     uint64_t now = esp__now_ns();
     pthread_mutex_lock(&ctx->lanes.lock);
-    s = esp__claim(ctx, t);
-    if (!s && (zero || t->pending_residual || esp__stream_async(stream))) {
+    s = esp__claim(ctx, t, grad);
+    if (!s && (zero || t->pending_residual || esp__push_factor(ctx, t) != 1.0f || esp__stream_async(stream))) {
         pthread_mutex_unlock(&ctx->lanes.lock);
         s = esp__push_order(ctx, t, stream, grad, zero);
         pthread_mutex_lock(&ctx->lanes.lock);
@@ -142,6 +148,7 @@ static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
         ctx->lanes.waiters_one--;
         ctx->lanes.waiters--;
         if (t->phase != ESP__DONE) s = esp__dead(ctx);
+        t->lent.now = false;
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
@@ -238,6 +245,7 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     if (t->phase == ESP__DONE) {
         s = esp__tensor_test(ctx, id);
         if (!s && t->device && esp__in_doubt(ctx)) s = esp__dead(ctx);
+        if (!s) t->lent.now = false;
     } else if (ctx->health.fatal) {
         s = esp__dead(ctx);
     } else if (t->phase == ESP__IDLE) {
@@ -311,6 +319,7 @@ ESP__FN void esp__step_reset(esp_ctx *ctx) {
         esp__tensor *t = &ctx->model.tensors[i];
         t->phase = ESP__IDLE;
         t->grad = NULL;
+        t->lent.now = false;
         esp__device_give(ctx, t->device, t->zeros, esp__tensor_bytes(t), ESP_MEM_DEVICE);
         t->zeros = NULL;
     }
@@ -372,6 +381,26 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 
+ESPRESSO_API esp_status esp_cancel(esp_ctx *ctx) {
+    esp_status s = esp__usable(ctx);
+    char text[ESP__ERROR_MAX];
+    if (s) return s;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    const bool under_way = ctx->steps.open || ctx->steps.closed;
+    if (under_way) {
+        snprintf(text, sizeof text, "esp_cancel took back the gradients of step %llu, which is lost: close the context",
+                 (unsigned long long)ctx->steps.step);
+        esp__fatal_locked(ctx, ESP_E_CANCELED, text);
+        esp__wait_begin(ctx);
+        while (esp__wait_more(ctx)) {
+        }
+        ctx->lanes.waiters--;
+    }
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (under_way && esp__devices_any(ctx)) esp__devices_step_end(ctx);
+    return ESP_OK;
+}
+
 ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
@@ -428,6 +457,22 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor) {
         const esp__tensor *t = &ctx->model.tensors[i];
         if (t->pending_residual)
             s = esp__device_add(ctx, t->device, t->pending_residual, t->pending_residual, factor, 0, t->count);
+    }
+    return s;
+}
+
+ESPRESSO_API esp_status esp_feedback_clear(esp_ctx *ctx) {
+    esp_status s = esp__between_steps(ctx, "esp_feedback_clear");
+    for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++) {
+        const esp__feedback *f = &ctx->active.feedback[i];
+        if (f->residual) s = esp__device_zero(ctx, f->device, f->residual, f->count * sizeof(float));
+        if (f->state && !s) s = esp__device_zero(ctx, f->device, f->state, f->state_bytes);
+    }
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        esp__device_give(ctx, t->device, t->pending_residual, t->count * sizeof(float), ESP_MEM_DEVICE);
+        t->pending_residual = NULL;
+        esp__pending_before_free(ctx, t);
     }
     return s;
 }

@@ -79,6 +79,9 @@ typedef struct esp__steps {
     uint64_t step;
     uint32_t n_pushed, n_done;
     bool closed, open;
+    bool weighted;        /* esp_weight was called, on all ranks */
+    float weight, factor; /* esp_weight of this rank, and what its gradients are multiplied by */
+    uint32_t lent;        /* root of the tree of gradients (context/lent.c) */
     char missing_text[ESP__NAME_MAX * 4];
     esp__step_clock clock;
     esp_stats stats;
@@ -221,8 +224,10 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u);
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s);
-/* Makes the ops on a pushed gradient wait for the work on the caller's stream `user`. Adds the pending residual to the
- * gradient, after zeroing it if `zero`. */
+/* Returns what esp_weight multiplies this rank's gradient of `t` by. */
+ESP__FN float esp__push_factor(const esp_ctx *ctx, const esp__tensor *t);
+/* Makes the ops on a pushed gradient wait for the work on the caller's stream `user`. Multiplies the gradient by its
+ * factor, or zeroes it if `zero`, and adds the pending residual. */
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, bool zero);
 /* Waits until the devices have finished the step. Counts payloads with NaN or Inf. */
 ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx);

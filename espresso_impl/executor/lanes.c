@@ -287,8 +287,16 @@ static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
     return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
 }
 
-/* Forgets the collectives in flight after the context has failed and the backends have aborted. Lock held. */
+/* Forgets the collectives in flight after the context has failed and the backends have aborted. A backend's test() then
+ * returns only when no peer reads this rank's memory any more. Lock held, but released meanwhile. */
 static void esp__links_drop(esp_ctx *ctx) {
+    ctx->lanes.driving = true;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    for (int k = 0; k < ESP__LEVELS; k++)
+        if (ctx->lanes.links[k].req)
+            ctx->lanes.links[k].comm->backend->test(ctx->lanes.links[k].comm->handle, ctx->lanes.links[k].req);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->lanes.driving = false;
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].req = NULL;
     ctx->lanes.request.req = NULL;
     ctx->lanes.link_busy = 0;

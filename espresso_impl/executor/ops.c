@@ -415,15 +415,23 @@ ESP__FN const esp__op *esp__collective_behind(const esp__active *f, uint32_t fir
 }
 
 /* ---- pushes ------------------------------------------------------------------------------------------------------ */
+ESP__FN float esp__push_factor(const esp_ctx *ctx, const esp__tensor *t) {
+    return t->flags & ESP_SUM ? 1.0f : ctx->steps.factor;
+}
+
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, bool zero) {
     const esp__device *d = esp__device_at(ctx, t->device);
     const esp_stream on = d->stream[ESP__ON_PUSH];
-    const bool work = zero || t->pending_residual, behind = esp__stream_async(user);
+    const float factor = esp__push_factor(ctx, t);
+    zero |= factor == 0.0f; /* a rank without data may pass NaN */
+    const bool scale = !zero && factor != 1.0f;
+    const bool work = zero || scale || t->pending_residual, behind = esp__stream_async(user);
     esp_status s = ESP_OK;
     t->ordered = behind || work;
     if (behind) s = esp__device_record(d, t->pushed, user);
     if (!s && work && behind) s = esp__device_follow(d, t->pushed, on);
     if (!s && zero) s = d->table->fill(d->self, grad, 0, t->count * esp_dtype_bytes(t->dtype), on);
+    if (!s && scale) s = d->table->convert(d->self, grad, t->dtype, grad, t->dtype, factor, 0, t->count, on);
     if (!s && t->pending_residual)
         s = d->table->convert(d->self, grad, t->dtype, t->pending_residual, ESP_F32, 1.0f, 1, t->count, on);
     if (!s && work) s = esp__device_record(d, t->pushed, on);

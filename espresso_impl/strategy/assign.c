@@ -120,24 +120,50 @@ static esp_status esp__unit_rounds(const esp_ctx *ctx, esp__unit *u) {
     return ESP_OK;
 }
 
+static esp_status esp__option_read(const esp_ctx *ctx, const char *text, esp__option *out) {
+    const esp_status s = esp__option_parse(ctx, text, out);
+    if (!s) esp__option_spread(ctx, out);
+    return s;
+}
+
+/* A description may name only the codec, so a strategy's option without compression gives way to the codec's. */
+static esp_status esp__unit_option(esp_ctx *ctx, esp__unit *u, const char **option, const char *where) {
+    const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
+    const bool single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW, shard = t->flags & ESP_SHARD;
+    const bool compresses = single && t->codec_override && strcmp(t->codec_override, ESP__CODEC_NONE);
+    const char *own = single ? t->option_override : NULL;
+    const char *usual =
+        single && shard ? esp__shard_option(ctx, &u->codec->traits, raw) : esp__codec_option(ctx, &u->codec->traits);
+    esp__option line;
+    esp_status s = *option ? esp__option_read(ctx, *option, &line) : ESP_OK;
+    const bool given = *option != NULL;
+    if (own || !given) *option = own ? own : usual;
+    if (!s) s = esp__option_read(ctx, *option, &u->option);
+    if (!s && own && raw && esp__option_compresses(&u->option))
+        s = esp__fail(ctx, ESP_E_ARG, "its flags have ESP_RAW, but its option '%s' compresses: leave one of them out",
+                      own);
+    if (!s && own && compresses && !esp__option_compresses(&u->option))
+        s = esp__fail(ctx, ESP_E_ARG,
+                      "its codec is '%s', but its option '%s' has no comp: leave one of them out, or use '%s'",
+                      t->codec_override, own, usual);
+    if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
+    if (raw && esp__option_compresses(&u->option)) esp__raw_option(ctx, shard, &u->option);
+    if (compresses && !esp__option_compresses(&u->option)) s = esp__option_read(ctx, *option = usual, &u->option);
+    u->replaced = given && (line.n != u->option.n || memcmp(line.steps, u->option.steps, line.n * sizeof *line.steps));
+    return s;
+}
+
 /* read.c has checked that no tensor of a group has a codec or option of its own. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
-    const bool single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW;
-    const bool shard = single && t->flags & ESP_SHARD;
-    esp_status s;
-    const char *codec_spec = single && t->codec_override ? t->codec_override : spec ? spec : ESP__CODEC_NONE;
-    if (raw) codec_spec = ESP__CODEC_NONE;
-    s = esp__codec_get(ctx, codec_spec, &u->codec);
+    const bool single = !esp__unit_is_group(u);
+    if (single && t->codec_override) spec = t->codec_override;
+    if (!spec || (single && t->flags & ESP_RAW)) spec = ESP__CODEC_NONE;
+    esp_status s = esp__codec_get(ctx, spec, &u->codec);
     if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
-    if (single && t->option_override) option = t->option_override;
-    if (!option)
-        option = shard ? esp__shard_option(ctx, &u->codec->traits, raw) : esp__codec_option(ctx, &u->codec->traits);
-    s = esp__option_parse(ctx, option, &u->option);
-    if (s) return esp__fail(ctx, s, "%s: tensor '%s': %s", where, u->name, esp_last_error(ctx));
-    esp__option_spread(ctx, &u->option);
-    if (raw && esp__option_compresses(&u->option)) esp__raw_option(ctx, shard, &u->option);
+    s = esp__unit_option(ctx, u, &option, where);
+    if (s) return s;
     if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && esp__option_compresses(&u->option) && u->rows)
         u->width = u->cols;
     s = esp__shard_check(ctx, u, option, where);

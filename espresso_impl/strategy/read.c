@@ -41,17 +41,20 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
 typedef struct esp__loading {
     esp_ctx *ctx;
     esp__strategy *y;
+    bool own_order; /* the text's order is for options that descriptions of tensors have replaced */
 } esp__loading;
 
 static esp_status esp__load_unit(void *user, const char *where, const esp__unit_line *x) {
-    const esp__loading *l = user;
+    esp__loading *l = user;
     esp_ctx *ctx = l->ctx;
     esp__extent place = {x->first, x->n, x->begin, x->elements};
     esp_status s = x->n > 1 ? esp__load_group_check(ctx, where, x) : ESP_OK;
     if (s) return s;
     esp__unit *u = esp__unit_add(ctx, l->y, place, x->chunk, x->n_chunks);
     if (!u) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
-    return esp__unit_assign(ctx, u, x->codec, x->option, where);
+    s = esp__unit_assign(ctx, u, x->codec, x->option, where);
+    l->own_order |= u->replaced || (u->codec && u->codec->traits.n_rounds > 1 && strcmp(u->codec->spec, x->codec));
+    return s;
 }
 
 /* ---- the order ---- */
@@ -82,6 +85,7 @@ static esp_status esp__load_entry(void *user, const char *where, const esp__orde
     esp__strategy *y = l->y;
     const esp__order_units units = esp__order_units_of(ctx, y, NULL);
     char word[ESP__ENTRY_MAX];
+    if (l->own_order) return ESP_OK;
     if (!esp__order_entry_fits(e, &units)) return esp__order_entry_fail(ctx, where, esp__order_entry_word(e, word));
     esp__order_entry *grown = esp__grow(ctx, y->entries, &y->cap_entries, ((uint64_t)y->n_entries + 1) * sizeof *grown);
     if (!grown) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", where);
@@ -106,7 +110,7 @@ static esp_status esp__load_order_check(esp_ctx *ctx, const esp__strategy *y, co
 }
 
 ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const char *name, const char *text) {
-    esp__loading l = {ctx, y};
+    esp__loading l = {ctx, y, false};
     const esp__strategy_lines to = {.user = &l, .unit = esp__load_unit, .entry = esp__load_entry};
     const esp__text_tensors tensors = esp__text_tensors_of(ctx);
     char *words = esp__strdup(ctx, text);

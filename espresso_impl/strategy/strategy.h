@@ -31,6 +31,14 @@ typedef struct esp__shard {
     uint64_t width;
 } esp__shard;
 
+/* Where a tensor's gradient was at its last push, and its place in the tree of all of them (context/lent.c). */
+typedef struct esp__lent {
+    uintptr_t begin;
+    uint32_t lower, higher; /* index of a tensor plus 1, or 0 */
+    bool listed;            /* it is in the tree */
+    bool now;               /* it is pushed, and no wait for it has returned */
+} esp__lent;
+
 typedef struct esp__tensor {
     char *name;
     uint64_t key, count, rows, cols;
@@ -49,6 +57,7 @@ typedef struct esp__tensor {
     uint32_t units_left;         /* chunks (or the group) not synchronized yet */
     uint64_t enter_ns, leave_ns; /* when esp_push began and returned */
     esp_tensor_stats sampled;
+    esp__lent lent;
     void *grad;
     void *zeros; /* sent as the gradient if the caller pushed none */
     void *pushed;
@@ -66,6 +75,7 @@ typedef struct esp__unit {
     uint32_t flags;
     esp__option option;
     esp__codec *codec;
+    bool replaced;        /* a description or ESP_RAW replaced the option that the strategy names */
     uint32_t first_round; /* the codec's exchanges before this one are empty, and skipped */
     uint32_t device;
     uint32_t first_op, n_ops; /* its ops in ctx->active.program.ops */
@@ -100,6 +110,7 @@ typedef struct esp__strategy {
 typedef struct esp__model {
     esp__tensor *tensors;
     uint32_t n_tensors, cap_tensors;
+    uint32_t *names, n_names;       /* [n_names] hash table of names: index of a tensor plus 1, or 0 */
     char *codec_spec;               /* esp_config.codec, or NULL */
     uint64_t min_compress_elements; /* built-in strategies leave smaller tensors uncompressed */
 } esp__model;

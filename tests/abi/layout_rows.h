@@ -399,6 +399,7 @@ static const number numbers[] = {
     N(ESP_E_PEER),
     N(ESP_E_TIMEOUT),
     N(ESP_E_MISMATCH),
+    N(ESP_E_CANCELED),
     N(ESP_F32),
     N(ESP_F16),
     N(ESP_BF16),

@@ -111,7 +111,8 @@ static void body_mismatch(esp_ctx *ctx, void *user) {
                          .count = kind == 1 && odd ? 11 : 10,
                          .dtype = kind == 2 && odd ? ESP_F16 : ESP_F32};
     d.codec = kind == 3 && odd ? "topk:ratio=0.1" : "topk:ratio=0.2";
-    d.option = kind == 4 && odd ? "comp@cpu > flat.allgather > decomp@cpu" : "flat.allreduce";
+    d.option = kind == 4 && odd ? "comp@cpu > flat.allgather > decomp@cpu"
+                                : "comp@cpu > flat.gather > decomp@cpu > flat.broadcast";
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     if (kind == 5 && odd) tensor_add(ctx, "one.more", 4);
     CHECK(esp_start(ctx) == ESP_E_MISMATCH && error_has(ctx, "differing ranks: 2)") &&

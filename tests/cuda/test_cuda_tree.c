@@ -34,7 +34,7 @@ static void add_tensor(adding *a, const char *codec, const char *option) {
     d.name = name;
     d.count = ELEMENTS;
     d.rows = 8, d.cols = ELEMENTS / 8;
-    d.codec = codec;
+    d.codec = codec_for(option, codec);
     d.option = option;
     if (a->j->on_device) d.device.kind = ESP_CUDA;
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);

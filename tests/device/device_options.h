@@ -39,7 +39,7 @@ static inline int add_option(void *user, const esp__option *o) {
     if (every && a->seen[!gpu]++ % every) return 0;
     snprintf(name, sizeof name, "t%u", a->n);
     esp__option_print(o, text, sizeof text);
-    esp_tensor_desc d = {.name = name, .count = ELEMENTS, .codec = a->j->plan->codec, .option = text};
+    esp_tensor_desc d = {.name = name, .count = ELEMENTS, .codec = codec_for(text, a->j->plan->codec), .option = text};
     if (a->j->on_device) d.device.kind = DEVICE_KIND;
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->n++;

@@ -35,7 +35,8 @@ static int add_option(void *user, const esp__option *o) {
     if (a->seen++ % a->every) return 0;
     snprintf(name, sizeof name, "t%u", a->n);
     esp__option_print(o, text, sizeof text);
-    esp_tensor_desc d = {.name = name, .count = ELEMENTS, .codec = a->j->codec, .option = text, .device = a->device};
+    esp_tensor_desc d = {
+        .name = name, .count = ELEMENTS, .codec = codec_for(text, a->j->codec), .option = text, .device = a->device};
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->n++;
     return 0;

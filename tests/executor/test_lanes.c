@@ -14,7 +14,7 @@ static void add_tensors(esp_ctx *ctx, const char *option) {
     for (uint32_t t = 0; t < TENSORS; t++) {
         char name[16];
         snprintf(name, sizeof name, "layer%u", t);
-        esp_tensor_desc d = {.name = name, .count = COUNT, .codec = codecs[t], .option = option};
+        esp_tensor_desc d = {.name = name, .count = COUNT, .codec = codec_for(option, codecs[t]), .option = option};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
 }

@@ -142,6 +142,10 @@ void exchange_close(test_exchange *x);
 esp_status exchange_allgather(void *member, const void *in, void *out, uint64_t bytes);
 
 uint32_t tensor_add(esp_ctx *ctx, const char *name, uint64_t count);
+/* Returns the codec for a description with this option: NULL if the option does not compress. */
+static inline const char *codec_for(const char *option, const char *codec) {
+    return option && !strstr(option, "comp") ? NULL : codec;
+}
 /* Returns whether the last error contains `word`. Otherwise prints both. */
 bool error_has(const esp_ctx *ctx, const char *word);
 /* CHECKs that this rank has the same bytes as rank 0. */

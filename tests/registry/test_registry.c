@@ -214,6 +214,8 @@ TEST(test_specs) {
         {"topk:a=1,b", "", "", "position 10: expected key=value"},
         {"topk:a=1,=2", "", "", "position 10: expected a key"},
         {"topk:a=1,b=", "", "", "position 10: this key has no value"},
+        {"topk:ratio=0.1,ratio=0.2", "", "", "position 16: 'ratio' is given twice"},
+        {"fp16:of=(topk:a=1,a=2),b=3, of=x", "", "", "position 29: 'of' is given twice"},
         {"topk:a=(b", "", "", "position 6: parentheses"},
         {"topk:a=b)", "", "", "position 6: parentheses"},
         {NULL, "", "", "no name given"},

@@ -38,7 +38,7 @@ static int add_option(void *user, const esp__option *o) {
     d.count = a->p->count;
     d.dtype = a->p->dtype;
     d.device = a->p->where;
-    d.codec = a->codec;
+    d.codec = codec_for(text, a->codec);
     d.option = text;
     if (a->p->narrow) d.flags = ESP_SHARD;
     if (esp_tensor_add(a->ctx, &d, NULL)) a->failed = 1;

@@ -1,0 +1,22 @@
+# test_hello.sh: the C++ example trains, and if one rank throws in a step, all ranks end with a clear error, and no thread
+# reads the freed gradient. It is large, so that the step cannot end before the exception.
+# runs: slow
+. tests/compile/common.sh
+strict="-std=c++11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+try g++ $strict -I. examples/hello/hello.cc "$build/lib/libespresso.a" -o "$tmp/hello" -pthread -ldl -lm
+"$build/bin/espresso" run --no-prefix -n 2 -- "$tmp/hello" >"$tmp/out"
+[ "$(grep -c 'step 1: the mean is 100.5 110.5 120.5' "$tmp/out")" -eq 2 ]
+
+try gcc -g -O1 -fsanitize=address -I. -c espresso.c -o "$tmp/espresso.o"
+sed 's/grad(3)/grad(5000000)/; s/desc.count = 3/desc.count = 5000000/' examples/hello/hello.cc >"$tmp/large.cc"
+try g++ $strict -g -fsanitize=address -I. "$tmp/large.cc" "$tmp/espresso.o" -o "$tmp/large" -pthread -ldl -lm
+for progress in threads caller; do
+    if ESPRESSO_PROGRESS=$progress timeout 60 "$build/bin/espresso" run -n 2 -- "$tmp/large" throw >"$tmp/out" 2>&1; then
+        exit 1
+    fi
+    if ! grep -q 'the loss is NaN' "$tmp/out" || ! grep -q 'rank 1 left.*the step was canceled' "$tmp/out" ||
+        grep AddressSanitizer "$tmp/out"; then
+        cat "$tmp/out"
+        exit 1
+    fi
+done
