@@ -25,9 +25,8 @@ ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS; i++) {
         const esp__observer *o = ctx->observers.table[i];
-        if (esp__is_collective(o))
-            s = esp__agree_ok(ctx, s); /* Agree first: if another rank failed, it will not take part in this call, which
-                                          would wait for it forever. */
+        /* if another rank failed, it would not take part in this call, which would wait for it forever */
+        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s);
         if (o && o->open && !s) s = o->open(ctx, &ctx->observers.self[i]);
     }
     if (!s) esp__observers_activated(ctx);
