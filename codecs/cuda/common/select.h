@@ -1,12 +1,12 @@
-/* select.h: on the device, selects exactly the k elements of largest |phi| of each tensor (phi is gradient plus
- * residual; of equal elements those of lower index), writes the payload, and updates the residual. Five kernels:
+/* select.h: on the device, selects the k elements of largest |phi| of each tensor (phi is gradient plus residual),
+ * writes the payload, and updates the residual. Of equal elements, those of lower index come first. Five kernels:
  *       1. sample  guesses a threshold, a little too low, from up to 65536 elements
  *       2. filter  reads all elements: checks for NaN and Inf, and lists those that reach the threshold
- *       3. digit   finds the exact threshold, 11, 11 and 9 bits at a time, in the list, or without a list in the input
+ *       3. digit   finds the exact threshold, 11, 11 and 9 bits at a time
  *       4. count   computes where the values of each tile (4096 elements) go in the payload
  *       5. write   writes values, their indices, and the residual
- * There is no list if fewer than k elements reach the guess, or too many. A call is 6 launches for up to 32 tensors, 7
- * without a list, and 1 (select_small) if no tensor has more than 4096 elements. */
+ * If fewer than k elements reach the guess, or too many for the list, the kernels after filter read the input again.
+ * Tensors of at most 4096 elements need only one kernel, select_small. */
 #ifndef ESP_CUDA_SELECT_H
 #define ESP_CUDA_SELECT_H
 #include "codecs/cuda/common/block.h"
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     if (!cuda_last(&j.s->done[0])) return;
     const uint64_t rank = cuda_sample_rank(j.k, j.count, 16 * lines);
     const cuda_bin b = cuda_hist_pick<BINS>(j.s->hist, rank < 16 * lines ? rank : 16 * lines, warps, found);
-    /* The threshold is at least 1, so that zeros, which may be very many, are not listed. */
+    /* A threshold of 0 would be reached by all zeros, of which there may be very many. */
     if (threadIdx.x == 0) j.s->lo = b.bin ? b.bin << SHIFT : 1;
 }
 
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
     if (cuda_last(&j.s->done[1])) cuda_filter_end(&j, sums, found);
 }
 
-/* ---- 3. digits of the exact threshold ---------------------------------------------------------------------------- */
+/* ---- 3. digit ---------------------------------------------------------------------------------------------------- */
 template <int SHIFT, int BITS>
 static __device__ __forceinline__ void cuda_digit_count(uint32_t *hist, float x, uint32_t t, int is) {
     const uint32_t b = select_bits(x);
@@ -321,8 +321,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, 
 
 /* ---- 5. write ---------------------------------------------------------------------------------------------------- */
 typedef struct cuda_tile_plan {
-    uint64_t at;   /* where the tile's values go in the payload */
-    uint32_t ties; /* elements of the tile that equal the threshold */
+    uint64_t at; /* where the tile's values go in the payload */
+    uint32_t ties;
     uint32_t sent;
 } cuda_tile_plan;
 static __device__ __forceinline__ cuda_tile_plan cuda_plan_of(const cuda_job *j, uint64_t tile) {
@@ -482,7 +482,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
 static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
     return cuda_select_layout(count, k).bytes - CUDA_FLAGS;
 }
-/* Runs a compress that sends k_of(count) elements of each tensor. */
+/* Compresses a list of tensors. k_of(count) is how many elements of a tensor of `count` elements are sent. */
 template <typename M, typename K>
 static esp_status cuda_select_compress(const esp_host *h, const char *codec, uint32_t wire, const esp_codec_args *a,
                                        const M &m, K k_of) {
