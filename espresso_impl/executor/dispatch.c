@@ -58,8 +58,7 @@ static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     }
 }
 
-/* ---- work that a device's stream does after a collective
- * ----------------------------------------------------------- */
+/* ---- work that a device's stream does after a collective --------------------------------------------------------- */
 static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
     const esp__unit *u = &ctx->active.strategy.units[collective->unit];
     if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return false;

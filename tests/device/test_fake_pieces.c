@@ -78,8 +78,7 @@ static esp_status table_copy(void *self, void *dst, const void *src, uint64_t by
     return fake_copy(self, dst, src, bytes, s);
 }
 
-/* ---- codecs that compress and decompress on the CPU, and count their calls
- * ---------------------------------------- */
+/* ---- codecs that compress and decompress on the CPU, and count their calls --------------------------------------- */
 typedef struct gated_codec {
     fake_codec of; /* must be first, since fake_codec_bound() casts it */
     gate *g;

@@ -22,8 +22,7 @@ static void fill(const esp_ctx *ctx, esp_dtype d, void *grads, int step) {
     for (uint64_t i = 0; i < TOTAL; i++) test_value_set(d, grads, i, gradient(ctx->job.size, ctx->job.rank, i, step));
 }
 
-/* ---- without compression, chunks and groups give exact means
- * ------------------------------------------------------ */
+/* ---- without compression, chunks and groups give exact means ----------------------------------------------------- */
 static void body_exact(esp_ctx *ctx, void *user) {
     const task *k = user;
     void *g = malloc(TOTAL * 4);
@@ -64,8 +63,7 @@ TEST(test_exact) {
     run_ranks(1, 1, "loop", 0, body_exact, &alone);
 }
 
-/* ---- with each codec, all ranks get the same bits
- * ------------------------------------------------------------------ */
+/* ---- with each codec, all ranks get the same bits ---------------------------------------------------------------- */
 static void body_same(esp_ctx *ctx, void *user) {
     const task *k = user;
     void *g = malloc(TOTAL * 4);
@@ -95,7 +93,6 @@ TEST(test_same_bits) {
     }
 }
 
-/* A group or a chunk is compressed as if it were a tensor: topk keeps one element of each. */
 static void body_one_tensor(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     add_tensors(ctx, user);

@@ -74,8 +74,7 @@ static inline void decode_close(void) {
     decode_ctx = NULL;
 }
 
-/* ---- what a fuzz input selects: codec, sizes, and how its bytes become a payload
- * ----------------------------------- */
+/* ---- what a fuzz input selects: codec, sizes, and how its bytes become a payload --------------------------------- */
 enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };
 enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS };
 enum {

@@ -110,7 +110,7 @@ static inline void average_check(self *x, uint32_t t, uint32_t step, uint32_t pu
     }
 }
 
-/* Checks all means of a step. Only the victim has pushed tensor `except`, if that is less than TENSORS. */
+/* Checks the means of all tensors. Tensor `except`, if there is one, was pushed only by the victim. */
 static inline void averages_check(self *x, uint32_t step, uint32_t except) {
     uint64_t h = 1;
     for (uint32_t t = 0; t < TENSORS; t++) {
