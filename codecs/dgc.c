@@ -2,7 +2,8 @@
  * momentum m to a rank's own gradient g, accumulates u in v, and sends the k elements of largest |v|:
  *     u = m u + g, v = v + u          with nesterov=1: u = m (u + g), v = v + u + g
  * Sent elements of v become 0 and, with masking=1, those of u too. A sum of gradients already contains the momentum,
- * so the codec compresses it by top-k with error feedback. The training program must use SGD without momentum. */
+ * so the codec compresses it by top-k with error feedback. The training program must use SGD without momentum,
+ * and clip gradients before esp_push. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"

@@ -12,8 +12,8 @@
 static __thread bool esp__omp_never; /* true in a thread that the library started */
 static __thread int32_t esp__omp_pid;
 
-/* Returns the number of threads in the calling thread's OpenMP team. It is 1 in threads of the library, inside a
- * parallel region, and in forked processes, since a parallel region there would start new threads. */
+/* Returns the number of threads in the calling thread's OpenMP team. It is 1 where no parallel region may be
+ * opened: in threads of the library, inside a parallel region, and in forked processes. */
 static int32_t esp__omp_team(const esp__workers *w) {
     if (esp__omp_never || omp_get_level() > 0) return 1;
     if (esp__omp_pid && esp__omp_pid != (int32_t)getpid()) return 1;

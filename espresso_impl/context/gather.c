@@ -75,8 +75,8 @@ ESP__FN void esp__gather_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->gather.host);
 }
 
-/* Gathers uncompressed parts on one level of the network after another, the outermost last. `base` is the tensor's
- * memory. */
+/* Gathers uncompressed parts on one level of the network after another, in the reverse order of the reduce-scatters
+ * that made the parts. `base` is the tensor's memory. */
 static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float *base) {
     esp__shard cuts = t->shard;
     const uint64_t width = cuts.width ? cuts.width : 1;

@@ -130,7 +130,6 @@ ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now) {
     return o;
 }
 
-/* Reports a wait that is longer than the timeout. */
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w) {
     esp__health *h = &ctx->health;
     const bool waiting = w->since != UINT64_MAX;

@@ -206,7 +206,7 @@ ESP__FN int esp__connect(const esp__addr *a, int *fd);
 ESP__FN int esp__connected(const esp__addr *a, int fd);
 /* Accepts a connection. Returns -1 with errno 0 if none waits, and with ECONNREFUSED if it is from another user. */
 ESP__FN int esp__accept(int listen_fd, int *pidfd);
-/* Finds out whose process is at the other end of a Unix socket, *pidfd. Returns false if it is another user's. */
+/* Returns true if the socket is TCP, or if the process at its other end, *pidfd, belongs to this user or root. */
 ESP__FN bool esp__socket_peer(int fd, int *pidfd);
 ESP__FN void esp__conn_init(esp__conn *c, int fd, int32_t rank);
 ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c);

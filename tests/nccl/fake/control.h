@@ -13,8 +13,8 @@ typedef struct fake_hooks {
     void (*launch)(void *stream, int (*ready)(void *arg), int (*run)(void *arg), const void *arg, size_t bytes);
 } fake_hooks;
 __attribute__((visibility("default"))) void fake_device_use(const fake_hooks *d);
-/* Makes this rank's next call of NCCL function `name` return `result`. The name "async" stands for the status that
- * ncclCommGetAsyncError returns. */
+/* Makes the next call of NCCL function `name` by rank `rank` return `result`. The name "async" stands for the status
+ * that ncclCommGetAsyncError returns. */
 __attribute__((visibility("default"))) void fake_fail(const char *name, int rank, int result);
 /* Returns how many streams, events, blocks of memory and communicators are not freed. */
 __attribute__((visibility("default"))) int fake_remains(void);

@@ -102,7 +102,8 @@ TEST(ddp_buckets) {
     close_problem(&g);
 }
 
-/* If the user fixes the strategy of a tensor (keep), all baselines must obey, and must not group it with others. */
+/* If the user fixes the strategy of a tensor (keep), all baselines must obey. A group ends where such
+ * requests change. */
 TEST(keeps) {
     static opened_problem g;
     simple_problem(&g, 4, 4);

@@ -155,8 +155,8 @@ TEST(test_faster_memory_moves_the_knee) {
     assert_true(!k->compress[ESP_ON_GPU].n && !k->decompress[ESP_ON_GPU].n && k->compress[ESP_ON_CPU].n);
 }
 
-/* The planner's costs must be those that the codec itself states (esp_codec_model). More threads divide the time per
- * element. */
+/* The planner's costs must be those that the codec itself states (its esp_codec_model). More threads divide the time
+ * per element. */
 TEST(test_estimates_are_the_codecs_models) {
     static const char *const specs[] = {
         "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",
