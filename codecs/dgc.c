@@ -1,9 +1,9 @@
-/* dgc.c: codec "dgc", deep gradient compression: it applies momentum m to a rank's own gradient g, and sends the k
- * elements of the largest accumulated |v|. After Lin, Han, Mao, Wang and Dally, ICLR 2018.
+/* dgc.c: codec "dgc" (deep gradient compression), after Lin, Han, Mao, Wang and Dally, ICLR 2018. It applies
+ * momentum m to a rank's own gradient g, accumulates u in v, and sends the k elements of largest |v|:
  *     u = m u + g, v = v + u          with nesterov=1: u = m (u + g), v = v + u + g
- * Sent elements of v become 0, and with masking=1 those of u too. A strategy may compress a second time, after a sum of
- * several ranks' gradients, which already contain the momentum; the codec then works as top-k with error feedback. The
- * trainer must use SGD without momentum, and clip gradients before esp_push. */
+ * Sent elements of v become 0 and, with masking=1, those of u too. A sum of gradients already contains the momentum,
+ * so the codec compresses it by top-k with error feedback. The training program must use SGD without momentum,
+ * and clip gradients before esp_push. */
 #include "espresso.h"
 #include "codecs/common/rng.h"
 #include "codecs/common/sparse.h"
@@ -19,7 +19,6 @@ typedef struct dgc_self {
 static const char dgc_name[] = "dgc",
                   dgc_params[] = "ratio=0.01,momentum=0.9,masking=1,warmup=0,sample=0.01,nesterov=0";
 
-/* Warns the user: if the trainer has momentum m too, gradients count 1 / (1 - m) times, and training may diverge. */
 static void dgc_log_momentum(const esp_host *h, double momentum) {
     char text[200];
     const esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_INFO, ESP_OK, 0, dgc_name, text, NULL};
@@ -168,7 +167,6 @@ static const esp_codec dgc_codec = {
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
     .params = dgc_params,
-    /* Momentum applies to the rank's own gradient, so the first compression comes before any sum over ranks. */
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,

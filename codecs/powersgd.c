@@ -70,7 +70,7 @@ static esp_status powersgd_bound(void *self, const esp_tensor *like, uint32_t ro
                               powersgd_room_of(NULL, like->rows, like->cols, r).bytes, state);
     }
     const esp_status st = esp_bound_fill(out, round ? like->count * sizeof(float) : 0, 0, 0);
-    if (!round) out->payload_bytes = 0; /* the second exchange sends all */
+    if (!round) out->payload_bytes = 0;
     return st;
 }
 
@@ -85,7 +85,8 @@ ESP_ELEMENT void powersgd_draw_four(uint64_t key, uint64_t first, uint64_t k, ui
         q[4 * b + i] = (float)((int32_t)(x.w[i] >> 8) - 0x800000) * 0x1p-23f + 0x1p-24f;
 }
 
-/* Returns the Q of the last step, r rows of n numbers in the state memory (0 in the first step). NULL without state. */
+/* Returns the part of the state memory that holds Q of the previous step, or NULL if the tensor has no state. In the
+ * first step it is zero. */
 static float *powersgd_state(const esp_codec_args *a, uint32_t t) {
     if (!a->state || !a->state[t].ptr || a->state[t].bytes <= POWERSGD_STATE) return NULL;
     return (float *)(void *)((unsigned char *)a->state[t].ptr + POWERSGD_STATE);
@@ -137,7 +138,7 @@ static esp_status powersgd_plain(const powersgd_self *s, const esp_codec_args *a
     esp_payload_header h = powersgd_header(a, t, 0, last ? a->tensor[t]->count : 0);
     const esp_status st = esp_payload_begin(&a->payload[t], &h);
     if (st != ESP_OK || !last) return st;
-    esp_codec_args one = *a; /* dense.h takes a single tensor */
+    esp_codec_args one = *a;
     const esp_buf *e = a->residual ? &a->residual[t] : NULL;
     one.tensor = &a->tensor[t];
     one.residual = e;
@@ -293,7 +294,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         .error = matrix ? -1.0 : 0,
         .setup_ns = 1000,
         .ns = {passes, esp_model_stream(8)},
-        .launches = {matrix ? 6.0 : 3.0, 3}, /* kernel launches of both exchanges together */
+        .launches = {matrix ? 6.0 : 3.0, 3},
         .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
     };
     esp_codec_model m = esp_model_of(&f, d);
@@ -308,7 +309,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
     return esp_model_answer(out, &m);
 }
 
-/* The second exchange must be an allreduce, since with start=warm every rank needs the summed Q for its next step. */
+/* With start=warm every rank needs the sum of Q in the next step, so the second sum must be an allreduce. */
 static const esp_round powersgd_rounds[] = {{ESP_REDUCE_SUM, ESP_F32, 0, 0},
                                             {ESP_REDUCE_SUM, ESP_F32, ESP_ROUND_ALLREDUCE, 0}};
 static const esp_codec powersgd_codec = {

@@ -1,8 +1,7 @@
-/* quant.c: codecs "int8" and "int4", which send each element as an integer level of 8 or 4 bits, with error feedback.
- * unit = max |phi| / most, level = phi / unit rounded to nearest, where phi is gradient plus residual and most is 127
- * or 7. Levels are symmetric, so that 0 and the largest element of either sign are exact. With block=N each N elements
- * have a unit of their own, and receivers decode payloads before summing them. With int8:shared=1 all ranks first
- * exchange max |phi| and agree on one unit (round 0), so that collectives can then sum the levels (round 1). */
+/* quant.c: codecs "int8" and "int4", which send each element as an integer of 8 or 4 bits (its level) times a scale
+ * (the unit), with error feedback. unit = max |x| / most and level = x / unit rounded, where x is gradient plus
+ * residual, and most is 127 or 7. With block=N each N elements have a unit of their own. With int8:shared=1 all
+ * ranks first agree on one unit for the whole tensor, so that collectives can then sum levels. */
 #include "codecs/common/quant.h"
 
 enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258 };
@@ -78,8 +77,8 @@ typedef struct quant_format {
     uint32_t block;   /* default of parameter block */
     uint32_t halving; /* log2 of the number of levels in a byte */
 } quant_format;
-/* 256 is the smallest block whose units add less than 2% to an int8 payload. For normally distributed numbers, int4
- * loses 1.2% of |x|^2 with a block of 128, 0.8% with 32 and 1.7% with 1024. */
+/* An int8 payload with a unit per 256 elements is less than 2% larger than one with a single unit. For normally
+ * distributed numbers int4 loses 1.2% of |x|^2 with a block of 128, 0.8% with 32 and 1.7% with 1024. */
 static const quant_format int8_format = {"int8", INT8_MOST, 256, 0}, int4_format = {"int4", INT4_MOST, 128, 1};
 
 typedef struct quant_self {
@@ -183,8 +182,8 @@ typedef struct quant_job {
     const esp_codec_args *args;
     dense_f32 *units; /* NULL with shared=1 */
     unsigned char *levels;
-    uint64_t width; /* bytes of a level, 1 without shared=1 */
-    uint32_t top;   /* atomic: bits of the largest |phi| */
+    uint64_t width;
+    uint32_t top; /* atomic: bits of the largest |phi| */
 } quant_job;
 
 static uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n) {
@@ -229,8 +228,8 @@ static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
         if (j->width > 1) widen(j->levels + at * j->width, tmp, j->width, n);
     }
 }
-/* Runs both passes block by block, which is faster, but possible only without error feedback: with it, the residual
- * must not change before all blocks are known to be finite. */
+/* Makes a payload in one pass instead of two, which is faster, but finds a NaN or Inf only while it writes. So it is
+ * not used with error feedback, where NaN and Inf must not get into the residual. */
 static void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t stop = end - at < DENSE_BLOCK ? end : at + DENSE_BLOCK;
@@ -271,7 +270,8 @@ static esp_status int8_round0(const quant_self *s, const esp_codec_args *a) {
     return esp_payload_begin(a->payload, &h);
 }
 
-/* Reads the largest |phi| of all ranks, as bits, from the reduced payload. Sets *nan if some |phi| is not finite. */
+/* Reads the largest |gradient plus residual| of all ranks, which the collective stored in a->reduced. Sets *nan if
+ * it is NaN or Inf. */
 static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan) {
     esp_payload_header h;
     *top = 0;
@@ -285,7 +285,6 @@ static esp_status int8_shared(const esp_codec_args *a, uint32_t *top, bool *nan)
     return ESP_OK;
 }
 
-/* Sends the levels. A check for NaN is not needed: if any rank had one, the maximum of the first exchange is NaN. */
 static esp_status int8_round1(const quant_self *s, const esp_codec_args *a) {
     const uint64_t n = a->tensor[0]->count;
     bool nan;
@@ -350,7 +349,6 @@ static esp_status quant_decompress(void *self, const esp_codec_args *a) {
 static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                               esp_codec_model *out) {
     const quant_self *s = (const quant_self *)self;
-    /* With shared=1 one unit serves a whole tensor. The formula assumes tensors of 2^20 elements. */
     const double part = 1 << 20, block = s->block ? (double)s->block : part;
     const double level = s->format->halving ? 0.5 : 1;
     const esp_facts f = {

@@ -115,7 +115,7 @@ static esp_status randomk_compress(void *self, const esp_codec_args *a) {
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* Consecutive payloads with the same permutation. They have the same elements, and are decoded together. */
+/* Adds payloads of n ranks that contain the same elements, since their permutations are equal. */
 typedef struct randomk_adder {
     const esp_payload *payload;
     uint32_t n;

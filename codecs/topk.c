@@ -43,7 +43,7 @@ static esp_status topk_decompress_one(const void *self, const esp_host *h, const
     return sparse_decompress(h, a, topk_name, TOPK_WIRE, k, k);
 }
 
-/* A tensor of this size keeps all worker threads busy. parts.h divides a list of smaller ones among the threads. */
+/* Tensors of at least this size are compressed one at a time, each by all worker threads. */
 enum { TOPK_LARGE = 2 * SELECT_SPAN };
 static esp_status topk_compress(void *self, const esp_codec_args *a) {
     return parts_run(self, ((const dense_self *)self)->host, a, TOPK_LARGE, topk_compress_one);

@@ -13,7 +13,6 @@ ESP_ELEMENT uint64_t twobit_body(uint64_t count) { return (count + 15) / 16 * 4;
 ESP_ELEMENT uint32_t twobit_shift(uint32_t i) { return i / 4 * 8 + 6 - i % 4 * 2; }
 
 /* ---- packing and the residual ------------------------------------------------------------------------------ */
-/* These functions have no branches, since the processor could not predict them for gradients. */
 ESP_ELEMENT uint32_t twobit_code(float phi, float t) { return (uint32_t)(phi >= t) * 3u | (uint32_t)(phi <= -t) << 1; }
 /* Returns the value that a code stands for: t, -t or 0. Both `t` and the result are the bits of a float. */
 ESP_ELEMENT uint32_t twobit_value(uint32_t code, uint32_t t) { return (0u - (code >> 1)) & (t | (~code & 1u) << 31); }
@@ -22,11 +21,9 @@ ESP_ELEMENT float twobit_relative(double norm, double relative, uint64_t count) 
     const double t = norm * (count ? relative / (double)count : 0);
     return (float)(t < TWOBIT_LEAST ? TWOBIT_LEAST : t);
 }
-/* Is the threshold, whose bits the payload's header has in field `aux`, finite and positive? */
 ESP_ELEMENT bool twobit_header_ok(uint64_t aux) { return aux != 0 && aux <= 0x7F7FFFFFu; }
 /* Returns nonzero if one of the 16 two-bit codes in w is 01, which stands for no value. */
 ESP_ELEMENT uint32_t twobit_word_bad(uint32_t w) { return ~(w >> 1) & w & 0x55555555u; }
-/* Are the codes of the last word from index n on 0? If n is 0, the word is full. */
 ESP_ELEMENT bool twobit_padding_ok(uint32_t w, uint32_t n) {
     for (uint32_t i = n; i && i < 16; i++)
         if (w >> twobit_shift(i) & 3u) return false;
@@ -111,7 +108,6 @@ static uint64_t twobit_add_scalar(float *out, const unsigned char *in, float t, 
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* permutevar chooses one of 4 numbers by the lowest two bits of each 32-bit element, so codes are shifted there. */
 ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char *in, float t, int set, uint64_t n) {
     const __m256i shift = _mm256_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8), high = _mm256_set1_epi32(16);
     const __m256 value = _mm256_setr_ps(0, 0, -t, t, 0, 0, -t, t);
@@ -168,7 +164,7 @@ static void twobit_encode(void *user, const float *phi, float *residual, uint64_
     twobit_pack_for(j->level)(j->body + at / 4, phi, residual, j->threshold, n);
 }
 
-/* Returns the threshold. With relative= it is NaN or Inf if an element is, or if the sum of |phi| overflows. */
+/* Returns the threshold. If it depends on the tensor (relative=), it is NaN or Inf if an element is. */
 static float twobit_threshold(const twobit_self *s, const esp_codec_args *a) {
     if (s->relative <= 0) return s->threshold;
     norm_pass pass = {&s->dense, a, (float *)(a->scratch ? a->scratch->ptr : NULL), NULL, NULL};
@@ -223,7 +219,7 @@ static esp_status twobit_decompress(void *self, const esp_codec_args *a) {
     return dense_decompress((const dense_self *)self, &twobit_format, a, twobit_body(a->tensor[0]->count), DENSE_BLOCK);
 }
 
-/* Returns E loss^2 for normally distributed x of variance 1, where the loss is x if |x| < t, and |x| - t otherwise. */
+/* Returns the compression error for normally distributed elements of variance 1 and threshold t. */
 static double twobit_error(double t) {
     const double density = exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI);
     return fmin(1.0, 1 - 4 * t * density + t * t * erfc(t / sqrt(2.0)));
@@ -232,7 +228,7 @@ static double twobit_error(double t) {
 static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
     const twobit_self *t = (const twobit_self *)self;
-    const bool relative = t->relative > 0; /* measuring the mean takes one more pass */
+    const bool relative = t->relative > 0;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 4, 0.25, 0, 0},

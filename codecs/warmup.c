@@ -76,7 +76,7 @@ static esp_status warmup_decompress(void *self, const esp_codec_args *a) {
     return s->inner.table->decompress(s->inner.self, a);
 }
 
-/* The planner gets the costs after the warm-up, since most steps of a training run come then. */
+/* The model describes steps after the warm-up, which are most of a training run. */
 static esp_status warmup_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                esp_codec_model *out) {
     esp_codec_model m;

@@ -16,7 +16,7 @@ static esp_status cuda_log(const esp_host *h, int32_t level, esp_status s, const
 }
 esp_status cuda_failed(const esp_host *h, const char *call, cudaError_t e) {
     char text[256];
-    (void)cudaGetLastError(); /* clears the error for the trainer's next call */
+    (void)cudaGetLastError(); /* Without this, the program's next cudaGetLastError() would return this error. */
     (void)snprintf(text, sizeof text, "%s: CUDA error %d: %s", call, (int)e, cudaGetErrorString(e));
     return cuda_log(h, ESP_LOG_ERROR, e == cudaErrorMemoryAllocation ? ESP_E_NOMEM : ESP_E_DEVICE, text);
 }
@@ -34,7 +34,8 @@ static esp_status cuda_probe(const esp_host *h, int32_t *count) {
     return cuda_log(h, ESP_LOG_INFO, ESP_OK, text);
 }
 
-/* Parses an environment variable's number. Returns at most `most`, also if it is not set; 0 if it is malformed. */
+/* Parses a positive number. Returns `most` if the text is empty or the number is larger, and 0 if the text is
+ * malformed. */
 static unsigned cuda_env_number(const char *text, unsigned most) {
     char *end;
     if (!text || !*text) return most;
@@ -146,9 +147,8 @@ static void cuda_event_destroy(void *self, void *event) {
     const cuda_on on(((cuda_device *)self)->ordinal);
     (void)cudaEventDestroy((cudaEvent_t)event);
 }
-/* Calls with a stream make this device the thread's current one, since NULL means the default stream of the current
- * device. Event calls fail while the stream is being captured into a graph: the event would then belong to the
- * graph, and work outside of the graph would not wait for it. */
+/* Events cannot be used while stream `s` is being captured into a CUDA graph: they would belong to the graph, and
+ * work outside of it would not wait for them. */
 static bool cuda_captured(const void *self, esp_stream s) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing((cudaStream_t)s.native, &status) != cudaSuccess) (void)cudaGetLastError();

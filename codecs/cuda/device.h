@@ -1,4 +1,4 @@
-/* device.h: the open CUDA device of a context, which codecs of plugin cuda use. device.cu implements its table. */
+/* device.h: one open CUDA device. */
 #ifndef ESP_CUDA_DEVICE_H
 #define ESP_CUDA_DEVICE_H
 #include "espresso.h"
@@ -16,8 +16,8 @@ typedef struct cuda_device {
     int ordinal, priority;
     unsigned sms; /* multiprocessors that codecs may use */
     cuda_finding *finding;
-    cudaStream_t own; /* stream of calls that wait for the device */
-    int logged;       /* atomic: the report was logged */
+    cudaStream_t own;
+    int logged;
 } cuda_device;
 
 extern const esp_device_table cuda_device_table;

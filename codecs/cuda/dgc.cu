@@ -1,11 +1,9 @@
-/* dgc.cu: codec "dgc" on CUDA; its formulas are in codecs/dgc.c, the selection in select.h, decompression in sparse.h.
- * The parameter sample= has no effect, since the selection takes its own sample. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/dgc.c"
 
-/* How select.h reads and updates what dgc keeps between steps. For a rank's own gradient, u is in the state and v in
- * the residual. After a sum over ranks, or without a state, there is only the residual of plain error feedback. */
+/* How the kernels of select.h access gradient and residual for dgc. Only when the codec compresses a rank's own
+ * gradient does it apply momentum: then `state` holds u and `residual` v. Otherwise it works like top-k. */
 typedef struct dgc_cuda_memory {
     typedef struct item {
         float phi, u;

@@ -4,7 +4,7 @@
 #include "codecs/efsignsgd.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { EFSIGN_OWN_SCALE = 1 }; /* index of the scale's bits in flags->own[] */
+enum { EFSIGN_OWN_SCALE = 1 };
 
 static __global__ void __launch_bounds__(CUDA_THREADS) efsign_measure_kernel(cuda_parts all, uint32_t codec) {
     __shared__ cuda_norm_room room;

@@ -1,12 +1,10 @@
-/* powersgd.cu: codec "powersgd" on CUDA; its formulas are in codecs/powersgd.c, the matrix products in
- * common/lowrank.h. For the first exchange (round 0) a compress launches kernels start (draws random columns of Q where
- * they are zero) and p (P = phi Q, and the header), for the second exchange (round 1) basis, q, combine and rest (the
- * residual). A decompress launches check, basis and put. */
+/* powersgd.cu: codec "powersgd" on CUDA. Its formulas are in codecs/powersgd.c, its matrix products in
+ * codecs/cuda/common/lowrank.h. The codec compresses twice in each step: first to P = phi Q, then, from the sum of P
+ * over all ranks, to Q. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/cuda/common/lowrank.h"
 #include "codecs/powersgd.c"
 
-/* What the kernels of a compress know of a tensor. `state` is the initial Q, in state or scratch memory. */
 struct powersgd_part : cuda_part {
     uint64_t m, n;
     uint32_t r, warm; /* warm: is Q in the state? */
@@ -17,7 +15,6 @@ typedef struct powersgd_parts {
     cuda_finding *finding;
     powersgd_part part[CUDA_PARTS];
 } powersgd_parts;
-/* What the kernels of a decompress know of each tensor besides cuda_sums. If r is not 0, the tensor is a matrix. */
 typedef struct powersgd_shapes {
     uint32_t codec;
     struct {
@@ -29,7 +26,7 @@ typedef struct powersgd_shapes {
 static_assert(sizeof(cuda_sums) + sizeof(powersgd_shapes) <= 4096 && sizeof(powersgd_parts) <= 4096,
               "arguments of a kernel have at most 4096 bytes");
 
-/* Indices in flags->own[]: the number of finished blocks, and a flag that the sum of P is corrupt. */
+/* Indices in cuda_flags.own: the number of finished blocks, and whether the sum of P is corrupt. */
 enum { POWERSGD_DONE, POWERSGD_CORRUPT };
 
 static __device__ __forceinline__ const float *powersgd_numbers(const unsigned char *payload) {
@@ -39,7 +36,6 @@ static __device__ __forceinline__ cuda_lowrank powersgd_matrix(const powersgd_pa
     const cuda_lowrank x = {p->g, p->e, all->beta, all->gamma, p->m, p->n, p->r};
     return x;
 }
-/* Is this a valid header of the codec, for a sum of P with `numbers` f32? */
 static __device__ __forceinline__ int powersgd_sum_ok(const cuda_header *h, uint32_t codec, uint64_t count,
                                                       uint64_t numbers) {
     return h->codec == codec && h->wire == 1 && h->count == count && h->flags <= 3 && h->body == numbers * 4;
@@ -60,7 +56,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_start_kernel(pow
     }
 }
 
-/* Writes the header and, if the input is not finite, `numbers` NaNs. n threads call it; this is thread i of them. */
+/* Writes the payload's header and, if `bad`, fills the payload with `numbers` NaNs. This is thread i of n. */
 static __device__ __forceinline__ void powersgd_finish(const powersgd_parts *all, const powersgd_part *p, uint32_t bad,
                                                        uint64_t numbers, uint64_t i, uint64_t n) {
     if (i == 0) cuda_write_header(p, all->codec, 1, bad ? ESP_PAYLOAD_NONFINITE : 0, numbers * 4, p->r);
@@ -80,8 +76,6 @@ template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_p_kern
     powersgd_finish(&all, p, bad, p->m * p->r, threadIdx.x, CUDA_THREADS);
 }
 
-/* For a matrix, one block computes the orthonormal basis P^ of the summed P. For a tensor that is sent
- * uncompressed, with error feedback, the kernel checks for NaN and Inf. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(powersgd_parts all) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const powersgd_part *p = &all.part[blockIdx.y];
@@ -111,14 +105,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_basis_kernel(pow
     cuda_lowrank_orthonormal(sum, p->m, p->r, at.columns, at.p, room);
 }
 
-/* For a matrix, computes partial sums of Q = phi^T P^; for an uncompressed tensor, writes payload and residual. */
 template <int K> __global__ void __launch_bounds__(CUDA_THREADS) powersgd_q_kernel(powersgd_parts all) {
     __shared__ float tile[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE], ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_SIDE];
     const powersgd_part *p = &all.part[blockIdx.y];
     const cuda_lowrank x = powersgd_matrix(&all, p);
     cuda_flags *flags = cuda_flags_of(p);
-    /* Only this kernel checks an uncompressed tensor without error feedback, so it must not end here. If the tensor is
-     * not finite, powersgd_rest_kernel overwrites the payload. */
+    /* Nothing has checked an uncompressed tensor without error feedback before, so this kernel does. If it finds a
+     * NaN or Inf, powersgd_rest_kernel overwrites the payload. */
     if ((p->r || p->e) && (cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT]))) return;
     if (p->r) {
         const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
@@ -165,7 +158,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powe
     });
 }
 
-/* The largest numbers of work items of any tensor in the list, from which the grids are computed. */
 typedef struct powersgd_most {
     uint64_t plain, r, p_tiles, q_tiles, q_numbers, tiles;
 } powersgd_most;
@@ -180,13 +172,12 @@ static void powersgd_most_of(powersgd_most *w, uint64_t count, uint64_t m, uint6
     powersgd_raise(&w->q_numbers, n * r);
     powersgd_raise(&w->tiles, wide * ((m + CUDA_LOWRANK_ROWS - 1) / CUDA_LOWRANK_ROWS));
 }
-/* Returns a grid for the largest tensor's number of tiles, or of elements (`numbers`), whichever needs more blocks. */
 static dim3 powersgd_grid(const cuda_call *c, uint64_t tiles, uint64_t numbers, uint32_t parts) {
     const uint64_t more = (numbers + CUDA_DENSE_EACH - 1) / CUDA_DENSE_EACH;
     return cuda_grid(c, tiles > more ? tiles : more, 1, parts);
 }
 
-/* Returns the kernel whose threads hold enough partial sums for r columns. */
+/* Returns the variant of a kernel for r columns: by1 computes up to 4 columns, by4 up to 16, by16 up to 64. */
 typedef void (*powersgd_kernel)(powersgd_parts);
 static powersgd_kernel powersgd_kernel_for(uint64_t r, powersgd_kernel by1, powersgd_kernel by4, powersgd_kernel by16) {
     return r <= 4 ? by1 : r <= 16 ? by4 : by16;
@@ -203,7 +194,6 @@ static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const
     if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
     cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
 }
-/* Does every matrix have the reduced payload of the first exchange, with room for a sum of P? */
 static bool powersgd_has_reduced(const powersgd_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const uint64_t r = powersgd_rank(s, a->tensor[t]), bytes = ESP_PAYLOAD_HEADER + a->tensor[t]->rows * r * 4;
@@ -278,7 +268,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_check_kernel(cud
     if (nan || any >> 31) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     if (!ok && cuda_thread() == 0) cuda_found_corrupt(&all, d, f.codec);
 }
-/* Task 0 computes P^, an orthonormal basis of the summed P. Each other task computes one column of the next Q. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_bases_kernel(cuda_sums all, powersgd_shapes f) {
     __shared__ double room[CUDA_LOWRANK_ROOM];
     const cuda_sum *d = &all.part[blockIdx.y];
@@ -347,7 +336,7 @@ static powersgd_shapes powersgd_shapes_of(const powersgd_self *s, const esp_code
         f.part[i].r = (uint32_t)powersgd_rank(s, x);
         f.part[i].state = a->n_payloads == 1 ? powersgd_state(a, sums.at + i) : NULL;
         powersgd_most_of(w, x->count, x->rows, x->cols, f.part[i].r);
-        powersgd_raise(&w->plain, x->count); /* if a payload has a NaN, every element is written */
+        powersgd_raise(&w->plain, x->count);
     }
     return f;
 }

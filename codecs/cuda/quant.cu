@@ -1,5 +1,4 @@
-/* quant.cu: codecs "int8" and "int4" on CUDA; their formulas are in codecs/quant.c. With int8:shared=1 a compress is
- * one kernel launch for each of the two exchanges, the maximum and the levels. */
+/* quant.cu: codecs "int8" and "int4" on CUDA. Their formulas are in codecs/quant.c. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/quant.c"
 #include "codecs/cuda/common/quant.h"
@@ -25,7 +24,7 @@ template <int PER_BYTE> struct quant_cuda_blocks {
     __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
         return !cuda_dense_plain(h) || h->aux == 0;
     }
-    /* Each unit is a piece to check. For int4 the last byte is too: its upper half must be 0 if the count is odd. */
+    /* Checks each block's scale and, for int4 with an odd count, that the unused upper half of the last byte is 0. */
     __host__ __device__ uint64_t pieces(uint64_t count) const { return units(count) + (PER_BYTE > 1); }
     __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
         if (piece < units(count)) return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
@@ -42,7 +41,7 @@ template <int PER_BYTE> struct quant_cuda_blocks {
 };
 
 /* ---- a shared range ---------------------------------------------------------------------------------------------- */
-/* flags->own[INT8_OWN_TOP] holds the bits of the largest |phi|. */
+/* Index in cuda_flags.own of the largest |phi|, as bits. */
 enum { INT8_OWN_TOP = 1, INT8_RANGE_BYTES = ESP_PAYLOAD_HEADER + 4 };
 
 static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_parts all, uint32_t codec) {
@@ -64,7 +63,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_pa
                       bad ? 0 : top);
 }
 
-/* The largest |phi| of all ranks, as int8_shared() of codecs/quant.c reads it on the CPU. */
 typedef struct int8_cuda_range {
     uint32_t top;
     int nan, ok;
@@ -116,7 +114,6 @@ typedef struct int8_cuda_shared {
     }
 } int8_cuda_shared;
 
-/* Checks size and alignment of the payloads that have the largest |phi|, since kernels do not. */
 static esp_status int8_cuda_ranges(const quant_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         if (!a->tensor[t]->count) continue;

@@ -1,12 +1,11 @@
-/* randomk.cu: codec "randomk" on CUDA; its formulas are in codecs/randomk.c. A compress launches check (is phi
- * finite?), draw (gathers the chosen elements), and with error feedback keep. draw marks sent elements by a NaN in the
- * residual, so that keep need not compute the permutation again. A decompress launches check, clear (to overwrite) and
- * add. If all payloads of a tensor have the same permutation, a thread adds one chosen element of all; otherwise it
- * adds one element of the tensor, which it finds in each payload by the inverse permutation. */
+/* randomk.cu: codec "randomk" on CUDA. Its formulas are in codecs/randomk.c. With error feedback,
+ * randomk_draw_kernel marks each sent element by a NaN in the residual, so that randomk_keep_kernel need not compute
+ * the random permutation again. If all payloads of a tensor have the same permutation, a thread adds the same
+ * element of all of them; otherwise it searches every payload for its element by the inverse permutation. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/randomk.c"
 
-/* RANDOMK_MIXED is a bit of cuda_sum.decision: a tensor's payloads have different permutations. */
+/* A bit of cuda_sum.decision: the payloads of a tensor have different permutations. */
 enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 };
 
 /* ---- permutation ------------------------------------------------------------------------------------------------- */
@@ -49,7 +48,7 @@ static __device__ __forceinline__ uint64_t randomk_place(const randomk_perm *p, 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 /* The keys and permutations of the tensors of a list. */
 typedef struct randomk_draws {
-    uint32_t keeps; /* 0 with unbiased=1, which has no residual */
+    uint32_t keeps;
     uint32_t codec;
     struct {
         uint64_t draw, k;
@@ -136,7 +135,6 @@ typedef struct randomk_sizes {
     } part[CUDA_PARTS];
 } randomk_sizes;
 
-/* Every thread checks all headers and some of the values of a tensor's payloads. One thread also compares the keys. */
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_check_kernel(cuda_sums all, uint32_t codec) {
     const cuda_sum *d = &all.part[blockIdx.y];
     uint64_t draw = 0;
@@ -163,7 +161,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) randomk_check_kernel(cuda
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) randomk_clear_kernel(cuda_sums all) {
     const cuda_sum *d = &all.part[blockIdx.y];
-    if (!cuda_get(d->decision)) cuda_fill(d, 0.0f); /* otherwise the next kernel writes all elements */
+    if (!cuda_get(d->decision)) cuda_fill(d, 0.0f);
 }
 static __device__ __forceinline__ void randomk_add_alike(const cuda_sums *all, const cuda_sum *d, uint32_t a,
                                                          uint32_t b) {

@@ -3,7 +3,8 @@
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/topk.c"
 
-/* How select.h reads gradient plus residual (phi), and updates the residual: sent elements become 0, others phi. */
+/* How the kernels of select.h read gradient plus residual (phi), and update the residual: it becomes 0 where an
+ * element was sent, and phi elsewhere. */
 typedef struct topk_memory {
     typedef struct item {
         float phi;

@@ -1,10 +1,9 @@
-/* twobit.cu: codec "twobit" on CUDA; its formulas are in codecs/twobit.c. With relative= a compress is 2 kernel
- * launches: the first computes the mean of |phi|, the second packs. */
+/* twobit.cu: codec "twobit" on CUDA. Its formulas are in codecs/twobit.c. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/twobit.c"
 #include "codecs/cuda/common/norm.h"
 
-enum { TWOBIT_OWN_THRESHOLD = 1 }; /* index of the threshold's bits in flags->own[] */
+enum { TWOBIT_OWN_THRESHOLD = 1 };
 
 /* Moves 16 bits, one per element, to the lower bits of the elements' two-bit codes. In the result every four
  * elements are in reverse order, as MXNet's format requires. */
@@ -30,7 +29,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     cuda_write_header_if(p, codec, 1, bad, twobit_body(p->count), float_bits(t));
 }
 
-/* If `threshold` is 0, uses the one that twobit_measure_kernel computed; that kernel has then also checked phi. */
+/* A threshold of 0 stands for the one that twobit_measure_kernel computed for each tensor. */
 static __global__ void __launch_bounds__(CUDA_THREADS)
     twobit_encode_kernel(cuda_parts all, float threshold, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
@@ -53,7 +52,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
             any |= dense_nonfinite(phi[k]);
             if (p->e && i < p->count) cuda_put(p->e + i, phi[k] - bits_float(twobit_value(code, float_bits(t))));
         }
-        /* Thread l of a warp packs elements 16 l to 16 l + 15, one half of the 32 elements in each of its ballots. */
+        /* Each thread packs 16 neighbouring elements: one half of the bits of a ballot over 32 elements. */
         const uint32_t half = cuda_lane() % 2 * 16;
         const uint64_t first = tile * CUDA_TILE + threadIdx.x / 32 * CUDA_TILE_WARP + cuda_lane() * 16;
         const uint32_t word = twobit_spread(sent >> half & 0xFFFFu) << 1 | twobit_spread(up >> half & 0xFFFFu);

@@ -26,7 +26,7 @@ ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes) {
 
 static const esp_device esp__cpu = {ESP_CPU, 0};
 
-/* The user's free_ needs a block's size, so the size is stored in this many bytes in front of the block. */
+/* esp_host.free_ gets the size of a block, so esp__alloc stores the size in this many bytes in front of the block. */
 enum { ESP__ALLOC_HEAD = 64 };
 
 ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes) {

@@ -1,9 +1,9 @@
-/* heap.h: a binary heap of waiting operations, the earliest first. Inline, as the planner's innermost loops use it. */
+/* heap.h: a binary heap, from which the element with the smallest `ready` is taken first. */
 #ifndef ESP__HEAP_H
 #define ESP__HEAP_H
 #include "espresso_impl/base/private.h"
 
-/* Ordered by `ready`, then by `key`. No two keys are equal, so all ranks have the same order. */
+/* Of elements with equal `ready`, the one with the smallest `key` comes first, so that all ranks take the same one. */
 typedef struct esp__waiting {
     uint64_t ready, key;
 } esp__waiting;

@@ -14,6 +14,6 @@ ESP__FN void esp__json_string(esp__text *t, const char *s);
 ESP__FN void esp__json_double(esp__text *t, double x, int digits);
 /* Adds a time in ns (0 or more) as microseconds with three decimals. */
 ESP__FN void esp__json_us(esp__text *t, double ns);
-/* Adds x / unit, with as few digits as possible such that this number times `unit` is exactly x. */
+/* Adds x / unit, with the fewest digits that give exactly x when multiplied by `unit` again. */
 ESP__FN void esp__json_scaled(esp__text *t, double x, double unit);
 #endif

@@ -1,4 +1,4 @@
-/* machine.c: see machine.h. */
+/* machine.c: reads facts about this machine and process, mostly from /proc. */
 #include "espresso_impl/base/machine.h"
 #include <time.h>
 

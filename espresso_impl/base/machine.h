@@ -13,14 +13,14 @@ typedef struct esp__machine_time {
 ESP__FN esp__machine_time esp__machine_time_now(void);
 /* Returns the bytes of memory that are available without swapping, or 0 if unknown. */
 ESP__FN double esp__machine_memory(void);
-/* Writes a text that changes when the machine boots and differs between machines, or "" if unknown. */
+/* Writes the random number that Linux chooses when it boots, or "" if it is unknown. */
 enum { ESP__BOOT_ID = 40 };
 ESP__FN void esp__boot_id(char out[ESP__BOOT_ID]);
 ESP__FN void esp__cpu_name(char *out, size_t cap);
 /* Writes the program's file name without folders; for Python, the script's name. */
 ESP__FN void esp__program_name(char *out, size_t cap);
 
-/* ---- the cores that this process may use (inline, as backends that are plugins need them too) ---- */
+/* ---- the cores that this process may use (inline, since plugins use these functions too) ---- */
 static inline long esp__cores_mask(unsigned long mask[128]) {
     const long bytes = syscall(SYS_sched_getaffinity, 0, 128 * sizeof *mask, mask);
     return bytes > 0 ? bytes : 0;

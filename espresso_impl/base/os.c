@@ -38,7 +38,7 @@ ESP__FN void esp__fp_restore(uint64_t before) {
 
 /* ---- threads ---- */
 ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg) {
-    /* not blocked: if a fault is blocked, it ends the process without calling the program's handler */
+    /* Signals of faults stay unblocked: a blocked one would end the process without calling the program's handler. */
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t others, before;
     sigfillset(&others);
@@ -63,7 +63,7 @@ ESP__FN void esp__process_open(esp__process *p) {
 #ifdef MADV_WIPEONFORK
     void *page = mmap(NULL, esp__page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) return;
-    /* advice -1 is invalid: an emulator that accepts it ignores all advice */
+    /* Some emulators accept all advice and ignore it. Advice -1 is invalid, so it tells them from the kernel. */
     if (!madvise(page, esp__page_bytes(), -1) || madvise(page, esp__page_bytes(), MADV_WIPEONFORK)) {
         munmap(page, esp__page_bytes());
         return;

@@ -17,12 +17,12 @@ ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void 
 /* ---- forks ---- */
 typedef struct esp__process {
     uint32_t *page; /* *page is 1, or 0 in a forked child; may be NULL */
-    int32_t pid;    /* used if the kernel cannot clear pages in a child */
+    int32_t pid;
 } esp__process;
 
 ESP__FN void esp__process_open(esp__process *p);
 ESP__FN void esp__process_close(esp__process *p);
-/* Returns false in forked children of the process that called esp__process_open. Fast, as every gradient needs it. */
+/* Returns false in forked children of the process that called esp__process_open. */
 static inline bool esp__process_same(const esp__process *p) {
     return p->page ? *p->page != 0 : p->pid == (int32_t)getpid();
 }

@@ -17,7 +17,6 @@
 #define ESP__PRINTF(a, b)
 #define ESP__UNUSED
 #endif
-/* ESP__FN marks private functions: static if espresso.c includes all files (it defines ESP__FN), else hidden. */
 #ifndef ESP__FN
 #if defined(__GNUC__)
 #define ESP__FN __attribute__((visibility("hidden")))
@@ -25,7 +24,7 @@
 #define ESP__FN
 #endif
 #endif
-#ifndef ESPRESSO_PREFIX /* the folder where make installs plugins and models */
+#ifndef ESPRESSO_PREFIX
 #define ESPRESSO_PREFIX "/usr/local"
 #endif
 #endif

@@ -1,4 +1,4 @@
-/* quantile.c: see quantile.h. */
+/* quantile.c: sorts numbers, and computes medians and quantiles. */
 #include "espresso_impl/base/quantile.h"
 
 static int esp__number_order(const void *a, const void *b) {

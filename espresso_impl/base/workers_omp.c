@@ -12,8 +12,8 @@
 static __thread bool esp__omp_never; /* true in a thread that the library started */
 static __thread int32_t esp__omp_pid;
 
-/* Returns the size of this thread's team. Returns 1 for a thread that the library started; inside a parallel region,
- * where a nested one would start threads; and in a forked process, which has none of the team's threads. */
+/* Returns the number of threads in the calling thread's OpenMP team. It is 1 where no parallel region may be
+ * opened: in threads of the library, inside a parallel region, and in forked processes. */
 static int32_t esp__omp_team(const esp__workers *w) {
     if (esp__omp_never || omp_get_level() > 0) return 1;
     if (esp__omp_pid && esp__omp_pid != (int32_t)getpid()) return 1;
@@ -21,8 +21,7 @@ static int32_t esp__omp_team(const esp__workers *w) {
     return n < w->n ? n : w->n;
 }
 
-/* The calling thread, alone or as one of a team, joins the loop. It does nothing if no piece of the loop is left, or if
- * w->n threads run it already. If a team joins, the thread that offered the loop stops and waits. */
+/* Makes the calling thread run pieces of the loop, unless none is left or w->n threads already do so. */
 static void esp__omp_join(esp__workers *w, bool with_team) {
     pthread_mutex_lock(&w->lock);
     int others = atomic_load(&w->inside) + (with_team || atomic_load(&w->taken) ? 0 : 1);
@@ -50,7 +49,6 @@ ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offe
     *out = esp__workers_new(ctx, most > 0 ? most : INT32_MAX);
     if (!*out) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the compression workers");
     (*out)->offer = offer;
-    /* a guess until a thread waits in the library; loops are offered if it is above 1 */
     atomic_store(&(*out)->team, most == 1 ? 1 : 2);
     return ESP_OK;
 }

@@ -18,7 +18,6 @@ ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, esp_st
     c->part.struct_size = sizeof c->part;
     c->part.dtype = ESP_F32;
     c->part.count = count;
-    /* a cast would drop const, which esp_tensor lacks because decompress writes to it */
     memcpy(&c->part.data.ptr, &data, sizeof data);
     c->part.data.bytes = count * 4u;
     c->part.data.dev = stream.dev;
@@ -58,7 +57,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
     c->args.tensor = l->tensor;
     c->args.offset = l->offset;
     c->args.residual = c->args.state = NULL;
-    for (uint32_t i = 0; i < l->n; i++) { /* stays NULL if no tensor of the call has such memory */
+    for (uint32_t i = 0; i < l->n; i++) {
         if (l->residual[i].ptr && l->residual[i].bytes) c->args.residual = l->residual;
         if (l->state[i].ptr && l->state[i].bytes) c->args.state = l->state;
     }
@@ -67,7 +66,6 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
 }
 
 /* ---- calls ---- */
-/* Gives each tensor of the call its numbers of the array at `at`, in order. */
 static void esp__call_numbers(const esp__codec_call *c, float *at) {
     for (uint32_t t = 0; t < c->args.n_tensors; t++) {
         c->args.tensor[t]->data.ptr = at;

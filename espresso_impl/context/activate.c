@@ -41,7 +41,6 @@ static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__tex
     esp__text_add(t, "strategy hash %016llx\n", (unsigned long long)y->hash);
 }
 
-/* Compiling and allocating can fail on this rank alone. `pending` is as in esp__feedback_pending_take. */
 static esp_status esp__activate_build(esp_ctx *ctx, esp__active *next, float **pending) {
     const esp__active *now = &ctx->active;
     if (!pending) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");

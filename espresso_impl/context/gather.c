@@ -75,8 +75,8 @@ ESP__FN void esp__gather_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->gather.host);
 }
 
-/* Gathers uncompressed parts level by level, in the reverse order of their division. `base` is element 0 of the
- * tensor. */
+/* Gathers uncompressed parts on one level of the network after another, in the reverse order of the reduce-scatters
+ * that made the parts. `base` is the tensor's memory. */
 static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float *base) {
     esp__shard cuts = t->shard;
     const uint64_t width = cuts.width ? cuts.width : 1;
@@ -97,8 +97,8 @@ static esp_status esp__gather_numbers(esp_ctx *ctx, const esp__tensor *t, float 
     return s;
 }
 
-/* Returns the index of the first payload that rank p->rank holds while the parts of all but the first `n_cuts` levels
- * are gathered. Stores the number of its payloads in *n. */
+/* esp__gather_payloads collects payloads over the levels shard->scopes[], the last one first. When all but the first
+ * n_cuts levels are done, rank p->rank holds *n payloads. Returns the index of the first of them. */
 static uint64_t esp__gather_slot(const esp__topology *p, const esp__shard *shard, uint32_t n_cuts, uint64_t *n) {
     uint64_t at = 0;
     *n = 1;

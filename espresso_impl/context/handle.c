@@ -1,4 +1,4 @@
-/* handle.c: esp_codec_handle compresses for one caller, without other ranks or a strategy. */
+/* handle.c: implements esp_codec_handle, which compresses and decompresses without other ranks. */
 #include "espresso_impl/context/context.h"
 
 struct esp_codec_handle {
@@ -6,7 +6,7 @@ struct esp_codec_handle {
     esp__codec *codec;
     uint64_t count, rows, cols, step;
     uint32_t first_round;
-    esp_bound bound; /* payload of all rounds of the codec together */
+    esp_bound bound;
     float *residual, *temp;
     uint8_t *state, *scratch;
 };

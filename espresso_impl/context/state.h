@@ -1,10 +1,8 @@
-/* state.h: the format of a saved state, which `espresso state` reads too.
- *
- * Format, little-endian, every piece padded with zeros to 8 bytes:
+/* state.h: the format of files of esp_state_save, little-endian, each piece padded with zeros to 8 bytes:
  *     esp__state_head
- *     strategy's text
- *     per tensor: esp__state_tensor, name, pending residual (count floats) if it has one
- *     per compress step: esp__state_comp, residual (count floats) if it has one, codec state if it has one
+ *     the strategy's text
+ *     per tensor: esp__state_tensor, name, and a residual that the strategy has not used yet (count floats), if any
+ *     per compression in the strategy: esp__state_comp, residual (count floats) and the codec's state, if any
  *     u64 checksum of all pieces before it */
 #ifndef ESP__STATE_H
 #define ESP__STATE_H
@@ -29,8 +27,6 @@ typedef struct esp__state_tensor {
     uint32_t name_bytes, has_pending;
 } esp__state_tensor;
 
-/* What error feedback keeps for one compress step, and for which elements. Another strategy may divide these
- * differently. */
 typedef struct esp__state_comp {
     esp__extent place;
     uint64_t codec, option;

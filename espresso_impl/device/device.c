@@ -98,7 +98,7 @@ ESP__FN void esp__device_events_give(esp_ctx *ctx, uint32_t index, uint32_t n, v
     esp__free(ctx, events);
 }
 
-/* ---- memory and work on devices with tensors --------------------------------------------------------------------- */
+/* ---- streams, memory and waiting --------------------------------------------------------------------------------- */
 static void esp__device_unuse(esp__device *d) {
     for (int k = 0; k < d->used; k++) d->table->stream_destroy(d->self, d->stream[k]);
     esp__device_event_free(d, d->settled);
@@ -109,7 +109,7 @@ static void esp__device_unuse(esp__device *d) {
 
 ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who) {
     esp__device *d = esp__device_at(ctx, index);
-    const int streams = ESP__ON_LINKS + 2 * (int)levels; /* makes only the streams it needs: hardware has few queues */
+    const int streams = ESP__ON_LINKS + 2 * (int)levels;
     esp_status s = ESP_OK;
     if (d->used) return ESP_OK;
     esp__plugin_detail_clear();

@@ -6,8 +6,9 @@
 #include "espresso_impl/job/levels.h"
 #include "espresso_impl/registry/registry.h"
 
-/* The streams of a device, one for each kind of work, so that copies overlap with kernels. From ESP__ON_LINKS on, each
- * link has two: one for its collectives, and one for ops that wait for a collective on the device. */
+/* The streams of a device. Different kinds of work have different streams, so that copies overlap with kernels. Each
+ * level of the network has two: one for collectives on the device, and one for work that waits for such a
+ * collective. */
 enum {
     ESP__ON_COMPUTE = 0,
     ESP__ON_DOWN,
@@ -26,8 +27,8 @@ typedef struct esp__device {
     bool async; /* calls return before their work is done, so it has events */
     /* esp__device_use makes the members below */
     esp_stream stream[ESP__ON_STREAMS];
-    void *settled; /* event that esp__device_settle and _drain wait for */
-    void *bounce;  /* ESP__BOUNCE_BYTES of pinned memory, to copy through */
+    void *settled;
+    void *bounce; /* ESP__BOUNCE_BYTES of pinned memory, to copy through */
     int used;
 } esp__device;
 enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
@@ -49,13 +50,14 @@ ESP__FN void esp__devices_close(esp_ctx *ctx);
 /* Sets *index to the device, and opens it if it is not open. `who` begins the error's text. */
 ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who, uint32_t *index);
 ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index);
-/* Makes the streams of a device that has tensors, for a job with `levels` levels. */
+/* Creates the streams of a device, two of them for each of `levels` levels of the network. */
 ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels, const char *who);
 /* Allocates zeroed memory (`where` is ESP_MEM_*), or returns NULL. _give frees it and needs the same `bytes`. */
 ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where);
 ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t bytes, uint32_t where);
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
-/* A NULL event stands for work that is done, as on a device that is not async. Recording NULL does nothing. */
+/* An event may be NULL, on devices whose calls return when their work is done. Then recording it or waiting for it
+ * does nothing. */
 ESP__FN esp_status esp__device_event(const esp__device *d, void **event); /* makes an event */
 ESP__FN void esp__device_event_free(const esp__device *d, void *event);
 /* Makes an array of n events, or NULL if the device needs none. After an error some events may be NULL. */

@@ -1,5 +1,5 @@
-/* comms.c: chooses backends, and opens a communicator of ranks for each scope (a level of links, or several
- * together). */
+/* comms.c: chooses backends, and opens communicators: one for all ranks, and one for each level of the network (such
+ * as the ranks of a machine) or group of neighbouring levels. */
 #include "espresso_impl/executor/executor.h"
 #include <poll.h>
 #include <sched.h>
@@ -20,7 +20,7 @@ static esp_status esp__backend_best(esp_ctx *ctx, const esp_backend **out) {
                             "no backend can run here: name one in esp_config.backend or ESPRESSO_BACKEND");
 }
 
-/* Adds the links that the launcher emulates, such as "1gbit,50us", to the backend's parameters. */
+/* Appends emulated links that the launcher's options ask for, such as "1gbit,50us", to the backend's parameters. */
 static esp_status esp__link_params(esp_ctx *ctx, const char *params, const esp__env_links *links, char *out,
                                    size_t cap) {
     const char *link = links->inter, *comma = strchr(link, ',');
@@ -59,8 +59,8 @@ static esp_status esp__backend_one(esp_ctx *ctx, const char *spec, const esp__en
     return s;
 }
 
-/* `key` is a standard name such as "intra", or the job's own name of a level. *words has a bit for each standard name
- * so far. */
+/* Finds the level with the name `key`, either a standard name such as "intra" or one that the user chose. *words has
+ * a bit for each standard name found so far. */
 static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words, uint32_t *out) {
     uint32_t scope = 0;
     while (scope < ESP__SCOPES && strcmp(esp__scope_word(scope), key) != 0) scope++;
@@ -105,7 +105,7 @@ static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const es
     return ESP_OK;
 }
 
-/* Returns the default backends for a job on several hosts, or NULL if the job is on one host or they are missing. */
+/* Returns the default for a job on several hosts, or NULL if the job is on one host, or if the plugin is missing. */
 static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
 #define ESP__BETWEEN(name)                                                                                             \
     { NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")" }
@@ -174,7 +174,8 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
     return ESP_OK;
 }
 
-/* A scope without a backend of its own gets that of its outermost level, or the only backend. */
+/* Chooses a backend where the user named none: that of the outermost level in the scope (a range of levels), or the
+ * only backend. */
 static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]) {
     const uint32_t n_levels = ctx->job.topo.n_levels;
     int by_level = 0;
@@ -282,8 +283,8 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         ctx->job.links = esp__hash64(ctx->job.links, plans[k].params, strlen(plans[k].params) + 1);
     if (!s) s = esp__comm_open(ctx, ESP__FLAT, &plans[ESP__FLAT]);
-    /* if machines have different numbers of ranks, there is only the communicator of all ranks; larger ones are opened
-     * first, because they may be parents */
+    /* Without an equal number of ranks on all machines (n_local is 0) there is only the communicator of all ranks.
+     * Larger communicators are opened first, since smaller ones may be split off them. */
     for (uint32_t n = t->n_levels - 1; n >= 1 && t->n_local; n--)
         for (uint32_t first = 1; first + n - 1 <= t->n_levels && !s; first++) {
             uint8_t scope = esp__scope_of(first, first + n - 1, t->n_levels);

@@ -1,6 +1,6 @@
-/* dispatch.c: decides which op runs next. Compress, decompress and copy ops run in the order in which they become
- * ready. Each link runs its collectives in the strategy's order, which is the same on all ranks. All functions need the
- * lock. */
+/* dispatch.c: decides which operation runs next. Compressions, decompressions and copies run in the order in which
+ * they become ready. Collectives run in the order of the strategy, which is the same on all ranks. The caller of
+ * these functions holds the lock. */
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/executor/observer.h"
 
@@ -58,8 +58,7 @@ static void esp__link_advance(esp_ctx *ctx, const esp__op *op) {
     }
 }
 
-/* ---- ops in a device's stream behind a collective ---------------------------------------------------------------- */
-/* True if `next` and all ops since `collective` go into a stream that waits for the link. */
+/* ---- work that a device's stream does after a collective --------------------------------------------------------- */
 static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const esp__op *next) {
     const esp__unit *u = &ctx->active.strategy.units[collective->unit];
     if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return false;
@@ -68,9 +67,9 @@ static bool esp__all_behind(const esp_ctx *ctx, const esp__op *collective, const
     return true;
 }
 
-/* Finds the next op for a stream that waits for collectives. All ranks enqueue these ops in the strategy's order, and
- * only after all earlier collectives have started. So no op waits for something that a rank enqueues later: ranks
- * cannot deadlock, even if streams share a hardware queue. */
+/* Returns the next operation to enqueue on a stream that waits for a collective. All ranks enqueue these operations
+ * in the same order, and only after all earlier collectives were started. Otherwise ranks could deadlock where
+ * streams share a hardware queue. */
 static const esp__op *esp__behind_next(esp_ctx *ctx) {
     esp__active *f = &ctx->active;
     for (; f->has_behind && f->behind < f->n_order; f->behind++) {
@@ -90,7 +89,6 @@ static void esp__behind_wake(esp_ctx *ctx) {
 }
 
 /* ---- an op has run ----------------------------------------------------------------------------------------------- */
-/* Marks the tensor or group done. A tensor of several chunks is done after its last chunk. */
 static void esp__unit_done(esp_ctx *ctx, esp__unit *u) {
     u->phase = ESP__DONE;
     for (uint32_t k = u->place.first; k < u->place.first + u->place.n; k++)

@@ -30,8 +30,8 @@ ESP__FN esp_status esp__alive(esp_ctx *ctx) {
     return s;
 }
 
-/* Appends to an error's text which op of which tensor and step this rank is at: the op in flight on the outermost link
- * or, if none is in flight, the next one. Lock held. */
+/* Appends to an error's text which collective of which step is in flight on this rank or, if none is, comes next.
+ * The caller holds the lock. */
 static void esp__add_place(const esp_ctx *ctx, char *text, size_t cap) {
     const size_t n = strlen(text);
     const unsigned long long step = (unsigned long long)ctx->steps.step;

@@ -1,4 +1,3 @@
-/* meter.c: records when pushes and ops ran, and adds up their times for statistics and observers. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {
@@ -34,7 +33,7 @@ ESP__FN void esp__devices_times(esp_ctx *ctx) {
         const esp__memory_on *m = &ctx->active.on[op->on];
         const esp__device *d = m->device;
         void *const *event = &m->events[2 * op->event];
-        uint64_t took = 0, ago = 0; /* `settled` is the device's last event in the step */
+        uint64_t took = 0, ago = 0;
         if (d->table->elapsed(d->self, event[0], event[1], &took) ||
             d->table->elapsed(d->self, event[1], d->settled, &ago))
             took = ago = 0;
@@ -49,7 +48,7 @@ static uint64_t esp__span_take(esp__span s, uint64_t *from, uint64_t to) {
     return end - begin;
 }
 
-/* Computes for how many ns of [from, to) a link was busy, and for how many only compression ran. */
+/* Computes for how many ns between `from` and `to` a collective was running, and for how many only compression. */
 static void esp__meter_exposed(const esp_ctx *ctx, uint64_t from, uint64_t to, uint64_t *communication,
                                uint64_t *compression) {
     uint64_t at = from, busy = 0;
@@ -89,7 +88,7 @@ ESP__FN void esp__meter_step(esp_ctx *ctx) {
 }
 
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out) {
-    uint64_t before = 0, inside = 0; /* time inside esp_push before this tensor's push */
+    uint64_t before = 0, inside = 0; /* Sum of the times that earlier pushes took. */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         uint64_t ready =

@@ -7,35 +7,32 @@
 struct esp__op;
 struct esp__range;
 
-/* Each function may be NULL. `self` is what `open` or `strategy` stored, or NULL if the user does not want this
- * observer; then only `strategy`, `agree`, `open` and `shrunk` are called. */
+/* The calls of an observer, any of which may be NULL. If the user does not want an observer, `self` is NULL, and
+ * only `strategy`, `agree`, `open` and `shrunk` are called. */
 typedef struct esp__observer {
-    /* Called in esp_start before the strategy is loaded. An observer that chooses strategies, as "auto" does, stores
-     * *self and sets *spec to the strategy to begin with. */
+    /* Called by esp_start. An observer may store *self, and choose the first strategy by setting *spec. */
     esp_status (*strategy)(esp_ctx *ctx, void **self, const char **spec);
-    /* Adds lines that must be equal on all ranks. `self` may be NULL. */
     void (*agree)(const esp_ctx *ctx, const void *self, esp__text *lines);
     /* Called at the end of esp_start. Leaves *self NULL if the user does not want this observer. */
     esp_status (*open)(esp_ctx *ctx, void **self);
-    bool collective;                             /* open and shrunk communicate, so every rank must call them */
-    void (*activated)(esp_ctx *ctx, void *self); /* after open and each change of strategy */
+    bool collective; /* open and shrunk communicate, so every rank must call them */
+    void (*activated)(esp_ctx *ctx, void *self);
     void (*pushed)(esp_ctx *ctx, void *self, uint32_t tensor, esp__span in_push);
     void (*op_done)(esp_ctx *ctx, void *self, const struct esp__op *op, esp__span when);
-    /* Called after a payload was made, on the thread that compressed, without the lock. */
+    /* Called by a thread that has compressed, without the lock. */
     void (*compressed)(esp_ctx *ctx, void *self, const struct esp__op *op, const struct esp__range *part);
     void (*loss)(esp_ctx *ctx, void *self, double loss);
     /* Called after every step on all ranks, without the lock. */
     esp_status (*step)(esp_ctx *ctx, void *self);
-    /* Returns true, on all ranks, if this observer chose the active strategy. A saved state may then replace it. */
+    /* True if this observer chose the active strategy. All ranks return the same. */
     bool (*chose)(const esp_ctx *ctx, const void *self);
     void (*loaded)(esp_ctx *ctx, void *self); /* called after a saved state was loaded */
-    /* Called after esp_shrink has changed rank and size and compiled the strategy (fp32, if this observer had chosen
-     * another). *self may be NULL. `activated` is called next. */
+    /* Called by esp_shrink, after rank and size have changed. */
     esp_status (*shrunk)(esp_ctx *ctx, void **self);
-    void (*close)(esp_ctx *ctx, void *self); /* after the executor's threads have ended, or open has failed */
+    void (*close)(esp_ctx *ctx, void *self);
 } esp__observer;
 
-/* The order of calls. context/open.c fills the table. */
+/* In the order in which they are called. */
 enum {
     ESP__OBSERVE_TRACE,
     ESP__OBSERVE_ERRORS,
@@ -60,7 +57,7 @@ ESP__FN void esp__observers_pushed(esp_ctx *ctx, uint32_t tensor, esp__span in_p
 ESP__FN void esp__observers_op_done(esp_ctx *ctx, const struct esp__op *op, esp__span when);
 ESP__FN void esp__observers_compressed(esp_ctx *ctx, const struct esp__op *op, const struct esp__range *part);
 ESP__FN void esp__observers_loss(esp_ctx *ctx, double loss);
-ESP__FN esp_status esp__observers_step(esp_ctx *ctx); /* after a failure, ranks may be in different steps */
+ESP__FN esp_status esp__observers_step(esp_ctx *ctx);
 ESP__FN bool esp__observers_chose(const esp_ctx *ctx);
 ESP__FN void esp__observers_loaded(esp_ctx *ctx);
 ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx);

@@ -19,15 +19,14 @@ ESP__FN void esp__observers_agree(const esp_ctx *ctx, esp__text *lines) {
             ctx->observers.table[i]->agree(ctx, ctx->observers.self[i], lines);
 }
 
-/* True if all ranks must call this observer together. A rank whose build lacks it must still take part in
- * esp__agree_ok. */
 static bool esp__is_collective(const esp__observer *o) { return !o || o->collective; }
 
 ESP__FN esp_status esp__observers_open(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS; i++) {
         const esp__observer *o = ctx->observers.table[i];
-        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* a rank alone in it would wait forever */
+        /* if another rank failed, it would not take part in this call, which would wait for it forever */
+        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s);
         if (o && o->open && !s) s = o->open(ctx, &ctx->observers.self[i]);
     }
     if (!s) esp__observers_activated(ctx);
@@ -79,7 +78,7 @@ ESP__FN esp_status esp__observers_shrunk(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     for (int i = 0; i < ESP__OBSERVERS; i++) {
         const esp__observer *o = ctx->observers.table[i];
-        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s); /* a rank alone in it would wait forever */
+        if (esp__is_collective(o)) s = esp__agree_ok(ctx, s);
         if (o && o->shrunk && !s) s = o->shrunk(ctx, &ctx->observers.self[i]);
     }
     return s;

@@ -1,5 +1,5 @@
-/* waits.c: finds what this rank waits for, and when a wait becomes an error. It may wait for another rank that is slow,
- * gone or silent, or for its own trainer, which has not pushed the next tensor. */
+/* waits.c: finds out what this rank waits for, and when a wait becomes an error. It may be another rank, or this
+ * rank's own program, which has not called esp_push for the next tensor. */
 #include "espresso_impl/executor/executor.h"
 
 enum { ESP__BEHIND_LOOK_MS = 100, ESP__LONG_AFTER_MS = 20, ESP__UNPUSHED_AFTER_MS = 2000, ESP__LEFT_MS = 1000 };
@@ -10,8 +10,8 @@ static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__unit *u
     return NULL;
 }
 
-/* If nothing is in flight, the trainer may have forgotten to push a tensor: warns after a while, and fails after the
- * timeout. Lock held. */
+/* Warns if the program waits, but has not pushed a tensor that comes next in the strategy's order. Fails if `over`.
+ * The caller holds the lock. */
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];
@@ -33,7 +33,7 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
         esp__log(ctx, ESP_LOG_WARN, "executor", "%s", text);
 }
 
-/* That a rank has left is an error only if this rank waits for it, which esp__waits_judge decides. */
+/* Notes that a rank has left. This becomes an error only if this rank waits for it. */
 ESP__FN void esp__waits_left(esp_ctx *ctx, int32_t rank, int left) {
     pthread_mutex_lock(&ctx->lanes.lock);
     if (ctx->health.left_rank < 0 || left < 0) {
@@ -68,12 +68,13 @@ static bool esp__nothing_comes(esp_ctx *ctx, uint64_t since, uint64_t now) {
     return now - since > ESP__LEFT_MS * 1000000ull && now - ctx->health.got_ns > ESP__LEFT_MS * 1000000ull;
 }
 
-/* Returns the time since which the trainer waits, in a thread or on a device's stream, or 0. Lock held. */
+/* Returns when the program began to wait, or 0 if it does not wait. The caller holds the lock. */
 static uint64_t esp__waits_since(const esp_ctx *ctx) {
     return ctx->lanes.waiters ? ctx->lanes.wait_since_ns : ctx->lanes.stream_since_ns;
 }
 
-/* Finds a collective that is enqueued on a device and not finished, as it may wait for another rank. Lock held. */
+/* Looks every 100 ms for an unfinished collective on a device, which may wait for another rank. The caller holds the
+ * lock. */
 static void esp__behind_look(esp_ctx *ctx, uint64_t now) {
     esp__health *h = &ctx->health;
     const uint64_t since = esp__waits_since(ctx), pause = ESP__BEHIND_LOOK_MS * 1000000ull;
@@ -129,17 +130,14 @@ ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now) {
     return o;
 }
 
-/* Also stores which rank is waited for, so that the watch thread can report it to rank 0. */
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w) {
     esp__health *h = &ctx->health;
     const bool waiting = w->since != UINT64_MAX;
     pthread_mutex_lock(&ctx->lanes.lock);
-    /* a stream of the trainer waits only for collectives on its device */
     const bool waits = ctx->lanes.waiters || w->behind;
     h->waiting = waiting;
     h->waits_for = w->rank;
     h->waits_tensor = w->tensor;
-    /* the timeout counts from when both the wait and the collective have begun */
     uint64_t since = esp__waits_since(ctx);
     if (waiting && w->since > since) since = w->since;
     const uint64_t waited_ns = waits && now > since ? now - since : 0, most_ns = ctx->config.timeout_ms * 1000000ull;

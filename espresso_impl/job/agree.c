@@ -3,7 +3,7 @@
 
 typedef struct esp__digest {
     uint64_t hash;
-    uint64_t lines; /* or UINT64_MAX - n if the rank failed with status -n */
+    uint64_t lines; /* UINT64_MAX - n if the rank failed with status -n */
 } esp__digest;
 _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the room of a rank");
 

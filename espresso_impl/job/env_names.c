@@ -18,7 +18,7 @@ static const struct {
     const char *before, *now;
 } esp__env_renamed[] = {{"RAW_UP_TO", "ESPRESSO_MIN_COMPRESS_ELEMENTS"}, {"STALL_MS", "ESPRESSO_STRAGGLER_MS"}};
 
-/* Returns the most similar known name, or NULL. The part before the first '_' may be misspelt too: EXPRESSO_CODEC. */
+/* Returns the known name that `name` is probably a misspelling of, or NULL. */
 static const char *esp__env_suggestion(const char *name, size_t length) {
     static const char ours[] = "ESPRESSO";
     char head[ESP__NAME_MAX], tail[ESP__NAME_MAX];

@@ -185,7 +185,8 @@ static uint64_t esp__exchange_seq(esp__peers *p, uint64_t tag) {
     return esp__bytes_add(p->ctx, &p->tags, &fresh, sizeof fresh) ? 0 : UINT64_MAX;
 }
 
-/* Waits until the allgather ends, or until rank 0 has said whose data is missing. Returns false at the deadline. */
+/* Waits until the allgather ends, or until rank 0 answers which rank's data is missing. Returns false at the
+ * deadline. */
 static bool esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t deadline_ns) {
     while (!w->done && p->dead < 0 && !p->hub_left && !p->no_memory && w->missing == ESP__NOT_ANSWERED)
         if (!esp__peers_sleep(p, deadline_ns)) return false;
@@ -200,8 +201,9 @@ static bool esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_n
     return esp__exchange_wait(p, w, deadline_ns);
 }
 
-/* Waits until the allgather ends. Returns ESP_E_TIMEOUT after the timeout; w->missing is then the first rank whose data
- * is missing. Asks rank 0 for that rank before the timeout, to know whether rank 0 still answers. */
+/* Waits until the allgather ends. If it does not within the timeout, returns ESP_E_TIMEOUT and sets w->missing to
+ * the first rank whose data is missing. Shortly before, it asks rank 0, because if rank 0 does not answer, it is the
+ * one that is missing. */
 static esp_status esp__exchange_finish(esp__peers *p, esp__waiter *w) {
     const uint64_t end = esp__now_ns() + p->timeout_ms * 1000000ull;
     if (esp__exchange_wait(p, w, end - esp__peers_lead_ms(p->timeout_ms) * 1000000ull)) return ESP_OK;

@@ -24,7 +24,6 @@ ESP__FN bool esp__code_check(const esp__peers *p, int host, const esp__hello *he
 ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out) {
     *out = (esp__hello){.rank = p->rank, .size = p->size, .job = job};
     memcpy(out->magic, ESP__HELLO_MAGIC, sizeof out->magic);
-    /* versions without "/2" have no CHALLENGE; by this text they see that the versions differ */
     snprintf(out->version, sizeof out->version, "%s/2", ESPRESSO_VERSION);
 }
 

@@ -1,4 +1,5 @@
-/* leave.c: closes a rank's connections and tells the other ranks so. Before that, rank 0 collects their traces. */
+/* leave.c: closes a rank's connections, and tells the other ranks so. Before that, rank 0 collects data from the
+ * other ranks, such as their traces. */
 #include "espresso_impl/job/peers.h"
 #include <unistd.h>
 
@@ -10,7 +11,7 @@ ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank) {
     return left;
 }
 
-/* Rank 0 waits for the FINAL message of all other ranks, and passes its data to `collect`. */
+/* Rank 0 waits for the last message of all other ranks, and passes its data to `collect`. */
 static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, const void *, uint64_t), void *user) {
     const uint64_t deadline = esp__now_ns() + (p->dead >= 0 ? 300000000u : 5000000000u);
     for (bool waiting = true; waiting;) {
@@ -28,7 +29,8 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
     }
 }
 
-/* Rank 0 goes on for at most a second to tell the other ranks which ranks leave: they are only connected to it. */
+/* Before rank 0 closes, it waits for at most a second until the others have closed. They are connected only to rank
+ * 0, which tells them who has closed. */
 static void esp__peers_linger(esp__peers *p) {
     const uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;

@@ -1,4 +1,4 @@
-/* levels.c: a table of the groups of ranks for which there are collectives (scopes), with the levels of each. */
+/* levels.c: names of levels of the network and of ranges of neighbouring levels (scopes). */
 #include "espresso_impl/job/levels.h"
 
 static const struct {

@@ -15,13 +15,14 @@ ESP__FN bool esp__scope_exists(uint32_t scope, uint32_t n_levels);
 /* A scope's name in strategies, such as "flat", "intra" or, for several levels, "intra-inter". */
 ESP__FN const char *esp__scope_word(uint32_t scope);
 
-/* The user's own names of the levels, for messages, such as "gpu", "rack" or, for several levels, "gpu-machine". */
+/* Names that the user gave to the levels, such as "gpu" or "rack", and names of ranges of levels, such as
+ * "gpu-machine". */
 enum { ESP__LEVEL_NAME = 16 };
 typedef struct esp__level_names {
     uint32_t n;
     char of[ESP__SCOPES][2 * ESP__LEVEL_NAME];
 } esp__level_names;
-/* Names the next level; the innermost is first. Returns NULL or an error text. */
+/* Adds the name of the next level; the first is the innermost. Returns NULL or an error text. */
 ESP__FN const char *esp__level_name_add(esp__level_names *names, const char *name);
 /* Returns the user's name of the scope or, if there is none, esp__scope_word. */
 ESP__FN const char *esp__scope_name(const esp__level_names *names, uint32_t scope);

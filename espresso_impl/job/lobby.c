@@ -1,10 +1,10 @@
-/* lobby.c: keeps candidates, connections that have not yet proven to be ranks of this job, when ranks meet or regroup.
- * If it is full, a new connection replaces the oldest candidate, preferably one that has not sent HELLO. */
+/* lobby.c: keeps a list of new connections (candidates), whose other ends have not yet proven to be ranks of this
+ * job. If the list is full, a new connection replaces the oldest one. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 
 enum {
-    /* how long a new connection keeps its candidate; longer after HELLO, as a rank then computes RESPONSE */
+    /* A connection is replaced at the earliest after this time, which is longer once it has sent HELLO. */
     ESP__CANDIDATE_NEW_MS = 20,
     ESP__CANDIDATE_HELLO_MS = 250,
     ESP__ACCEPTS_AT_ONCE = 32, /* most connections accepted before messages are read again */

@@ -1,5 +1,5 @@
-/* peers.h: connections and messages between ranks, for the files of this folder; other folders include job.h. Rank 0
- * (the hub) has a connection to each other rank, and these have none among themselves. No file here knows tensors. */
+/* peers.h: connections and messages between ranks. Rank 0 (the hub) has a connection to each other rank. The others
+ * have none among themselves. */
 #ifndef ESP__PEERS_H
 #define ESP__PEERS_H
 #include "espresso_impl/job/hmac.h"
@@ -9,41 +9,40 @@
 
 /* Types of messages: where they go, what they mean, and in () which members of esp__msg they use. */
 enum {
-    ESP__MSG_HELLO = 1,      /* to rank 0: an esp__hello, alike in all versions */
-    ESP__MSG_WELCOME = 2,    /* from rank 0: all ranks have met */
-    ESP__MSG_REFUSE = 3,     /* from rank 0: you may not join; an error text follows */
-    ESP__MSG_GATHER = 4,     /* to rank 0: my data for an allgather (tag, seq) */
-    ESP__MSG_SHARED = 5,     /* from rank 0: all members' data, packed (tag, seq) */
-    ESP__MSG_FAILED = 6,     /* from rank 0: the allgather failed (tag, seq, rank) */
-    ESP__MSG_WHO = 7,        /* to rank 0: whose data is missing? (tag, seq) */
-    ESP__MSG_MISSING = 8,    /* from rank 0: `rank` has sent no data (tag, seq) */
-    ESP__MSG_DIED = 9,       /* from rank 0: `rank` died */
-    ESP__MSG_LEAVE = 10,     /* both ways: the sender closes, by error -seq unless 0 */
-    ESP__MSG_FINAL = 11,     /* to rank 0: the sender's trace, when it closes */
-    ESP__MSG_SUSPECT = 12,   /* to rank 0: my wait timed out (rank, tag = tensor) */
-    ESP__MSG_ASK = 13,       /* from rank 0: what is your state? (seq) */
-    ESP__MSG_ANSWER = 14,    /* to rank 0: an esp__answer (the seq of ASK) */
-    ESP__MSG_DECISION = 15,  /* from rank 0: `rank` failed (tag = tensor) */
-    ESP__MSG_CHALLENGE = 16, /* CHALLENGE, RESPONSE and PROOF: see rendezvous.c */
+    ESP__MSG_HELLO = 1,
+    ESP__MSG_WELCOME = 2, /* from rank 0: all ranks have met */
+    ESP__MSG_REFUSE = 3,  /* from rank 0: you may not join; an error text follows */
+    ESP__MSG_GATHER = 4,  /* to rank 0: my data for an allgather (tag, seq) */
+    ESP__MSG_SHARED = 5,  /* from rank 0: all members' data, packed (tag, seq) */
+    ESP__MSG_FAILED = 6,
+    ESP__MSG_WHO = 7,       /* to rank 0: whose data is missing? (tag, seq) */
+    ESP__MSG_MISSING = 8,   /* from rank 0: `rank` has sent no data (tag, seq) */
+    ESP__MSG_DIED = 9,      /* from rank 0: `rank` died */
+    ESP__MSG_LEAVE = 10,    /* both ways: the sender closes, because of error -seq if not 0 */
+    ESP__MSG_FINAL = 11,    /* to rank 0: the sender's last data, before it closes */
+    ESP__MSG_SUSPECT = 12,  /* to rank 0: my wait timed out (rank, tag = tensor) */
+    ESP__MSG_ASK = 13,      /* from rank 0: what is your state? (seq) */
+    ESP__MSG_ANSWER = 14,   /* to rank 0: an esp__answer to ASK (seq as in ASK) */
+    ESP__MSG_DECISION = 15, /* from rank 0: `rank` is the one that failed (tag = tensor) */
+    ESP__MSG_CHALLENGE = 16,
     ESP__MSG_RESPONSE = 17,
     ESP__MSG_PROOF = 18,
-    ESP__MSG_CHECK = 19,     /* to rank 0: please send ASK to all ranks */
-    ESP__MSG_MEMBERS = 20,   /* from a regroup's host: survivors (tag = epoch) */
-    ESP__MSG_EXCLUDED = 21,  /* both ways: the job continues without you */
-    ESP__MSG_LONG_WAIT = 22, /* to rank 0: my program has waited for a long time */
-    ESP__MSG_LEFT = 23       /* from rank 0: these ranks sent LEAVE, with this seq */
+    ESP__MSG_CHECK = 19, /* to rank 0: please send ASK to all ranks */
+    ESP__MSG_MEMBERS = 20,
+    ESP__MSG_EXCLUDED = 21,
+    ESP__MSG_LONG_WAIT = 22,
+    ESP__MSG_LEFT = 23 /* from rank 0: a list of ranks that sent LEAVE (seq as there) */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of the other end of a connection */
 enum {
     ESP__BODY_MOST = 1 << 30,  /* limit of the bytes after a message's head */
     ESP__RESERVE = 256,        /* messages of up to so many bytes need no allocation */
-    ESP__BODY_FIRST = 1 << 16, /* bytes to allocate before any of a message has arrived */
+    ESP__BODY_FIRST = 1 << 16, /* size of the first allocation for a longer message */
     ESP__EXCHANGES_EACH = 64   /* limit of unfinished allgathers, for each rank */
 };
-enum { ESP__ROOT_MAX = 56, ESP__ROOTS = 7 }; /* bytes of "[IPv6]:PORT"; most addresses of a rank */
-/* Limit of unproven connections to a listening rank, above one for each rank, as all ranks may connect at once. */
+enum { ESP__ROOT_MAX = 56, ESP__ROOTS = 7 };
+/* How many more connections than ranks may wait to prove that they belong to the job. */
 enum { ESP__CANDIDATES = 64 };
-/* Values of `failed` and `missing` that are no rank: nothing has failed, sizes differ, rank 0 has not answered yet. */
 enum { ESP__NOT_FAILED = -2, ESP__SIZES_DIFFER = -1, ESP__NOT_ANSWERED = -2 };
 
 /* The head of every message. A body of `bytes` bytes follows. */
@@ -60,14 +59,14 @@ typedef struct esp__bytes {
 
 /* A connection to another rank. Only the watch thread reads it. Any thread may append to `out` under the lock. */
 typedef struct esp__conn {
-    int fd;    /* -1 if closed */
-    int pidfd; /* readable once that process has ended; or -1 */
+    int fd; /* -1 if closed */
+    int pidfd;
     int32_t rank;
-    int state;   /* ESP__HERE, ESP__LEFT or ESP__DIED */
+    int state;
     bool broken; /* writing failed; the watch thread reads to learn why */
     bool shut;
-    bool no_memory; /* shut because memory for a message ran out */
-    uint64_t got;   /* bytes of the incoming message so far */
+    bool no_memory;
+    uint64_t got; /* bytes of the incoming message so far */
     uint64_t sent;
     esp__msg head;
     uint8_t *body;    /* has body_cap bytes; grows while the body arrives */
@@ -77,7 +76,7 @@ typedef struct esp__conn {
     uint64_t out_at;
     esp__bytes last; /* on rank 0: the data of this rank's FINAL message */
     bool last_done;
-    uint64_t answered_ns; /* on rank 0: time of this rank's last ANSWER */
+    uint64_t answered_ns;
 } esp__conn;
 
 /* On rank 0: an allgather that has begun and not ended. */
@@ -85,7 +84,7 @@ typedef struct esp__exchange {
     struct esp__exchange *next;
     uint64_t tag, seq, bytes;
     int32_t n, n_got;
-    int32_t failed; /* a rank that left, ESP__NOT_FAILED, ESP__SIZES_DIFFER */
+    int32_t failed;
     int32_t *members;
     uint8_t *got, *data;
 } esp__exchange;
@@ -97,8 +96,8 @@ typedef struct esp__waiter {
     uint64_t each, bytes; /* size of one member's data, and of all members' */
     void *out;
     bool done;
-    int32_t failed;  /* a rank that left, ESP__NOT_FAILED, ESP__SIZES_DIFFER */
-    int32_t missing; /* the rank that MISSING named, or ESP__NOT_ANSWERED */
+    int32_t failed;
+    int32_t missing;
 } esp__waiter;
 
 /* An inquiry: rank 0 asks all ranks for their state, to report stragglers, to decide which rank has failed, or both. */
@@ -106,26 +105,25 @@ typedef struct esp__inquiry {
     bool report, decide;
     uint64_t number;
     uint64_t until_ns;   /* when it ends at the latest */
-    uint64_t silence_ns; /* when it ends if only silent ranks have not answered */
-    int32_t suspecting;  /* the rank whose SUSPECT started the inquiry */
+    uint64_t silence_ns; /* when it ends, if the missing ranks were silent before it began */
+    int32_t suspecting;  /* the rank whose timeout started the inquiry */
     bool decided;
-    int32_t failed; /* the result: the rank that failed, and at which tensor */
+    int32_t failed;
     uint64_t tensor;
 } esp__inquiry;
 
-/* Reports ranks that others wait for during a long time (stragglers). Times are of esp__now_ns. */
 typedef struct esp__reporter {
     esp__report_events ev;
-    bool on;             /* false before esp__peers_report_on, and after an error */
-    int inside;          /* number of callbacks that run now */
-    uint64_t poll_ns;    /* when to check again whether this rank's program waits */
-    uint64_t long_ns;    /* when rank 0 was last told of this wait, or 0 */
-    uint64_t longest_ns; /* the longest wait since the report began */
-    bool reported;       /* rank 1 has reported that rank 0 is silent */
+    bool on;
+    int inside; /* number of callbacks that run now */
+    uint64_t poll_ns;
+    uint64_t long_ns; /* when this rank last told rank 0 that it waits, or 0 */
+    uint64_t longest_ns;
+    bool reported;
     /* the members below are used on rank 0 */
-    bool open;            /* a report runs, as some rank has waited for long */
-    uint64_t ask_ns;      /* when to send ASK next */
-    uint64_t report_ns;   /* when to report again if the wait goes on */
+    bool open;       /* some rank waits for long, so rank 0 asks all ranks */
+    uint64_t ask_ns; /* when to send ASK next */
+    uint64_t report_ns;
     uint64_t interval_ns; /* time between two reports */
 } esp__reporter;
 
@@ -134,10 +132,10 @@ struct esp__peers {
     esp__peers_events ev;
     int32_t rank, size;
     uint32_t timeout_ms;
-    long pid; /* differs from getpid() in a forked child */
+    long pid; /* the process that opened the context */
     char where[ESP__SPEC_MAX];
     char secret[ESP__SPEC_MAX]; /* the job's secret or ""; erased when all ranks have met */
-    esp__survivor survivor;     /* this rank, if it takes part in a regroup */
+    esp__survivor survivor;
     /* On rank 0, conns[rank] leads to each other rank. On other ranks, conns[0] leads to rank 0. */
     esp__conn *conns;
     int32_t n_conns;
@@ -147,17 +145,18 @@ struct esp__peers {
     pthread_t thread;
     pthread_mutex_t lock; /* protects the members below, and writing to conns */
     pthread_cond_t changed;
-    int32_t dead;     /* the first rank that died, or -1 */
-    uint64_t cause;   /* the error that LEAVE will carry, or 0 */
-    bool left_known;  /* the context was notified of a rank that left */
-    bool error_known; /* the context was notified that a rank left by an error */
+    int32_t dead;   /* the first rank that died, or -1 */
+    uint64_t cause; /* the error because of which this rank closes, or 0 */
+    bool left_known;
+    bool error_known;
     bool decision_known, hub_left, excluded;
     bool no_memory;
     bool left_job;
     uint8_t *left; /* [size], 1 for each rank that has left */
-    /* On ranks other than 0: memory for small messages of rank 0, so that the end of a job allocates nothing. */
+    /* The others have memory for small messages of rank 0, so that receiving them at the end of a job allocates
+     * nothing. */
     uint8_t reserve[ESP__RESERVE];
-    /* On rank 0: ranks that left because of error leaving_cause. Rank 0 sends this list to all others at pass_on_ns. */
+    /* On rank 0: ranks that have left because of error -leaving_cause, which rank 0 has not told the others yet. */
     int32_t *leaving, n_leaving;
     uint64_t leaving_cause, pass_on_ns;
     esp__exchange *exchanges;
@@ -165,18 +164,19 @@ struct esp__peers {
     esp__waiter *waiters;
     esp__bytes tags;
     struct pollfd *polls;
-    /* This rank's wait has timed out. It suspects rank `suspect`, and waits until decide_ns for rank 0's decision. */
+    /* If this rank's wait timed out: the rank that it waited for and the tensor. Rank 0 must decide which rank
+     * failed. */
     bool suspecting;
     int32_t suspect;
     uint64_t suspect_tensor;
-    uint64_t decide_ns;    /* from then on, rank 0 itself counts as failed */
-    uint64_t hub_asked_ns; /* when rank 0 last asked for this rank's state */
-    uint64_t check_ns;     /* when this rank first sent CHECK after hub_asked_ns */
+    uint64_t decide_ns; /* after this time without a decision, rank 0 counts as failed */
+    uint64_t hub_asked_ns;
+    uint64_t check_ns;
     /* the members below are used on rank 0 */
-    bool suspect_now, check_now; /* set by other threads for the watch thread */
-    uint64_t checked_ns;         /* when all ranks were last asked because of CHECK */
+    bool suspect_now, check_now;
+    uint64_t checked_ns;
     esp__inquiry inquiry;
-    esp__rank_state *asked; /* [size], the state of each rank */
+    esp__rank_state *asked;
     esp__reporter report;
 };
 
@@ -206,7 +206,7 @@ ESP__FN int esp__connect(const esp__addr *a, int *fd);
 ESP__FN int esp__connected(const esp__addr *a, int fd);
 /* Accepts a connection. Returns -1 with errno 0 if none waits, and with ECONNREFUSED if it is from another user. */
 ESP__FN int esp__accept(int listen_fd, int *pidfd);
-/* Returns true if the process at the other end, *pidfd, belongs to this user or root, or if the socket is TCP. */
+/* Returns true if the socket is TCP, or if the process at its other end, *pidfd, belongs to this user or root. */
 ESP__FN bool esp__socket_peer(int fd, int *pidfd);
 ESP__FN void esp__conn_init(esp__conn *c, int fd, int32_t rank);
 ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c);
@@ -224,10 +224,10 @@ ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit);
 ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c);
 /* The timeout for poll() in ms, at most a minute. Returns -1 (no timeout) if deadline_ns is UINT64_MAX. */
 ESP__FN int esp__poll_ms(uint64_t deadline_ns);
-/* Releases the lock and waits. Returns true if something changed, and false after the deadline. */
+/* Unlocks p->lock and waits. Returns true if something has changed, false after the deadline. */
 ESP__FN bool esp__peers_sleep(esp__peers *p, uint64_t deadline_ns);
 ESP__FN void esp__peers_wake(esp__peers *p);
-ESP__FN void esp__peers_kick(esp__peers *p); /* lets the watch thread send what is left in buffers */
+ESP__FN void esp__peers_kick(esp__peers *p);
 
 /* ---- rendezvous.c ---- */
 /* HELLO is the first message in all versions of the library, so that two versions can recognize each other. */
@@ -237,11 +237,11 @@ enum { ESP__NONCE = 32, ESP__MEET_VERSION = 24, ESP__SECRET_MADE = 24 };
 typedef struct esp__hello {
     char magic[8], version[ESP__MEET_VERSION];
     int32_t rank, size;
-    uint64_t job; /* a random number that all ranks know already, or 0 */
+    uint64_t job; /* the job's random number, or 0 if this rank does not know it */
 } esp__hello;
 typedef struct esp__challenge {
     char magic[8];
-    uint32_t secured, reserved; /* secured: rank 0 has a secret (used in error texts) */
+    uint32_t secured, reserved;
     uint8_t nonce[ESP__NONCE];
 } esp__challenge;
 typedef struct esp__response {
@@ -250,7 +250,7 @@ typedef struct esp__response {
     int32_t rank, size;
     uint32_t reserved;
     uint64_t job;
-    esp__survivor survivor; /* this rank, if it takes part in a regroup */
+    esp__survivor survivor;
     uint8_t nonce[ESP__NONCE];
     uint8_t code[ESP__SHA256_BYTES];
 } esp__response;
@@ -266,12 +266,11 @@ typedef struct esp__candidate {
     uint64_t since_ns;
     bool greeted;
     bool proven;
-    int32_t member; /* in a regroup: its rank before the regroup, or -1 */
+    int32_t member;
     esp__hello hello;
     esp__challenge challenge;
     esp__response response;
 } esp__candidate;
-/* Why a listening rank dropped candidates. rendezvous.c has a text for each. */
 enum {
     ESP__REFUSED_OTHER_SECRET,
     ESP__REFUSED_NO_SECRET,
@@ -293,20 +292,19 @@ ESP__FN bool esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t
 ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l);
 /* Drops a candidate and counts it under `why`, one of ESP__REFUSED_*. Does not count it if `why` is -1. */
 ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why);
-/* Accepts some of the waiting connections. Returns an errno if descriptors or memory run out. */
+/* Accepts several connections. Returns an errno if descriptors or memory run out. */
 ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l);
 ESP__FN esp__candidate *esp__lobby_first_to_go(const esp__lobby *l);
-/* Returns 0 if there is room for a candidate, or the time from which a new one may replace an old one. */
+/* Returns 0 if a new connection can be accepted now, otherwise the time when the oldest one may be replaced. */
 ESP__FN uint64_t esp__lobby_room_ns(const esp__lobby *l);
 
 ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
 ESP__FN bool esp__challenge_make(const esp__peers *p, esp__challenge *out);
 ESP__FN bool esp__response_make(const esp__peers *p, const esp__hello *hello, const esp__challenge *ch,
                                 esp__response *out);
-/* Reads and answers a candidate's messages; if `failed` is an error, with this thread's error text. Returns ESP_OK if
- * the candidate may stay, and ESP_PENDING if the caller must drop it, because of *why. */
+/* Reads and answers messages of a new connection. Returns ESP_OK to keep it, and ESP_PENDING if the caller must drop
+ * it for the reason *why. If `failed` is an error, the answer is the text of the last error. */
 ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candidate *c, esp_status failed, int *why);
-/* A joining rank's connection to a rank that may be the host, which is rank 0 or a regroup's lowest rank. */
 typedef struct esp__joining {
     esp__conn *conn;
     esp__hello hello;
@@ -315,7 +313,8 @@ typedef struct esp__joining {
     int stage; /* 1 after CHALLENGE, 2 after PROOF */
 } esp__joining;
 ESP__FN void esp__join_begin(const esp__peers *p, esp__joining *j, esp__conn *c, uint64_t job);
-/* Handles a message. Returns ESP_PENDING if more must follow, and ESP_OK if the host had proven itself before. */
+/* Handles a message of the listening rank. Returns ESP_PENDING while the handshake goes on, and ESP_OK if it was
+ * complete before this message. */
 ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j);
 /* Computes the code which proves that the listening end (`host` 1) or the joining one (0) knows the secret. */
 ESP__FN void esp__code(const char *secret, int host, const esp__hello *hello, const esp__challenge *ch,
@@ -330,22 +329,24 @@ ESP__FN uint64_t esp__random64(void);
 typedef struct esp__invitation {
     uint64_t job;
     esp__roots roots;
-    char secret[2 * ESP__SECRET_MADE + 4]; /* "" if ESPRESSO_SECRET is set */
+    char secret[2 * ESP__SECRET_MADE + 4];
 } esp__invitation;
 _Static_assert(sizeof(esp__invitation) == 456, "other builds of the library send as much");
-/* Listens, and writes the address into the invitation. Returns the socket, or -1 with the reason in the invitation. */
+/* Listens for the other ranks, and writes address and secret into *inv. Returns the socket or, after storing an
+ * error there, -1. */
 ESP__FN int esp__invite(esp__peers *p, esp__invitation *inv, bool one_host);
 ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns);
 
 /* ---- exchange.c: the caller has the lock ---- */
 ESP__FN bool esp__exchange_message(esp__peers *p, const esp__conn *c);
 ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq);
-ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank); /* fails allgathers that lack this rank's data */
+ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank); /* fails allgathers that lack data of `rank` */
 ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x);
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
                                 int32_t failed);
 ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq);
-/* Shortens `all` bytes, `each` of one rank, to the returned size, at most 2 * all. Writes nothing if out is NULL. */
+/* Packs the data of all members (`all` bytes, `each` per member) into at most 2 * all bytes. Returns the packed
+ * size. If `out` is NULL, only computes it. */
 ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint8_t *out);
 /* Returns false if `packed` does not unpack to exactly `all` bytes. */
 ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all);
@@ -355,17 +356,19 @@ ESP__FN esp_status esp__watch_start(esp__peers *p);
 ESP__FN uint64_t esp__watch_polls_bytes(const esp__peers *p);
 ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c);
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c);
-/* Rank 0 notes that `rank` left because of error -cause. It informs the others within 20 ms or in
+/* On rank 0: remembers that `rank` left because of error -cause. Other ranks are told within 20 ms, or by
  * esp__watch_pass_on. */
 ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause);
 ESP__FN void esp__watch_pass_on(esp__peers *p);
 ESP__FN void esp__watch_read(esp__peers *p, esp__conn *c);
-/* Decides which rank has failed. Does nothing if a rank that may still answer matters, unless `final` is true. */
+/* Decides which rank has failed. Unless `final`, it waits for ranks that have not answered yet. */
 ESP__FN void esp__inquiry_decide(esp__peers *p, bool final);
-/* Begins or ends questions to all ranks when it is time. The watch thread calls this again and again. */
+/* Called again and again by the thread that watches connections. Starts and ends inquiries (ASK, ANSWER) when it is
+ * time. */
 ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet);
 
 /* ---- regroup.c ---- */
-/* Writes address `i` of the standby socket of the job's original rank `origin`. Returns false if it has fewer. */
+/* Writes the i-th address at which a rank listens after losses of ranks; `origin` is its number at the start of the
+ * job. Returns false if it has fewer addresses. */
 ESP__FN bool esp__standby_root(const esp__standby *s, int32_t origin, int32_t i, char out[ESP__ROOT_MAX]);
 #endif

@@ -17,10 +17,10 @@ typedef struct esp__endpoint {
 } esp__endpoint;
 
 struct esp__standby {
-    int fd;            /* -1 if some rank cannot listen */
-    uint64_t number;   /* random; proves that a rank belongs to this job */
-    esp__endpoint *at; /* [number at the job's start]; NULL if all on one host */
-    int32_t *members;  /* [n], each current rank's number at the job's start */
+    int fd;
+    uint64_t number; /* random; proves that a rank belongs to this job */
+    esp__endpoint *at;
+    int32_t *members;
     int32_t n;
     uint32_t epoch;
 };
@@ -105,7 +105,7 @@ typedef struct esp__group {
     esp__peers me;
     uint64_t deadline_ns;
     uint8_t *state;
-    esp__reach *reach; /* [n], the connection to each old rank */
+    esp__reach *reach;
     esp__lobby lobby;
     struct pollfd *polls;
     nfds_t n_polls;
@@ -136,11 +136,11 @@ static int esp__reach_step(esp__reach *d, const char *root) {
     if (error) return error;
     errno = 0;
     if (!esp__socket_peer(d->conn.fd, &d->conn.pidfd)) return errno ? errno : EPERM;
-    /* if the process has ended, only a child of it holds the socket, so nobody will answer */
+    /* If that process has ended, one of its children has inherited the socket, and will not answer. */
     return d->conn.pidfd < 0 && errno == ESRCH ? ECONNREFUSED : 0;
 }
 
-/* Connects to old rank `to` without blocking. Call it again while it returns ESP__REACH_TRYING. */
+/* Tries to connect to rank `to` of the job before the loss. Call it again while it returns ESP__REACH_TRYING. */
 static int esp__reach_try(esp__group *m, int32_t to) {
     esp__reach *d = &m->reach[to];
     char root[ESP__ROOT_MAX];

@@ -86,7 +86,6 @@ TEST(test_broken) {
         if (wait == 2) s = esp_wait_on(ctx, x.id, x.p.stream);
         while (wait == 3 && s == ESP_PENDING) s = esp_test(ctx, x.id);
         if (wait) assert_int_equal(s, ESP_E_DEVICE);
-        /* only the common part of the error's text is the same for all calls */
         if (wait) assert_error(ctx, "the device failed");
         assert_int_equal(esp_wait_all(ctx), ESP_E_DEVICE);
         assert_error(ctx, "the device failed");
@@ -102,7 +101,7 @@ TEST(test_corrupt) {
     static const char *const says[] = {"device fake:0: rank 0: work of step 1 (tensor 'w') failed: the data is corrupt",
                                        "device fake:0: rank 0: 'decomp@gpu w', or work before it, failed: the data"};
     for (int k = 0; k < 8; k++) {
-        const int wait = k % 4, at_once = k / 4; /* at_once: the first call after the kernel fails */
+        const int wait = k % 4, at_once = k / 4;
         one x;
         esp_ctx *ctx = open_one(&x);
         assert_int_equal(esp_start(ctx), ESP_OK);
@@ -121,7 +120,6 @@ TEST(test_corrupt) {
         if (wait == 1 || wait == 3) assert_int_equal(s, ESP_E_CORRUPT);
         if (wait == 1 || wait == 3) assert_error(ctx, says[1]);
         assert_int_equal(esp_wait_all(ctx), ESP_E_CORRUPT);
-        /* the text depends on the call that fails first */
         assert_error(ctx, strstr(esp_last_error(ctx), says[0]) ? says[0] : says[1]);
         assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_CORRUPT);
         close_one(ctx, &x);

@@ -8,7 +8,6 @@
 
 enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };
 
-/* What copy number k waits for: until k compressions or k decompressions have begun, or nothing. */
 typedef enum waits { BY_PART, BY_CHUNK, BY_NOTHING } waits;
 
 typedef struct gate {
@@ -16,7 +15,7 @@ typedef struct gate {
     void *device;
     int on;
     waits waits;
-    int first_up; /* decompressions before the first whose result is copied to the device */
+    int first_up;
     int down, up; /* number of copies to the host, and to the device, that were enqueued */
     int copied_up;
     int compress, decompress;
@@ -79,7 +78,7 @@ static esp_status table_copy(void *self, void *dst, const void *src, uint64_t by
     return fake_copy(self, dst, src, bytes, s);
 }
 
-/* ---- codecs: the CPU's, which count their calls ------------------------------------------------------------------ */
+/* ---- codecs that compress and decompress on the CPU, and count their calls --------------------------------------- */
 typedef struct gated_codec {
     fake_codec of; /* must be first, since fake_codec_bound() casts it */
     gate *g;
@@ -103,7 +102,7 @@ static esp_status gated_decompress(void *self, const esp_codec_args *a) {
     gated_codec *c = self;
     gate *g = c->g;
     if (get(&g->on)) {
-        const int k = add(&g->decompress) - g->first_up; /* number of copies to the device that must have ended */
+        const int k = add(&g->decompress) - g->first_up;
         int asked = 0;
         while (g->device && g->waits != BY_NOTHING && get(&g->copied_up) < k && ++asked < GIVE_UP) usleep(50);
         if (asked == GIVE_UP) add(&g->gave_up);
@@ -201,7 +200,8 @@ static void piece_body(esp_ctx *ctx, void *user) {
     place_close(&p);
 }
 
-/* Runs the job with gradients in host memory and on the device, which are copied down and up in so many pieces. */
+/* Runs a job with gradients in host memory, then the same job with gradients on the device. Results must be equal.
+ * On the device, each rank must copy `down` pieces to the host and `up` pieces back. */
 static void run_pieces(piece_job j, int32_t size, int down, int up) {
     static const esp_plugin_fn entry = gated_plugin;
     static const esp_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free_ = test_host_free};
@@ -227,7 +227,7 @@ static void run_pieces(piece_job j, int32_t size, int down, int up) {
 #define ENDS                                                                                                           \
     "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* both have several pieces */
 
-/* The first compression and the last decompression have four pieces of the tensor each, copied one by one. */
+/* With four pieces of 4096 bytes or less, each is copied by itself. */
 TEST(test_parts) {
     static const char *const codecs[] = {"one", "list:ratio=0.1", "one:feedback=residual"};
     piece_job j = {.option = ENDS, .dtype = ESP_F32, .first_up = 1, .piece_bytes = 4096};

@@ -1,5 +1,5 @@
-/* test_fake_steps.c checks that steps with gradients on the fake device give the same bits as on the CPU: options with
- * and without levels and compression, chunks, groups, 16-bit gradients, all ways to wait. */
+/* test_fake_steps.c checks that training steps with gradients on the fake device give the same bits as with
+ * gradients in host memory. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -73,7 +73,7 @@ TEST(test_sharded) {
 }
 
 #ifndef DEVICE_IS_CUDA
-/* ESP_CODEC_LISTS is set in the codec's table for the device or in that for the CPU. Results must be the same. */
+/* Codecs that compress several tensors in one call (flag ESP_CODEC_LISTS) must give the same results as others. */
 TEST(test_lists) {
     static const char *const codecs[] = {"none", "none:feedback=residual", "topk:ratio=0.1"};
     for (int other = 0; other < 2; other++)

@@ -1,6 +1,4 @@
-/* test_fake_tree.c runs every option that compresses on the device, and some that compress on CPU and device, in one
- * job with a tensor for each. Results have the same bits as on the CPU. The backend moves device memory. In
- * test_fake_processes.c it moves host memory only. */
+/* test_fake_tree.c runs many strategies that compress on the device. Results must have the same bits as on the CPU. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_options.h"
@@ -14,7 +12,7 @@ static void over(const char *codec, const char *backend) {
 }
 
 TEST(test_ordered) { over("topk:ratio=0.1", "ordered"); }
-/* These codecs need several exchanges. A sum of payloads is copied to where the next exchange or decompression runs. */
+/* Codecs that need several collectives for one gradient. */
 TEST(test_rounds) {
     over("shared2", "loop");
     over("shared3", "ordered");

@@ -73,7 +73,7 @@ static void compare(int second) {
 TEST(test_first_head) { compare(0); }
 TEST(test_both_heads) { compare(1); }
 
-/* The ready callback is called for gradients in the order of p, and they do not change after it. */
+/* The callback must be called for each gradient in the order of m.p, and only when the gradient is complete. */
 TEST(test_ready_means_done) {
     static gpt m;
     open_model(&m);
@@ -88,8 +88,7 @@ TEST(test_ready_means_done) {
     close_model(&m);
 }
 
-/* Two micro-batches with half the scale give the gradient of one batch. The second output layer, which is not used
- * here, has no gradient. */
+/* Two passes with one sequence each, scaled by 1 / BATCH, must give the gradient of one pass with the whole batch. */
 TEST(test_accumulation) {
     static gpt m, other;
     open_model(&m), open_model(&other);

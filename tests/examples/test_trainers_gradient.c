@@ -44,8 +44,8 @@ static void ready(void *user, int i) {
     sum_when_ready[n_ready++] = sum_of(&ready_of->p[i]);
 }
 
-/* Checks gradients against the slope of the loss, and that each is finished when its callback is called. Returns the
- * activations. */
+/* Checks gradients against finite differences, and that a gradient is complete when its callback is called. Returns
+ * the memory that the model has allocated. */
 static void *compare(const net_kind *kind, int (*open)(net *n, uint64_t seed)) {
     static net n;
     open_net(&n, open);

@@ -18,8 +18,8 @@ static const uint64_t begins[TENSORS] = {0, 1000, 1037, 1042, 3090, 3093};
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
 
-/* Ways to split and merge the tensors. Some chunks have fewer elements than there are ranks. In the texts below, "U"
- * stands for a codec and an option. */
+/* Ways to split the tensors into chunks and to merge them into groups. Some chunks have fewer elements than there
+ * are ranks. strategy_of() replaces each "U" by a codec and the collectives to use. */
 enum { WHOLE, CHUNKS, GROUPS, MIXED, ALL_IN_ONE, KINDS };
 static const char *const shapes[KINDS] = {
     "tensor a 1000 U\ntensor b 37 U\ntensor c 5 U\ntensor d 2048 U\ntensor e 3 U\ntensor f 1 U\n",

@@ -133,10 +133,8 @@ static void run(task *k) {
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
 
-/* Here the last decompression has two pieces of the tensor, with two payloads each. */
 #define SPREAD "intra.reduce_scatter > comp@cpu > inter.allgather > intra.allgather > decomp@cpu"
 
-/* Of 3 elements, some pieces get none. Of 300000, a piece is too little work for all threads, but a list is enough. */
 TEST(one_call_a_list) {
     static const char *const options[] = {CUT, ROOTED, TREE, MIXED, SPREAD};
     static const uint64_t counts[] = {1, 3, 997, 300000};
@@ -151,7 +149,6 @@ TEST(one_call_a_list) {
                 assert_true(longest <= 1);
                 const int alone = parts;
                 run(&list);
-                /* If all pieces contain NaN or infinity, the library does not decode them to compute residuals. */
                 if (strstr(list.codec, "host")) {
                     assert_true(calls <= STEPS * list.ops && calls >= (STEPS - 1) * list.ops);
                 } else {

@@ -59,7 +59,8 @@ static void step_run(esp_ctx *ctx, float *g) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-/* Checks that inputs equal results plus residuals, as sums over all ranks and steps. `out` has the sums of results. */
+/* Checks that no gradient is lost: over all ranks and steps, the sum of gradients must equal the sum of results and
+ * of what is left in residuals. `out` has the sum of results. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out, int steps) {
     float *held = calloc(TOTAL, 4);
     uint64_t first[TENSORS], at = 0;
@@ -140,7 +141,7 @@ static void parts_body(esp_ctx *ctx, void *user) {
             const esp__range *r = &ctx->active.program.ranges[op->codec.first_range + x];
             esp__unit_shape(u, r->length, &rows, &cols);
             CHECK(r->begin % u->cols == 0 && rows * u->cols == r->length && (cols == u->cols || !rows));
-            if (op->kind == ESP__OP_COMPRESS) { /* two ranks of a machine each get half of the rows */
+            if (op->kind == ESP__OP_COMPRESS) {
                 const uint64_t half = (u->rows + 1) / 2;
                 CHECK(rows == (ctx->job.topo.local ? u->rows - half : half));
             }
@@ -165,7 +166,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
                    "\ntensor w3 2560 split 2\nchunk 1280 powersgd " FLAT "\nchunk 1280 powersgd " FLAT "\n") == ESP_OK);
     const esp__unit *u = ctx->active.strategy.units;
     CHECK(u[0].rows == 10 && u[0].cols == 53 && u[0].first_round == 0);
-    CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 elements are no whole rows of 53 */
+    CHECK(u[1].rows == 0 && u[1].first_round == 1);
     CHECK(u[2].rows == 0 && u[3].rows == 0 && u[3].place.n == 2);
     CHECK(u[4].rows == 90 && u[4].first_round == 0 && u[6].rows == 32 && u[7].rows == 32);
     float *g = malloc(TOTAL * 4);
@@ -206,7 +207,7 @@ static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4), *want = malloc(TOTAL * 4);
     add_model(ctx, k);
-    fill(ctx, k, g, 0); /* the codec starts with random numbers, which depend on the step's number */
+    fill(ctx, k, g, 0); /* step 0 is not repeated: the codec would draw other random numbers */
     step_run(ctx, g);
     for (int step = 1; step < 4; step++)
         for (int again = 0; again < 2; again++) {
@@ -232,7 +233,7 @@ static void save_body(esp_ctx *ctx, void *user) {
     CHECK(!memcmp(g, want, TOTAL * 4));
     free(g), free(want);
 }
-/* Changing the option loses no residual. Setting the same option again also keeps the codec's state. */
+/* Changing the strategy must lose no residual. Setting the same strategy again must also keep the codec's state. */
 static void change_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4);

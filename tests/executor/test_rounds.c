@@ -71,7 +71,8 @@ static void check_same_options(esp_ctx *ctx, const task *k, const float *g) {
     free(root);
 }
 
-/* Checks that inputs equal results plus residuals, as sums over all ranks and steps. `out` has the sums of results. */
+/* Checks that no gradient is lost: over all ranks and steps, the sum of gradients must equal the sum of results and
+ * of what is left in residuals. `out` has the sum of results. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out) {
     const uint64_t n = ctx->model.n_tensors * k->count;
     float *held = calloc(n, 4);
@@ -118,7 +119,7 @@ static void options_body(esp_ctx *ctx, void *user) {
     free(out);
 }
 
-/* Runs every option on one machine and several. Of 1 and 5 elements, some ranks compress none. */
+/* Runs every kind of strategy on one machine and several. With 1 or 5 elements, some ranks have none to compress. */
 TEST(test_options) {
     static const int32_t shapes[][2] = {{4, 2}, {6, 2}, {3, 3}, {2, 2}, {6, 3}};
     static const uint64_t counts[] = {5, 515, 1, 37};
@@ -183,7 +184,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         CHECK(fabsf(g[0][5] - 1) < 0.01f && fabsf(g[1][5] - 1) < 0.01f && g[2][1] == 1.0f);
         free(printed);
     }
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* labels in the timeline number a codec's exchanges */
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
         if (op->unit == 1 && op->step == 1 && op->round == 1) CHECK(!strcmp(op->label, "flat.allreduce[2/3] t1"));
         if (op->unit == 0 && op->step == 4) CHECK(!strcmp(op->label, "decomp@cpu t0"));
@@ -220,7 +221,7 @@ TEST(test_only_allreduce) {
 }
 
 /* ---- state between steps -------------------------------------------------------------------------------- */
-/* esp_discard_step() restores residuals and the codec's state, although several exchanges have changed them. */
+/* A discarded step must leave neither a residual nor the codec's state changed. */
 static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(k->count * 4), *want = malloc(k->count * 4);

@@ -6,7 +6,7 @@
 
 static esp_stream here;
 
-/* Returns a small multiple of the number of ranks, so that sums and means are exact even in 16-bit floats. */
+/* Gradients are small multiples of the number of ranks, so that means are exact even in 16-bit floats. */
 static float gradient(int32_t size, int32_t rank, uint64_t i, int step) {
     return (float)(size * ((int)((i * 7 + (uint64_t)step * 5 + (uint64_t)rank * 11) % 13) - 6));
 }
@@ -22,7 +22,7 @@ static void fill(const esp_ctx *ctx, esp_dtype d, void *grads, int step) {
     for (uint64_t i = 0; i < TOTAL; i++) test_value_set(d, grads, i, gradient(ctx->job.size, ctx->job.rank, i, step));
 }
 
-/* ---- codec none: all shapes give the same results ------------------------------------------------------- */
+/* ---- without compression, chunks and groups give exact means ----------------------------------------------------- */
 static void body_exact(esp_ctx *ctx, void *user) {
     const task *k = user;
     void *g = malloc(TOTAL * 4);
@@ -63,7 +63,7 @@ TEST(test_exact) {
     run_ranks(1, 1, "loop", 0, body_exact, &alone);
 }
 
-/* ---- codecs in every shape: the same bits everywhere ------------------------------------------------------------- */
+/* ---- with each codec, all ranks get the same bits ---------------------------------------------------------------- */
 static void body_same(esp_ctx *ctx, void *user) {
     const task *k = user;
     void *g = malloc(TOTAL * 4);
@@ -93,14 +93,12 @@ TEST(test_same_bits) {
     }
 }
 
-/* A group or a chunk is compressed as if it were a tensor: topk keeps one element of each. */
 static void body_one_tensor(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);
     text s = strategy_of(MIXED, "topk:ratio=0.01", FLAT_COMP);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
-    /* topk sends the largest element of each: number 6 of the first chunk, and c[2] of the group of b and c */
     for (int i = 0; i < TOTAL; i++) g[i] = i < 7 ? (float)(i + 1) : 1.0f;
     g[1037 + 2] = 50.0f;
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
@@ -108,7 +106,7 @@ static void body_one_tensor(esp_ctx *ctx, void *user) {
     for (int i = 0; i < 7; i++) CHECK(g[i] == (i == 6 ? 7.0f : 0.0f));
     for (int i = 1000; i < 1042; i++) CHECK(g[i] == (i == 1039 ? 50.0f : 0.0f));
 }
-/* Codec randomk keeps different elements in chunks of equal size, since its random numbers depend on the position. */
+/* In two chunks of equal size, codec randomk must choose different elements. */
 static void body_draws(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     int differ = 0;
@@ -253,7 +251,6 @@ TEST(test_agreement) {
     run_ranks(3, 3, "loop", 0, body_agreement, &k);
 }
 
-/* Tensors have different roots, the timeline names chunks and groups, and statistics count the buffers of groups. */
 static void body_details(esp_ctx *ctx, void *user) {
     float g[TOTAL] = {0};
     esp_stats whole = ESP_ZERO, group = ESP_ZERO;
@@ -273,7 +270,6 @@ static void body_details(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &whole) == ESP_OK);
     s = strategy_of(GROUPS, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &group) == ESP_OK);
-    /* groups need buffers, but fewer of them need less other memory */
     CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000);
     u = &ctx->active.strategy.units[2];
     CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "pack d+2"));

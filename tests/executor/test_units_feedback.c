@@ -1,4 +1,5 @@
-/* test_units_feedback.c: no residual is lost if a new strategy or a loaded state has other chunks and groups. */
+/* test_units_feedback.c checks that no residual is lost if a new strategy, or a state that is loaded, splits and
+ * merges tensors differently. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "small_model.h"
@@ -28,8 +29,8 @@ static void train(esp_ctx *ctx, totals *b, int steps) {
     free(g);
 }
 
-/* Adds up this rank's residuals. If `own` is set, counts only those of its own gradients. Otherwise also counts its
- * share of residuals of sums, and residuals that the active strategy has no use for yet. */
+/* Adds up this rank's residuals. If `own` is set, only those of its own gradients count. Otherwise those of sums
+ * over several ranks count too, and residuals that are kept for the next push. */
 static void add_residuals(const esp_ctx *ctx, float *held, int own) {
     memset(held, 0, TOTAL * sizeof *held);
     for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
@@ -43,7 +44,8 @@ static void add_residuals(const esp_ctx *ctx, float *held, int own) {
             held[begins[t] + i] += ctx->model.tensors[t].pending_residual[i];
 }
 
-/* Checks for each element that inputs equal results plus residuals, as sums over all ranks. */
+/* Checks that no gradient is lost: for each element, the sum of gradients must equal the sum of results and
+ * residuals over all ranks. */
 static void check_totals(esp_ctx *ctx, const totals *b) {
     float *held = malloc(TOTAL * sizeof *held);
     add_residuals(ctx, held, 0);
@@ -70,7 +72,6 @@ static void body_conserved(esp_ctx *ctx, void *user) {
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        /* options alternate between compressing own gradients and sums, so that residuals move between these */
         set(ctx, kinds[i], k->codec, ctx->job.topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
         check_totals(ctx, b);
         train(ctx, b, 3);
@@ -130,7 +131,7 @@ TEST(test_moved_bit_by_bit) {
     run_ranks(4, 2, "loop", 0, body_moved, &k);
 }
 
-/* Tensors that are not compressed any more add their residuals to the next gradient. Others keep theirs. */
+/* If a strategy no longer compresses a tensor, its residual must be added to the next gradient. */
 static const char part_only[] =
     "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 none " FLAT_RAW "\nchunk 400 topk:ratio=0.05 " FLAT_COMP
     "\ntensor b 37 group\ntensor c 5 group\ngroup 42 none " FLAT_RAW "\ntensor d 2048 topk:ratio=0.05 " FLAT_COMP
@@ -159,7 +160,7 @@ TEST(test_part_without_compression) {
     run_ranks(3, 3, "loop", 0, body_part, &k);
 }
 
-/* Chunks that do not change keep the codec's state, such as the velocity of dgc. */
+/* If a chunk stays the same in a new strategy, it must keep the codec's state. */
 static void body_own_state(esp_ctx *ctx, void *user) {
     static const char a[] = "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 dgc:ratio=0.05 " FLAT_COMP
                             "\nchunk 400 dgc:ratio=0.05 " FLAT_COMP "\ntensor b 37 group\ntensor c 5 group\ngroup 42 "
@@ -180,7 +181,6 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     memcpy(state, f->state, bytes);
     for (uint64_t i = 0; i < bytes; i++) nonzero += state[i] != 0;
     CHECK(bytes >= 1600 && nonzero > 100);
-    /* The second chunk keeps dgc. The others get topk, which has no state. */
     memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
     CHECK(esp_strategy_set(ctx, other) == ESP_OK);
     CHECK(ctx->active.feedback[1].place.begin == 600 && !memcmp(state, ctx->active.feedback[1].state, bytes));
@@ -215,10 +215,9 @@ static void body_discard(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     set(ctx, GROUPS, "topk:ratio=0.05", k->option);
     train(ctx, b, 2);
-    /* tensors that are not compressed now have residuals left over */
     CHECK(esp_strategy_set(ctx, part_only) == ESP_OK);
     add_residuals(ctx, before, 0);
-    CHECK(esp_discard_step(ctx) == ESP_OK); /* has no effect after a change of strategy */
+    CHECK(esp_discard_step(ctx) == ESP_OK);
     add_residuals(ctx, after, 0);
     CHECK(!memcmp(before, after, TOTAL * 4));
     for (int round = 0; round < 2; round++) {

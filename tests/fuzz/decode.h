@@ -1,7 +1,6 @@
-/* decode.h has the fuzz target that decodes arbitrary bytes with every built-in codec. Decoders must return ESP_OK or
- * ESP_E_CORRUPT, read only the payload, write only the output, write nothing after an error, and give the same bits at
- * every SIMD level. The input selects codec, sizes and call (see decode_case_of). Then follow bytes to change in a
- * valid payload, the content after a valid header, or all bytes of the payload. Include tests/lib/library.h first. */
+/* decode.h has the fuzz target that decodes arbitrary bytes with every built-in codec. Decoders must return ESP_OK
+ * or ESP_E_CORRUPT, access no memory outside the payload and the output, write nothing after an error, and give the
+ * same bits with all SIMD instruction sets. Include tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_DECODE_H
 #define ESPRESSO_TESTS_FUZZ_DECODE_H
 #include "check.h"
@@ -75,7 +74,7 @@ static inline void decode_close(void) {
     decode_ctx = NULL;
 }
 
-/* ---- the case that an input selects ------------------------------------------------------------------------------ */
+/* ---- what a fuzz input selects: codec, sizes, and how its bytes become a payload --------------------------------- */
 enum { DECODE_PATCH, DECODE_BODY, DECODE_BYTES, DECODE_KINDS };
 enum { DECODE_DECOMPRESS, DECODE_LAST_ROUND, DECODE_HANDLE, DECODE_OPS };
 enum {
@@ -125,7 +124,6 @@ static inline int decode_case_of(const uint8_t *data, size_t size, decode_case *
 }
 
 /* ---- sizes, numbers, valid payloads ---- */
-/* Sizes of a call. `first` and `last` count the codec's exchanges that have a payload. */
 typedef struct decode_sizes {
     uint32_t first, last;
     esp_bound bound[ESP_ROUNDS_MAX];
@@ -192,7 +190,7 @@ typedef struct decode_payload {
     uint64_t bytes;
 } decode_payload;
 
-/* Makes the valid payloads of all exchanges of a codec by compressing decode_numbers() on one rank. */
+/* Makes valid payloads by compressing decode_numbers(): one for each of the codec's compressions of a step. */
 static inline void decode_real(const decode_case *c, const decode_sizes *z, decode_payload p[ESP_ROUNDS_MAX]) {
     const esp__codec *codec = decode_codec[0][c->codec];
     decode_room m;
@@ -215,7 +213,7 @@ static inline void decode_real(const decode_case *c, const decode_sizes *z, deco
     free(m.state);
 }
 
-/* Makes the payload to decode from the valid one and the input, in memory of its exact size. */
+/* Makes the payload under test from the input and a valid payload. */
 static inline guarded decode_hostile(const decode_case *c, const decode_payload *real) {
     uint64_t n = c->kind == DECODE_BYTES ? c->bytes : real->bytes;
     const uint8_t *in = c->data;

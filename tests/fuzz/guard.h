@@ -35,7 +35,7 @@ static inline guarded guard_new(uint64_t bytes, uint32_t misaligned) {
     memset(g.all, GUARD_BYTE, g.whole);
     g.data = g.all + GUARD_ZONE + misaligned;
     ASAN_POISON_MEMORY_REGION(g.all, g.whole);
-    ASAN_UNPOISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned + bytes); /* unpoisons from a multiple of 8 bytes on */
+    ASAN_UNPOISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned + bytes);
     if (misaligned >= 8) ASAN_POISON_MEMORY_REGION(g.all + GUARD_ZONE, misaligned / 8 * 8);
     return g;
 }

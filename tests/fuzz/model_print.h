@@ -1,5 +1,5 @@
-/* model_print.h prints a planner's model that was read, so that reading the text gives the same model. Only tests need
- * it: the library writes only models that it measured. Include planner/files/files.h first. */
+/* model_print.h prints a planner's model in the format that esp__model_parse reads. Only tests need it. Include
+ * planner/files/files.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
 #define ESPRESSO_TESTS_FUZZ_MODEL_PRINT_H
 #include "espresso_impl/base/json.h"

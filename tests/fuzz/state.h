@@ -31,7 +31,7 @@ static esp_status state_get(void *user, void *data, uint64_t bytes) {
     return ESP_OK;
 }
 
-/* Corrects both checksums, and also the stated size if size_too is set. */
+/* Corrects the checksums of a mutated state and, with size_too, the size in its header. */
 static void state_repair(state_bytes *b, int size_too) {
     if (b->n < STATE_HEAD + 8) return;
     const uint64_t body = b->n - STATE_HEAD - 8;
@@ -82,9 +82,8 @@ static void state_close(void) {
     for (int k = 0; k < STATE_STRATEGIES; k++) esp_close(state_ctx[k]), state_ctx[k] = NULL;
 }
 
-/* Byte 0 of the input selects how to read: bit 0 keeps wrong checksums, bit 1 keeps a wrong size, bit 2 takes the input
- * after byte 0 as the state, bit 4 selects the strategy that reads. Without bit 2 the input changes bytes in a valid
- * state of the strategy that bit 3 selects. */
+/* Tests esp_state_read. The input's first byte selects the strategy and how the rest becomes a state: it either is
+ * the state, or says which bytes of a valid state to change. Then checksums and size are corrected or left wrong. */
 static inline int fuzz_state(const uint8_t *data, size_t size) {
     static state_bytes b, before, after;
     if (!state_ctx[0])

@@ -68,7 +68,7 @@ static inline int fuzz_system(const char *data, size_t len) {
     return 1;
 }
 
-/* Writes a costs file again from what was read of it. esp__costs_write itself checks that it can read the result. */
+/* Parses a costs file, and writes what was parsed. esp__costs_write checks that it can read the result. */
 static inline int fuzz_costs(const char *data, size_t len) {
     esp__text part[ESP__COSTS_CODECS + 2];
     esp__costs_file f;

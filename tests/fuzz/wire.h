@@ -84,8 +84,8 @@ static void wire_deliver(wire *w, int32_t k, const void *data, size_t bytes) {
     wire_answers(w);
 }
 
-/* Delivers the input unchanged if `raw`. Otherwise it delivers messages: WIRE_MESSAGE bytes of the input select the
- * connection and the header of a message, whose content follows. */
+/* Sends the input to the rank, unchanged if `raw`. Otherwise the input describes messages: WIRE_MESSAGE bytes select
+ * a connection and a message's header, and some of the following bytes are its content. */
 static void wire_messages(wire *w, const uint8_t *data, size_t size, int raw) {
     if (raw) {
         for (size_t at = 0; at < size; at += 40)

@@ -56,7 +56,7 @@ TEST(test_codec_and_strategy) {
                        .other_strategy = "espresso-strategy 1\ntensor weight 100 none flat.allreduce\n"});
 }
 
-/* If strategy auto ran on some ranks only, these would wait for the others after the first steps. */
+/* Strategy auto needs all ranks, so all must choose it. */
 TEST(test_autopilot) {
     const char *codecs = "fp16;topk:ratio=0.1";
     check((difference){.strategy = "auto",

@@ -102,7 +102,8 @@ TEST(test_packed) {
     assert_true(esp__unpack(NULL, 0, out, 0, 0));
 }
 
-/* Passes a message of rank 1 to rank 0, as in an exchange of all ranks. `list` has the members, after their number. */
+/* Passes a message of rank 1 to rank 0, as in an allgather. `list` has the number of members, then their ranks.
+ * `claims` is the size that the message's header states. */
 static int gather(esp__peers *p, const int32_t *list, uint64_t list_bytes, uint64_t tag, uint64_t seq,
                   uint64_t claims) {
     esp__conn *c = &p->conns[1];
@@ -131,16 +132,15 @@ TEST(test_gather) {
     assert_false(gather(p, below, 16, tag_of(below, 16), 0, 16));
     assert_false(gather(p, four, 20, tag_of(four, 20), 0, 20));
     assert_false(gather(p, others, 12, tag_of(others, 12), 0, 12));
-    /* the tag is that of another set of ranks */
     assert_false(gather(p, all, 16, tag_of(all, 16) + 1, 0, 16));
-    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16 + (1ull << 29))); /* half a GiB from each of 3 ranks */
-    assert_null(p->exchanges);                                               /* no message has begun an exchange */
+    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16 + (1ull << 29)));
+    assert_null(p->exchanges); /* no message has begun an exchange */
     assert_true(gather(p, all, 16, tag_of(all, 16), 0, 16));
     assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16)); /* the second message of a rank is refused */
     for (uint64_t seq = 1; seq < 100000; seq++) taken += gather(p, all, 16, tag_of(all, 16), seq, 16);
     assert_int_equal(taken, ESP__EXCHANGES_EACH * SIZE - 1);
     assert_int_equal(p->n_exchanges, ESP__EXCHANGES_EACH * SIZE);
-    for (int i = 0; i < 1000; i++) { /* the last message of a rank counts once */
+    for (int i = 0; i < 1000; i++) {
         esp__conn *c = &p->conns[1];
         c->head = (esp__msg){ESP__MSG_FINAL, 1, 0, 0, 1000};
         c->body = (uint8_t *)esp__alloc(NULL, 1000);
@@ -153,7 +153,7 @@ TEST(test_gather) {
     close_peers(p, other);
 }
 
-/* Sends ranks and tensors out of range, in every message that has some. */
+/* In every type of message, ranks and tensors may be out of range. No callback may get such a rank. */
 TEST(test_wild_ranks) {
     static const int32_t ranks[] = {INT32_MIN, -3, -2, -1, 0, 1, 2, 3, 4, 1000000, INT32_MAX};
     static const uint64_t tags[] = {0, 1, UINT32_MAX, UINT64_MAX};
@@ -182,7 +182,7 @@ TEST(test_wild_ranks) {
                     assert_true(late_rank == -99 || (late_rank >= -1 && late_rank < SIZE));
                     assert_true(lost_rank == -99 || (lost_rank >= 0 && lost_rank < SIZE));
                     assert_true(w.failed >= -2 && w.failed < SIZE && w.missing >= -2 && w.missing < SIZE);
-                    assert_true(!w.done || w.failed != -2); /* an exchange must not succeed without data */
+                    assert_true(!w.done || w.failed != -2);
                     p->waiters = NULL;
                     c->body = NULL;
                     close_peers(p, other);
@@ -200,8 +200,8 @@ TEST(test_too_much) {
     close_peers(p, other);
 }
 
-/* A hostile rank 0. It answers with texts that are shorter than this rank's text, or have no end. */
-enum { OWN = 4096 }; /* bytes of this rank's text, with the NUL */
+/* A rank 0 that answers a comparison of settings with wrong data. */
+enum { OWN = 4096 };
 static void *hostile_hub(void *arg) {
     int fd = *(int *)arg;
     for (int round = 0; round < 3; round++) {

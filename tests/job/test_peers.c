@@ -11,7 +11,7 @@ typedef struct job {
     int32_t size, victim;
     uint32_t timeout_ms;
     void (*body)(rank_t *);
-    test_exchange all; /* a barrier; also an allgather of the caller if use_oob is set */
+    test_exchange all;
     bool use_oob;
 } job;
 
@@ -20,7 +20,7 @@ struct rank_t {
     test_member member;
     int32_t rank, says_rank, says_size;
     esp__peers *p;
-    esp_status status; /* status of connecting, or else the test's result */
+    esp_status status; /* result of esp__peers_open or, if that succeeded, of the test */
     char error[ESP__ERROR_MAX];
     int32_t lost_rank, lost_left, late_rank;
     uint32_t late_tensor;
@@ -101,7 +101,7 @@ static void job_init(job *j, rank_t *t, int32_t size, void (*body)(rank_t *)) {
     }
 }
 
-/* Runs the ranks from number `first` on. `meet` of them wait at the barrier. */
+/* Runs ranks first, first + 1, ... of the job. `meet` is how many of them take part in the barrier. */
 static void job_run_some(job *j, rank_t *t, int32_t first, int32_t meet) {
     exchange_open(&j->all, meet);
     run_threads(j->size - first, rank_main, &t[first], sizeof *t);
@@ -123,7 +123,7 @@ static void run(int32_t size, void (*body)(rank_t *)) {
     expect_statuses(t, size, ESP_OK);
 }
 
-/* Waits until a callback of the library has set *value, and checks that and the callback's other arguments. */
+/* Waits until a callback has set *value, and checks its arguments. */
 static int await(rank_t *t, int32_t *value, int32_t want, int32_t want_left, uint32_t want_tensor) {
     int ok;
     pthread_mutex_lock(&t->lock);
@@ -178,7 +178,7 @@ TEST(test_sets_are_independent) { run(6, body_sets); }
 
 static void *second_thread(void *arg) {
     rank_t *t = (rank_t *)arg;
-    int32_t reversed[4] = {3, 2, 1, 0}; /* the order of ranks does not matter, except that it makes another set */
+    int32_t reversed[4] = {3, 2, 1, 0};
     for (int i = 0; i < 100; i++)
         if (!exchange(t, reversed, 4, i, 5)) break;
     return NULL;
@@ -346,7 +346,7 @@ TEST(test_unknown_peers_are_ignored) {
     job_init(&j, t, 2, body_all);
     pthread_create(&other, NULL, rank_main, &t[0]);
     for (int i = 0; i < 3; i++) pthread_create(&noisy[i], NULL, noise_main, &x[i]);
-    poll(NULL, 0, 50); /* they connect before all ranks do */
+    poll(NULL, 0, 50);
     rank_main(&t[1]);
     pthread_join(other, NULL);
     for (int i = 0; i < 3; i++) pthread_join(noisy[i], NULL);

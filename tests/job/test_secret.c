@@ -69,7 +69,7 @@ TEST(test_same_secret) {
     }
 }
 
-/* Rank 1 has another secret, and fails at once. The others go on waiting. Rank 0's error tells why a rank is
+/* Rank 1 has another secret, so it fails at once. The other ranks time out, with an error that says why rank 1 is
  * missing. */
 static void refused(const char *zero, const char *one, const char *words_one, const char *words_zero) {
     for (int tcp = 0; tcp < 2; tcp++) {
@@ -163,7 +163,7 @@ TEST(test_replay) {
     assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
     assert_non_null(strstr(answer, "ESPRESSO_SECRET differs"));
     close(fd);
-    fd = hello_connect(t[0].root, 5000); /* another job's number is refused */
+    fd = hello_connect(t[0].root, 5000);
     assert_int_equal(hello_as(fd, 1, 2, theirs, unused, answer, sizeof answer), ESP__MSG_REFUSE);
     close(fd);
     start(&t[1]);
@@ -327,7 +327,7 @@ TEST(test_other_users) {
     child_wait(child);
 }
 
-/* Only a socket that other hosts can reach needs a warning. */
+/* Does esp__open_to_all() tell sockets that other hosts can reach from local ones? */
 TEST(test_who_can_reach) {
     static const char *const local[] = {"127.0.0.1:0", "127.9.9.9:0", "[::1]:0", "localhost:0",
                                         "unix:test-secret-reach"};
@@ -363,7 +363,7 @@ static void *opener_main(void *arg) {
     return NULL;
 }
 TEST(test_warning) {
-    for (int kind = 0; kind < 3; kind++) { /* open to all; open but with a secret; local */
+    for (int kind = 0; kind < 3; kind++) { /* without a secret; with one; without one, but only on this host */
         char root[64];
         opener o[2];
         esp_host host = {.struct_size = sizeof host, .log = on_log};

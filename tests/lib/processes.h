@@ -7,7 +7,7 @@
 enum { MAX_PROCS = 8, NOBODY = -9 };
 
 typedef struct report {
-    atomic_int ready; /* set when the rank has reached the situation under test */
+    atomic_int ready;
     /* ranks that the library's callbacks have named, or NOBODY */
     atomic_int lost, straggler;
     atomic_int lost_left;

@@ -8,15 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* With fewer elements, only the last exchange takes place. */
+/* Tensors with fewer elements skip all exchanges but the last. */
 enum { ROUNDS_ALONE = 3 };
 
 /* What the codec keeps for a tensor between exchanges and steps. */
 typedef struct rounds_state {
-    float range,
-        /* range: largest of all ranks, after the first exchange; decoded: range used by the last decompress */
-        decoded;
-    uint32_t steps, next; /* number of finished steps; number of the next exchange */
+    float range, decoded;
+    uint32_t steps, next;
 } rounds_state;
 
 typedef struct rounds_self {
@@ -76,8 +74,8 @@ static inline float rounds_reduced(const esp_codec_args *a) {
     return x;
 }
 
-/* Makes the payload of an exchange before the last. The first exchange sends this rank's range of values. The second
- * sends twice the range that all ranks then have in common, so that a test can tell the two apart. */
+/* Makes the payload of the first exchange, which is the largest |value| of this rank, or of a second one, which is
+ * twice the largest |value| of all ranks. */
 static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args *a, rounds_state *state) {
     const uint64_t n = a->tensor[0]->count, alone = n < ROUNDS_ALONE;
     esp_payload_header h = esp_payload_header_of(s->id, 1, 0, n, alone ? 0 : 4, 0), got;
@@ -103,12 +101,13 @@ static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args
     return ESP_OK;
 }
 
-/* Returns the range for the last exchange, or a negative number if the payload is wrong. */
+/* Returns the largest |value| of all ranks, as the exchange before gave it, or -1 if its payload is wrong. Sets *nan
+ * if a value was NaN or Inf. */
 static inline float rounds_range(const rounds_self *s, const esp_codec_args *a, int *nan) {
     esp_payload_header got;
     const uint64_t n = a->tensor[0]->count;
     *nan = 0;
-    if (n < ROUNDS_ALONE) return 256; /* for few elements the range is fixed: 1/1024 of it is 1/4 */
+    if (n < ROUNDS_ALONE) return 256;
     if (!a->reduced || esp_payload_read(a->reduced, s->id, 1, n, &got)) return -1;
     *nan = (got.flags & ESP_PAYLOAD_NONFINITE) != 0;
     return rounds_reduced(a);

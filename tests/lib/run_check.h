@@ -25,7 +25,7 @@ static inline void run_check(const char *spec) {
     if (status || !strstr(report, " 0 failed,")) fail_msg("%s: status %d\n%s", spec, status, report);
 }
 
-/* Fails the test if `specs`, which the test checks, has none for the codec or backend `name`. */
+/* Fails the test if no string in `specs`, such as "topk:ratio=0.1", is for the codec or backend `name`. */
 static inline void run_check_named(const char *name, const char *const *specs, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (strcspn(specs[i], ":") == strlen(name) && !strncmp(specs[i], name, strlen(name))) return;

@@ -1,5 +1,5 @@
-/* device_memory.h runs the tests that all backends share on backend nccl. If `on_device` is set, their buffers are
- * copied to device memory and back. Used with the stand-in for NCCL and with a real GPU. */
+/* device_memory.h runs the tests that all backends share on backend nccl, with buffers in host memory or, if
+ * `on_device` is set, in device memory. It works with the stand-in for NCCL and with a real GPU. */
 #ifndef NCCL_DEVICE_MEMORY_H
 #define NCCL_DEVICE_MEMORY_H
 #include "tests/backends/ranks.h"
@@ -87,7 +87,7 @@ static esp_status coll_on_device(ranks_me *me, nccl_comm *m, const esp_coll *cal
     nccl_leave(m);
     return st;
 }
-/* The shared tests call this for each collective. */
+/* Runs a collective for the shared tests, on host or device memory. */
 static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c) {
     nccl_comm *m = (nccl_comm *)comm;
     if (!on_device) return ranks_coll(me, comm, c);
@@ -121,9 +121,9 @@ static inline void shrinks_and_reopens(ranks_me *me) {
         if (!turn && !me->rank && (me->b->start(m, &c, on, &req) || ranks_wait(me, m, req)))
             ranks_fail(me, "start: %s", ranks_said);
         if (turn && wait_on_stream(me, m, &c, stream)) ranks_fail(me, "a sum of the new comm: %s", ranks_said);
-        if (!turn) pthread_barrier_wait(&me->shared->barrier[0]); /* only rank 0 has begun the sum */
+        if (!turn) pthread_barrier_wait(&me->shared->barrier[0]);
         if (!turn) me->b->abort(m);
-        m->library->cuStreamSynchronize(stream); /* without the lock, since abort() may need it */
+        m->library->cuStreamSynchronize(stream);
         me->b->dereg(m, known);
         device_give(m, at, x, bytes);
         if (turn && !(x[999] == (float)(me->size * (me->size + 1) / 2)))

@@ -62,7 +62,7 @@ static void calls_run(void) { wants(run_nccl("", 2, 0, calls, 1)); }
 TEST(calls_new) { old_version = 0, with("new", calls_run); }
 TEST(calls_old) { old_version = 1, with("old", calls_run); }
 
-/* Memory that the library uses is registered with the communicators of all levels. */
+/* Memory that is registered with one communicator must count as registered in the communicators split off it, too. */
 static esp_status sum_on(ranks_me *me, nccl_comm *m, unsigned long long at, void *stream) {
     esp_coll c = ESP_ZERO;
     c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 100;
@@ -115,7 +115,7 @@ static void thirds(ranks_me *me) {
     enum { N = 300000 };
     void *comm = ranks_open(me, 0, NULL);
     float *x = (float *)malloc(N * sizeof *x);
-    for (int k = 0; comm && k < 3; k++) { /* the backend reuses NCCL's operation for a factor */
+    for (int k = 0; comm && k < 3; k++) {
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[i] = (float)(i % 1000 + me->rank);
         c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = N;
@@ -134,7 +134,6 @@ static void thirds(ranks_me *me) {
 static void thirds_run(void) { wants(run_nccl("", 3, 0, thirds, 0)); }
 TEST(scales) { with("new", thirds_run); }
 
-/* ---- many requests, on host and device memory, whose completion is asked for in another order -------------------- */
 static void mixed(ranks_me *me) {
     enum { OPEN = 24, N = 200000 };
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
@@ -147,7 +146,7 @@ static void mixed(ranks_me *me) {
     nccl_leave(m);
     for (int k = 0; k < OPEN; k++) {
         const esp_stream s = {{k % 3 ? ESP_CUDA : ESP_CPU, k % 3 ? m->job->ordinal : 0}, k % 3 ? stream : NULL};
-        /* a third of them is in host memory; they are large, small and empty */
+        /* every third one is in host memory; sizes differ */
         const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N;
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + me->rank);

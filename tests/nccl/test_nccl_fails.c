@@ -4,7 +4,8 @@
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
-/* Opens a communicator and expects this status and text. ESP_PENDING stands for any error. Returns the communicator. */
+/* Opens a communicator, checks the status and the error's text, and returns the communicator. ESP_PENDING stands for
+ * any error. */
 static void *opens(ranks_me *me, const char *params, esp_status want, const char *text) {
     esp_group g = ESP_ZERO;
     ranks_group r = {.shared = me->shared, .n = me->size, .me = me->rank, .barrier = &me->shared->barrier[0]};
@@ -22,7 +23,7 @@ static void *opens(ranks_me *me, const char *params, esp_status want, const char
 static void shut(ranks_me *me, void *comm) {
     if (comm) me->b->close(comm);
 }
-static const char *const *now; /* text that each rank's error must contain */
+static const char *const *now; /* now[r] must be part of the error of rank r */
 static esp_status now_status[4];
 static const char *now_params;
 static void opens_badly(ranks_me *me) { shut(me, opens(me, now_params, now_status[me->rank], now[me->rank])); }
@@ -49,10 +50,10 @@ static void open_errors(void) {
     expect("device=current", ESP_E_DEVICE, ESP_E_DEVICE, ESP_E_DEVICE, none);
     expect("device=3", ESP_E_COMM, ESP_E_COMM, ESP_E_COMM, same);
     fake.fails("ncclCommInitRankConfig", 1, 2);
-    /* the error may be this rank's timeout, or that of another rank */
+    /* each other rank gets either its own timeout or the error of another rank */
     expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails);
     static const char *const told[3] = {"", "a test wants async to fail", ""};
-    fake.fails("async", 1, 3); /* other ranks may be connected or not */
+    fake.fails("async", 1, 3);
     expect("timeout=500", ESP_PENDING, ESP_E_COMM, ESP_PENDING, told);
     now_ranks = 2;
     fake.fails("ncclCommInitRankConfig", 1, 2);
@@ -227,7 +228,6 @@ static void fails_late_run(void) {
 }
 TEST(collective_fails) { with("new", fails_late_run); }
 
-/* A rank closes. The other one closes when ncclCommFinalize has timed out, or while it has work that never ends. */
 static void leaves_early(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req;
     float x[10] = {0};

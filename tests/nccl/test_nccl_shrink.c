@@ -27,7 +27,6 @@ static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *)
 
 static float point(int32_t origin, int step, int i) { return (float)((i + step) % 7 + 4 * origin * origin); }
 
-/* Kills the rank while the others wait in the collective of its second tensor. */
 static void *die_soon(void *user) {
     usleep(30000);
     raise(SIGKILL);

@@ -47,7 +47,7 @@ TEST(same_numbers) {
         }
 }
 
-/* Three ranks have parts of unequal sizes, and NCCL cannot apply the factor of their mean before the sum. */
+/* With three ranks, parts have unequal sizes, and a mean needs a factor of 1/3. */
 TEST(three_ranks) {
     static const char *const options[] = {FLAT_RAW, FLAT_GPU, "flat.reduce_scatter > flat.allgather"};
     for (int o = 0; o < 3; o++)
@@ -64,7 +64,8 @@ TEST(three_ranks) {
         }
 }
 
-/* While the device is stopped, the host can push a whole step, and let the trainer's streams wait for it. */
+/* While the device is stopped, the program must be able to push all tensors and to enqueue work that waits for the
+ * means. */
 static pthread_barrier_t together;
 static void held_body(esp_ctx *ctx, void *user) {
     const esp_device fake = {FAKE_KIND, 0};
@@ -88,7 +89,7 @@ static void held_body(esp_ctx *ctx, void *user) {
         CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
         CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
     }
-    pthread_barrier_wait(&together); /* all ranks have enqueued everything, and nothing was sent */
+    pthread_barrier_wait(&together); /* nothing may have been sent yet */
     for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));
     pthread_barrier_wait(&together);
     fake_hold(0);
@@ -113,9 +114,7 @@ TEST(host_does_not_wait) {
 /* Rank 0 waits for its device, which waits for rank 1. Rank 1 has left or does nothing. Rank 0 must return an error. */
 typedef struct alone {
     const char *option;
-    int stalls,
-        /* stalls: rank 1 does nothing; how: rank 0 waits for all tensors (0), for one (1), or for its stream (2) */
-        how;
+    int stalls, how;
     const char *progress;
 } alone;
 static void alone_body(esp_ctx *ctx, void *user) {
@@ -133,7 +132,7 @@ static void alone_body(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
     if (a->how == 2) {
         CHECK(esp_wait_on(ctx, 0, p.stream) == ESP_OK);
-        place_sync(&p); /* the library ends the collective, although the trainer calls nothing */
+        place_sync(&p);
     }
     const esp_status s = a->how == 1 ? esp_wait(ctx, 0) : esp_wait_all(ctx);
     if (s != (a->stalls ? ESP_E_TIMEOUT : ESP_E_PEER) || !error_has(ctx, "rank 1")) {

@@ -1,6 +1,5 @@
-/* test_nccl_tree.c runs many options with backend nccl, gradients on the fake device (tests/device) and the stand-in
- * for NCCL (fake/). Results equal those of gradients in host memory over backend loop, bit by bit. One backend serves
- * all levels, or each level has its own. */
+/* test_nccl_tree.c runs many strategies with backend nccl, gradients on the fake device (tests/device) and the
+ * stand-in for NCCL (fake/). Results must have the same bits as with gradients in host memory over backend loop. */
 /* runs: quiet no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
 #include <dlfcn.h>

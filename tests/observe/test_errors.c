@@ -11,7 +11,7 @@ static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void 
     RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = user, .config.codec = codec);
 }
 
-/* Adds tensors of N, N + 1, ... elements. `sampling` turns samples on without a statistics file. */
+/* Adds tensors of N, N + 1, ... elements. `sampling` turns on the measuring of compression errors. */
 static void start(esp_ctx *ctx, const char *option, const char *strategy, int sampling) {
     for (uint32_t t = 0; t < TENSORS; t++) {
         char name[16];
@@ -55,7 +55,7 @@ static double square(const float *x, uint64_t n) {
 }
 static int close_to(double a, double b) { return fabs(a - b) <= 1e-6 * (fabs(a) + fabs(b)); }
 
-/* ---- topk, compared with a simple implementation ---- */
+/* ---- errors of topk, compared with a simple implementation ---- */
 static int larger(const void *a, const void *b) {
     float x = fabsf(*(const float *)a), y = fabsf(*(const float *)b);
     return x > y ? -1 : x < y;
@@ -65,13 +65,14 @@ typedef struct figures {
     double error, feedback;
 } figures;
 
-/* Keeps the k largest elements of `input`. `e` becomes the residual. */
+/* Compresses `add`, or the gradient g if it is NULL, plus the residual e by keeping the k largest elements. Updates
+ * e, and returns the errors that the library should report. */
 static figures topk_model(float *e, const float *g, const float *add, uint64_t n, uint64_t k) {
     float input[2 * N], sorted[2 * N];
     for (uint64_t i = 0; i < n; i++) input[i] = sorted[i] = e[i] + (add ? add[i] : g[i]);
     qsort(sorted, n, sizeof *sorted, larger);
     float least = fabsf(sorted[k - 1]);
-    uint64_t ties = k; /* of equal elements, only the first `ties` are kept */
+    uint64_t ties = k;
     for (uint64_t i = 0; i < n; i++) ties -= fabsf(input[i]) > least;
     for (uint64_t i = 0; i < n; i++) {
         int kept = fabsf(input[i]) > least || (fabsf(input[i]) == least && ties && ties--);
@@ -213,7 +214,7 @@ static void body_units(esp_ctx *ctx, void *user) {
 }
 TEST(test_groups_and_chunks) { run(2, 2, body_units, NULL, NULL); }
 
-/* ---- of many elements only some are read ---- */
+/* ---- the error of a large tensor is estimated from some of its elements ---- */
 TEST(test_large_ranges_are_estimated) {
     const uint64_t sizes[] = {1, 7, 4096, ESP__ERRORS_EXACT - 1, 3 * ESP__ERRORS_EXACT + 5};
     float *x = malloc(3 * sizes[4] * sizeof *x), *y = x + sizes[4], *e = y + sizes[4];

@@ -123,7 +123,7 @@ static json_t *lines_of(const char *path) {
 static const char *kind(json_t *line) { return json_string_value(json_object_get(line, "kind")); }
 static double number(json_t *line, const char *key) { return json_number_value(json_object_get(line, key)); }
 
-/* The steps and bytes of all lines add up to those of the job. */
+/* The numbers of steps and bytes in the file must add up to those of the whole job. */
 TEST(lines_add_up, folder_make, folder_remove) {
     training t = {.steps = 40};
     char spec[512];

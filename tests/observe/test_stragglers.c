@@ -7,7 +7,7 @@
 enum { RANKS = 4, TENSORS = 12, LATE_STEP = 3, ALL_STEPS = 5 };
 static float grads[TENSORS][256];
 
-/* ---- ranks as processes: a report has what the rank has logged about stragglers; `other` counts the messages ---- */
+/* ---- ranks as processes: report.text has what a rank has logged about stragglers ---- */
 static void hear(void *user, const esp_log_event *ev) {
     report *me = user;
     const size_t n = strlen(me->text);
@@ -73,7 +73,7 @@ static const char *await_text(const procs *p, int32_t r, const char *words) {
     return p->b->rank[r].text;
 }
 
-/* Lets all ranks go on, and expects the text `ended`. */
+/* Lets the late rank go on, waits until rank `speaker` has logged `ended`, and checks that all ranks finish. */
 static void finish(procs *p, int32_t speaker, const char *ended) {
     atomic_store(&p->b->go, 1);
     if (ended) await_text(p, speaker, ended);

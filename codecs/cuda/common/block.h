@@ -60,8 +60,8 @@ template <int BINS> static __device__ __forceinline__ void cuda_hist_clear(uint3
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS) hist[b] = 0;
     __syncthreads();
 }
-/* Counts `bin` if `is`. One atomic addition counts all threads with the bin of the first counting thread, since many
- * equal numbers would otherwise contend for one counter. All threads of a warp call it. */
+/* Adds 1 to hist[bin] for each thread of the warp whose `is` is true. Threads with equal bins often share one atomic
+ * addition. All threads of the warp must call it. */
 static __device__ __forceinline__ void cuda_hist_count(uint32_t *hist, uint32_t bin, int is) {
     const uint32_t in = __ballot_sync(0xFFFFFFFFu, is);
     if (!in) return;
@@ -78,9 +78,9 @@ template <int BINS> static __device__ __forceinline__ void cuda_hist_flush(uint6
     for (uint32_t b = threadIdx.x; b < (uint32_t)BINS; b += CUDA_THREADS)
         if (hist[b]) cuda_add64(&to[b], hist[b]);
 }
-/* cuda_bin_pick() finds the bin of the k-th largest counted number; `left` is how many numbers of that bin are among
- * the k largest. All threads of a block call it. n has the counters of this thread's bins, from cuda_top_bin() down.
- * `warps` and `found` are shared memory for CUDA_WARPS and 2 numbers. */
+/* cuda_bin_pick() returns the bin of the k-th largest counted number, and in `left` how many numbers of that bin are
+ * among the k largest. All threads of a block call it, each with the counters n[i] of the bins cuda_top_bin() - i.
+ * `warps` is shared memory for CUDA_WARPS numbers, `found` for 2. */
 typedef struct cuda_bin {
     uint32_t bin;
     uint64_t left;

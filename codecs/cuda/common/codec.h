@@ -1,8 +1,6 @@
-/* codec.h: shared by the CUDA implementations of codecs. Each includes the codec's CPU file for parameters, sizes,
- * model and per-element formulas (ESP_ELEMENT), and adds kernels and calls that launch them for a list of tensors. CUDA
- * graphs can capture every call, since none waits for the device or allocates memory. A file ends with
- *     CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
- * Results do not depend on the number of blocks. */
+/* codec.h: helpers for the CUDA implementations of codecs. Each implementation includes the .c file of the CPU
+ * codec, whose parameters, payload sizes and formulas it uses, and adds kernels. Calls neither wait for the device
+ * nor allocate memory, so CUDA graphs can capture them. Results do not depend on the number of blocks. */
 #ifndef ESP_CUDA_CODEC_H
 #define ESP_CUDA_CODEC_H
 #include "espresso.h"
@@ -61,12 +59,12 @@ static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), di
 }
 
 /* ---- compress: up to CUDA_PARTS tensors of a list per launch ----------------------------------------------------- */
-/* Kernel arguments for one part, that is a tensor or a piece of it. Blocks with index blockIdx.y process part y. */
+/* Kernel arguments for one tensor, or for a contiguous part of it. Blocks with blockIdx.y == y process part[y]. */
 typedef struct cuda_part {
     const float *g;
     float *e; /* residual, or NULL */
     float *state;
-    const unsigned char *reduced; /* sum of the payloads of an earlier exchange, or NULL */
+    const unsigned char *reduced;
     unsigned char *payload;
     unsigned char *scratch; /* begins with cuda_flags */
     uint64_t *used;
@@ -75,21 +73,22 @@ typedef struct cuda_part {
     uint64_t key;   /* the tensor's key */
 } cuda_part;
 typedef struct cuda_parts {
-    uint32_t n, at; /* number of parts, and index of part[0] in the list */
+    uint32_t n, at;
     float beta, gamma;
     cuda_part part[CUDA_PARTS];
 } cuda_parts;
 /* State of a part that the kernels of one compress share. It is zero when the first kernel begins. */
 typedef struct cuda_flags {
-    uint32_t bad;     /* phi has a NaN or Inf */
-    uint32_t own[15]; /* free for each codec's own use */
+    uint32_t bad; /* phi has a NaN or Inf */
+    uint32_t own[15];
 } cuda_flags;
 
 static __device__ __forceinline__ cuda_flags *cuda_flags_of(const cuda_part *p) {
     return (cuda_flags *)(void *)p->scratch;
 }
 
-/* Returns nonzero, in all threads, in the last of a part's blocks to call it, which sees what the others wrote. */
+/* Called once by each block that works on a part. Returns nonzero in all threads of the block that calls last; that
+ * block then sees what the other blocks wrote to global memory. */
 static __device__ __forceinline__ int cuda_last(uint32_t *done) {
     int last = 0;
     __threadfence();
@@ -103,7 +102,7 @@ static __device__ __forceinline__ int cuda_last_block(const cuda_part *p) {
     return cuda_last(&cuda_flags_of(p)->own[0]);
 }
 
-/* Returns phi: the gradient plus, with error feedback, the residual. The bits are those of dense_phi_body(). */
+/* Returns the gradient plus, with error feedback, the residual. The result has the same bits as on the CPU. */
 static __device__ __forceinline__ float cuda_phi(const cuda_parts *all, const cuda_part *p, uint64_t i) {
     const float g = cuda_get(p->g + i);
     return p->e ? all->beta * cuda_get(p->e + i) + all->gamma * g : g;
@@ -114,9 +113,9 @@ static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t
     return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
 }
 
-/* Runs a compress: calls launch(call, parts, longest) for up to CUDA_PARTS tensors at a time, of which the largest has
- * `longest` elements. Before that, zeroes the first `zero` bytes of each tensor's scratch memory. most(count) is the
- * largest payload without header; the call fails if a payload has no room for it. */
+/* Compresses the list of tensors in `a`. For every CUDA_PARTS tensors it calls launch(call, parts, longest), where
+ * `longest` is the number of elements of the largest of them, after setting the first `zero` bytes of each tensor's
+ * scratch memory to zero. Fails if a payload buffer cannot hold a header and most(count) bytes. */
 template <typename Most, typename Launch>
 static esp_status cuda_each_part(const esp_host *h, const char *codec, const esp_codec_args *a, Most most,
                                  Launch launch, uint64_t zero = CUDA_FLAGS) {
@@ -195,14 +194,14 @@ typedef struct cuda_sum {
     float *out;
     const unsigned char *reduced; /* as in cuda_part */
     uint64_t count;
-    uint64_t body;      /* payload size without header; for topk and dgc most values */
-    uint32_t *decision; /* CUDA_NAN or CUDA_CORRUPT if one of the payloads is */
-    uint32_t first, n;  /* source[first] is the first of n payloads */
+    uint64_t body;
+    uint32_t *decision;
+    uint32_t first, n;
 } cuda_sum;
 typedef struct cuda_sums {
-    uint32_t n, set; /* n parts; set is nonzero to overwrite `out` */
+    uint32_t n, set;
     float scale;
-    uint32_t at; /* part[0] has this index in the list */
+    uint32_t at;
     cuda_finding *finding;
     cuda_sum part[CUDA_PARTS];
     cuda_source source[CUDA_SOURCES];
@@ -228,7 +227,7 @@ static __device__ __forceinline__ cuda_header cuda_read_header(const cuda_source
 static __device__ __forceinline__ int cuda_header_ok(const cuda_header *h, const cuda_source *s, uint32_t codec,
                                                      uint32_t wire, uint64_t count) {
     return h->codec == codec && h->wire == wire && h->count == count && h->body <= s->bytes - ESP_PAYLOAD_HEADER &&
-           h->flags < 3u; /* no flag, NONFINITE or EMPTY */
+           h->flags < 3u;
 }
 static __device__ __forceinline__ void cuda_found(cuda_finding *f, uint32_t codec) {
     f->codec = codec;
@@ -240,7 +239,6 @@ static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, 
     cuda_found(all->finding, codec);
 }
 
-/* Checks the payloads and scratch memory of a decompress. If `clear`, zeroes cuda_flags of each tensor. */
 static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, bool clear) {
     const esp_host *h = c->device->host;
     uint64_t stride = 0;
@@ -260,9 +258,9 @@ static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, 
                       cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
 }
 
-/* Runs a decompress: if `checks`, calls check(call, sums, longest) for all payloads; then calls add(call, sums,
- * longest) for all in order, at most CUDA_SOURCES payloads at a time. full(count) becomes cuda_sum.body.
- * cuda_sum.decision is 0 before the first check. */
+/* Decompresses the payloads in `a`. With `checks` it first calls check(call, sums, longest) for all payloads, then
+ * in any case add(call, sums, longest) for all payloads in order. One call gets at most CUDA_SOURCES payloads.
+ * full(count) is the size of a payload's body, stored as cuda_sum.body. */
 template <typename Full, typename Check, typename Add>
 static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_codec_args *a, Full full, Check check,
                                 Add add, int checks = 1) {
@@ -275,7 +273,7 @@ static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_
     unsigned char *scratch = cuda_scratch_of(a, 0, &stride);
     if (cuda_begin_sums(c, a, checks) != ESP_OK) return c->status;
     for (int adds = !checks; adds < 2; adds++) {
-        uint32_t t = 0, p = 0; /* next is payload p of tensor t */
+        uint32_t t = 0, p = 0;
         while (t < a->n_tensors && c->status == ESP_OK) {
             cuda_sums sums;
             uint64_t longest = 0;
@@ -316,7 +314,6 @@ static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_
 }
 
 /* ---- the codec's table ------------------------------------------------------------------------------------------- */
-/* Computes the CPU codec's bound(), and adds scratch memory for the flags and `scratch` more bytes. */
 static inline esp_status cuda_bound(const esp_codec *cpu, void *self, const esp_tensor *like, uint32_t round,
                                     uint32_t n_reduced, uint64_t scratch, esp_bound *out) {
     const esp_status s = cpu->bound(self, like, round, n_reduced, out);
@@ -332,8 +329,8 @@ static inline esp_codec cuda_codec_of(const esp_codec *cpu) {
     return t;
 }
 static inline uint64_t cuda_no_scratch(const void *self, const esp_tensor *like) { return (void)self, (void)like, 0; }
-/* Defines the table of codec `name`. scratch(self, like) returns the bytes of scratch memory that it needs besides
- * the flags. Further arguments are statements that set other members, for example t.open = my_open. */
+/* Defines the esp_codec of the CUDA implementation `name`. scratch(self, like) returns the bytes of scratch memory
+ * that its kernels need. The optional last argument sets other members, for example t.open = my_open. */
 #define CUDA_CODEC(name, cpu, scratch, compress_, decompress_, ...)                                                    \
     static esp_status cuda_bound_##name(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,        \
                                         esp_bound *out) {                                                              \

@@ -1,7 +1,5 @@
-/* dense.h: kernels for codecs that send every element. A small struct describes a codec's format. A compress with error
- * feedback first launches cuda_dense_check, since the residual must not change if phi has a NaN or Inf; then it
- * launches the codec's own kernel, which begins with cuda_dense_skip and ends with cuda_dense_finish. A decompress
- * launches cuda_dense_check_payloads, unless only headers are to be checked, and cuda_dense_add. */
+/* dense.h: kernels for codecs that send every element. With error feedback, a first kernel (cuda_dense_check) looks
+ * for NaN and Inf, because these must not get into the residual. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
 #include "codecs/cuda/common/codec.h"
@@ -45,9 +43,9 @@ static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_par
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
 
-/* Describes the payload for cuda_dense_finish. It has `whole` bytes per `per` elements (rounded up) plus, unless per2
- * is 0, whole2 bytes per per2 elements. If phi is not finite, all of it is the number `nan` of nan_bytes bytes, or if
- * nan_bytes is 0 only a header is sent. */
+/* The size of a payload's body: `whole` bytes for every `per` elements (rounded up) plus, unless per2 is 0, whole2
+ * bytes for every per2 elements. If the input has a NaN or Inf, the body is filled with the number `nan` of
+ * nan_bytes bytes, or omitted if nan_bytes is 0. */
 typedef struct cuda_dense_end {
     uint32_t codec, wire, nan, nan_bytes;
     uint64_t aux;
@@ -61,7 +59,6 @@ ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
 static inline auto cuda_dense_size(const cuda_dense_end &f) {
     return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
 }
-/* Fills a payload with NaN. This is thread `from` of `step` threads. */
 static __device__ __forceinline__ void cuda_dense_nan(const cuda_part *p, const cuda_dense_end &f, uint64_t from,
                                                       uint64_t step) {
     const uint64_t n = f.nan_bytes ? cuda_dense_body(&f, p->count) / f.nan_bytes : 0;
@@ -76,14 +73,14 @@ static __device__ __forceinline__ void cuda_dense_header(const cuda_part *p, con
     cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
                       bad && !f.nan_bytes ? 0 : cuda_dense_body(&f, p->count), f.aux);
 }
-/* If cuda_dense_check found a NaN or Inf, writes the payload and returns 1: the kernel must end. All threads call. */
+/* Returns 1 if cuda_dense_check found a NaN or Inf, after writing a payload that says so. The kernel must then
+ * return. All its threads call this. */
 static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const cuda_dense_end &f) {
     if (!p->e || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
     if (cuda_thread() == 0) cuda_dense_header(p, f, 1);
     cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
     return 1;
 }
-/* All threads end with this call. The last block writes the header. `bad` is set if this thread found a NaN or Inf. */
 static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, const cuda_dense_end &f, int bad) {
     if (bad) atomicOr(&cuda_flags_of(p)->bad, 1u);
     if (!cuda_last_block(p)) return;
@@ -123,16 +120,15 @@ static esp_status cuda_dense_compress(const esp_host *h, const char *name, const
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-/* A struct F describes a codec's format. Kernels take it by value. If BODIES is 1, piece_ok() checks one of pieces()
- * pieces of a payload; with 0, only headers are checked. value() returns element i times scale, with the CPU's bits; a
- * NaN is always returned as 0x7FC00000, since NaN bits differ between CPU and device.
+/* A codec's struct F has the members below. Kernels take it by value. If BODIES is 1, a payload's body is checked in
+ * pieces(count) steps by piece_ok(); if it is 0, only headers are checked. value() returns decoded element i times
+ * scale, with the same bits as on the CPU.
  *     uint32_t codec, wire, nan_body;
  *     enum { BODIES };
  *     int header_ok(const cuda_header *h, const cuda_sum *d) const;
  *     uint64_t pieces(uint64_t count) const;
  *     int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const;
  *     float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const; */
-/* Does the payload have values that are not all NaN? */
 static __device__ __forceinline__ int cuda_dense_plain(const cuda_header *h) { return !h->flags && h->body; }
 template <typename F>
 static __device__ __forceinline__ int cuda_dense_header_ok(const F &f, const cuda_header &h, const cuda_source *s,
@@ -162,7 +158,8 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
         if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
     }
 }
-/* Adds a tensor's payloads. If checks_headers, it checks their headers too, and all must be in this launch. */
+/* Adds a tensor's decoded payloads to d->out. With checks_headers it also checks their headers, which requires that
+ * all of the tensor's payloads are in `all`. */
 template <typename F>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_add(cuda_sums all, F f, int checks_headers) {
     const cuda_sum *d = &all.part[blockIdx.y];

@@ -1,19 +1,18 @@
-/* lowrank.h: for powersgd on CUDA, the products phi Q, phi^T P and P Q of a matrix with few vectors, and an orthonormal
- * basis. Every sum has the order of additions of codecs/common/lowrank.h, so that the bits equal the CPU's. A block
- * loads a tile of phi into shared memory, and then each thread adds for its own sums, those of K columns of P or Q,
- * where 4 K is at least r. All threads of a block call these functions. */
+/* lowrank.h: matrix products for codec powersgd on CUDA, which approximates an m x n matrix phi by a product P Q of
+ * an m x r and an r x n matrix with small r. Sums are added in the same order as in codecs/common/lowrank.h, so that
+ * results have the same bits as on the CPU. All threads of a block call these functions. */
 #ifndef ESP_CUDA_LOWRANK_H
 #define ESP_CUDA_LOWRANK_H
 #include "codecs/cuda/common/codec.h"
 #include "codecs/common/lowrank.h"
 
 enum {
-    CUDA_LOWRANK_WIDE = 1024,                       /* largest width of a tile of phi, for phi Q */
+    CUDA_LOWRANK_WIDE = 1024,
     CUDA_LOWRANK_TILE = 4 * CUDA_LOWRANK_WIDE + 64, /* numbers in such a tile */
-    CUDA_LOWRANK_SIDE = 64,                         /* width and height of a tile, for phi^T P */
-    CUDA_LOWRANK_ROWS = 32,                         /* height of a tile of 64 columns, for P Q */
-    CUDA_LOWRANK_PIECE = 1024,                      /* products that are computed ahead of the adding */
-    CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,        /* threads that compute products */
+    CUDA_LOWRANK_SIDE = 64,
+    CUDA_LOWRANK_ROWS = 32,
+    CUDA_LOWRANK_PIECE = 1024,
+    CUDA_LOWRANK_MAKERS = CUDA_THREADS - 32,
     CUDA_LOWRANK_ROOM = 2 * CUDA_LOWRANK_PIECE + 4
 };
 
@@ -52,8 +51,8 @@ ESP_ELEMENT uint32_t cuda_lowrank_pitch(uint64_t n) {
     return ((uint32_t)((n < CUDA_LOWRANK_WIDE ? n : CUDA_LOWRANK_WIDE) + 15) / 16 | 1u) * 16;
 }
 ESP_ELEMENT uint32_t cuda_lowrank_rows(uint64_t n) { return 4 * ((CUDA_LOWRANK_WIDE + 16) / cuda_lowrank_pitch(n)); }
-/* Computes p = phi Q, m x r, where q holds r rows of n numbers. Bit 31 of the result is set if a number of this
- * thread is not finite. `tile` is shared memory for CUDA_LOWRANK_TILE numbers. */
+/* Computes P = phi Q. q holds r rows of n numbers, p receives m rows of r. Bit 31 of the result is set if a sum of
+ * this thread is NaN or Inf. `tile` is shared memory for CUDA_LOWRANK_TILE numbers. */
 template <int K>
 static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x, const float *q, float *p,
                                                           float *tile) {
@@ -69,7 +68,7 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x,
             __syncthreads(); /* the last tile is no longer read */
             cuda_lowrank_load(x, top, left, have, width, pitch, tile);
             __syncthreads();
-            for (uint32_t four = 0; four < have; four += 4) { /* runs once if n exceeds a tile's width */
+            for (uint32_t four = 0; four < have; four += 4) {
                 const float *row = tile + (four + own) * pitch;
                 CUDA_UNROLL
                 for (int i = 0; i < K; i++) sum[i] = left ? sum[i] : 0;
@@ -95,8 +94,9 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_p(const cuda_lowrank *x,
 }
 
 /* ---- phi^T P ----------------------------------------------------------------------------------------------------- */
-/* Computes partial sums of (phi^T p)^T, r x n numbers for each range of rows. tile and ps are shared memory for
- * CUDA_LOWRANK_SIDE squared numbers each. */
+/* Multiplies the transpose of phi by P, separately for up to LOWRANK_SUMS ranges of phi's rows. Each range gives r x
+ * n numbers in `sums`, which cuda_lowrank_combine adds. tile and ps are shared memory for CUDA_LOWRANK_SIDE squared
+ * numbers each. */
 template <int K>
 static __device__ __forceinline__ void cuda_lowrank_qt(const cuda_lowrank *x, const float *p, float *sums, float *tile,
                                                        float *ps) {
@@ -130,7 +130,6 @@ static __device__ __forceinline__ void cuda_lowrank_qt(const cuda_lowrank *x, co
         }
     }
 }
-/* Adds the partial sums in order. Bit 31 of the result is set if a number of this thread is not finite. */
 static __device__ __forceinline__ uint32_t cuda_lowrank_combine(const float *sums, uint64_t m, uint64_t n, uint64_t r,
                                                                 float *out) {
     const uint32_t n_sums = (uint32_t)lowrank_n_sums(m);
@@ -149,8 +148,8 @@ static __device__ __forceinline__ uint32_t cuda_lowrank_combine(const float *sum
 }
 
 /* ---- P Q --------------------------------------------------------------------------------------------------------- */
-/* Calls use(row, column, rows, p) for tiles of 32 x 64 numbers. Each thread gets one column and up to 8 rows; p
- * points to those rows of P in ps, which is shared memory for CUDA_LOWRANK_ROWS * 64 numbers. */
+/* Divides an m x n matrix into tiles of 32 x 64 numbers, and calls use(row, column, rows, p) in every thread for one
+ * column and up to 8 rows of a tile. p points to these rows of P, copied to `ps`, which is shared memory. */
 template <typename Use>
 static __device__ __forceinline__ void cuda_lowrank_tiles(uint64_t m, uint64_t n, uint32_t r, const float *p, float *ps,
                                                           Use use) {
@@ -168,7 +167,8 @@ static __device__ __forceinline__ void cuda_lowrank_tiles(uint64_t m, uint64_t n
             use(top + own, column, rows - own < EACH ? rows - own : (uint32_t)EACH, ps + own * r);
     }
 }
-/* Computes 8 numbers of a column of P Q. q points to the column's first number of Q; its r numbers are n apart. */
+/* Computes y[i] = row i of ps times the column of Q that q points to, for 8 rows. Rows of ps have r numbers, rows of
+ * Q have n. */
 static __device__ __forceinline__ void cuda_lowrank_rows_of(const float *ps, const float *q, uint64_t n, uint32_t r,
                                                             float y[8]) {
     const float first = cuda_get(q);
@@ -182,9 +182,9 @@ static __device__ __forceinline__ void cuda_lowrank_rows_of(const float *ps, con
 }
 
 /* ---- an orthonormal basis ---------------------------------------------------------------------------------------- */
-/* Returns value(0) + ... + value(n - 1) in the CPU's order, which has 4 partial sums: number i < even goes to partial
- * sum i % 4, later ones to the first. A given i always has the same thread, which calls value(i) once. Four threads add
- * while the others compute the next values. `room` is shared memory for CUDA_LOWRANK_ROOM numbers. */
+/* Returns value(0) + ... + value(n - 1), rounded as on the CPU, which keeps 4 partial sums: number i is added to
+ * partial sum i % 4 if i < even, and to partial sum 0 otherwise. Four threads add while the other warps compute the
+ * next values. `room` is shared memory for CUDA_LOWRANK_ROOM numbers. */
 template <typename Value>
 static __device__ __forceinline__ double cuda_lowrank_sum(uint64_t n, uint64_t even, double *room, Value value) {
     enum { PIECE = CUDA_LOWRANK_PIECE };
@@ -226,8 +226,8 @@ static __device__ __forceinline__ double cuda_lowrank_length(const float *q, uin
         return x * x;
     }));
 }
-/* One block computes, bit for bit, what lowrank_orthonormal does on the CPU, from p (m x r) to `out`. `columns` has
- * room for r columns of m numbers. A single pass subtracts a projection and computes the next inner product. */
+/* Writes an orthonormal basis of the r columns of the m x r matrix p to `out`, with the same bits as
+ * lowrank_orthonormal on the CPU. One block computes it. `columns` has room for r columns of m numbers. */
 static __device__ __forceinline__ void cuda_lowrank_orthonormal(const float *p, uint64_t m, uint64_t r, double *columns,
                                                                 float *out, double *room) {
     for (uint64_t k = 0; k < r; k++) {

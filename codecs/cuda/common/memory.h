@@ -1,5 +1,5 @@
-/* memory.h: how kernels read and write tensors and payloads. Each thread accesses one number at a time, so that a warp
- * accesses contiguous memory. Wider accesses would need aligned tensors. With CUDA_HOST an emulator counts bytes. */
+/* memory.h: how kernels read and write tensors and payloads. Each thread accesses one number at a time, so that a
+ * warp accesses contiguous memory. Tests compile kernels for the CPU (CUDA_HOST) and count the bytes. */
 #ifndef ESP_CUDA_MEMORY_H
 #define ESP_CUDA_MEMORY_H
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ template <typename T> static __device__ __forceinline__ T cuda_get(const T *p) {
 #endif
     return *p;
 }
-/* Reads a number that `lanes` neighbouring threads read too, so the emulator counts it once for all of them. */
+/* Reads a number that `lanes` neighbouring threads also read. In the tests' byte count it counts once. */
 template <typename T> static __device__ __forceinline__ T cuda_get_same(const T *p, uint32_t lanes = 32) {
     (void)lanes;
 #ifdef CUDA_HOST

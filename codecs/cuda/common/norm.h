@@ -1,8 +1,6 @@
-/* norm.h: computes the sum of |phi| (phi is gradient plus residual) with the bits of codecs/common/norm.h. A block
- * loads a tile of elements into shared memory, and 16 threads add its 16 partial sums. The last block adds the sums of
- * the tiles. The CPU adds these in order, which would be slow. But as long as no addition of doubles rounds, every
- * order gives the same bits. So each warp adds 512 sums in parallel, and a thread checks that nothing was rounded. If
- * something was, the thread adds those 512 in order. */
+/* norm.h: computes the sum of the absolute values of gradient plus residual, with the same bits as
+ * codecs/common/norm.h. Each block adds tiles of 4096 elements. The last block adds the tiles' sums in parallel
+ * where that is exact; where a sum would be rounded, one thread adds in the CPU's order. */
 #ifndef ESP_CUDA_NORM_H
 #define ESP_CUDA_NORM_H
 #include "codecs/cuda/common/tile.h"
@@ -38,7 +36,6 @@ static __device__ __forceinline__ void cuda_norm_tile(cuda_norm_room *room, floa
     if (threadIdx.x == 0) cuda_put(sums + tile, sum);
 }
 
-/* Returns the exponent of a power of two that divides x; for 0 it is higher than for any other number. */
 static __device__ __forceinline__ int32_t cuda_norm_unit(float x) {
     const int32_t exponent = (int32_t)(float_bits(x) >> 23 & 0xFFu);
     return float_bits(x) << 1 == 0 ? (int32_t)CUDA_NORM_ZERO : (exponent ? exponent : 1) - 150;
@@ -91,7 +88,8 @@ static __device__ __forceinline__ double cuda_norm_total(cuda_norm_room *room, c
     }
     return total;
 }
-/* Calls also(tile, phi) for each tile, and adds |phi|. Returns true in only one thread, where *norm is the sum. */
+/* Calls also(tile, phi) for each tile of gradient plus residual (phi). Returns true in one thread of one block, and
+ * there sets *norm to the sum of all |phi|. */
 template <typename Also>
 static __device__ __forceinline__ bool cuda_norm_of_phi(cuda_norm_room *room, const cuda_parts *all, const cuda_part *p,
                                                         double *norm, Also also) {

@@ -1,6 +1,6 @@
-/* quant.h: kernels for codecs with a unit per block of elements. A warp processes 512 neighbouring elements (1024 if a
- * unit has as many), and thus whole units; a thread's elements are 32 apart. All threads call put(), even if i >=
- * count. A format F has
+/* quant.h: kernels for codecs int8 and int4, which send one scale (unit) per block of elements and a small integer
+ * (level) per element. A warp processes whole blocks. A struct F describes the codec; all threads of a warp call its
+ * put(), even if i >= count:
  *     float most;                                                                       the highest level
  *     void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const; */
 #ifndef ESP_CUDA_QUANT_H
@@ -17,7 +17,6 @@ static __device__ __forceinline__ uint32_t cuda_warp_max(uint32_t x) {
 }
 static __device__ __forceinline__ uint32_t cuda_magnitude(float x) { return float_bits(x) & 0x7FFFFFFFu; }
 
-/* A thread has PER elements of each unit, so a unit covers 32 PER elements. */
 template <int PER, typename F>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_quant_encode(cuda_parts all, F f, cuda_dense_end end) {
     enum { EACH = PER < 16 ? 16 : PER, UNITS = EACH / PER };
@@ -60,7 +59,6 @@ static void cuda_quant_launch(cuda_call *c, const cuda_parts &parts, uint64_t lo
     const uint64_t each = (uint64_t)CUDA_THREADS * (PER < 16 ? 16 : PER);
     cuda_launch(c, "levels", cuda_quant_encode<PER, F>, cuda_grid(c, longest, each, parts.n), parts, f, end);
 }
-/* Runs a compress with a unit for each `block` elements, a power of two from 32 to 1024. */
 template <typename F>
 static esp_status cuda_quant_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                       const cuda_dense_end &end, uint64_t block, const F &f) {

@@ -1,12 +1,12 @@
-/* select.h: on the device, selects exactly the k elements of largest |phi| of each tensor (phi is gradient plus
- * residual; of equal elements those of lower index), writes the payload, and updates the residual. Five kernels:
+/* select.h: on the device, selects the k elements of largest |phi| of each tensor (phi is gradient plus residual),
+ * writes the payload, and updates the residual. Of equal elements, those of lower index come first. Five kernels:
  *       1. sample  guesses a threshold, a little too low, from up to 65536 elements
  *       2. filter  reads all elements: checks for NaN and Inf, and lists those that reach the threshold
- *       3. digit   finds the exact threshold, 11, 11 and 9 bits at a time, in the list, or without a list in the input
+ *       3. digit   finds the exact threshold, 11, 11 and 9 bits at a time
  *       4. count   computes where the values of each tile (4096 elements) go in the payload
  *       5. write   writes values, their indices, and the residual
- * There is no list if fewer than k elements reach the guess, or too many. A call is 6 launches for up to 32 tensors, 7
- * without a list, and 1 (select_small) if no tensor has more than 4096 elements. */
+ * If fewer than k elements reach the guess, or too many for the list, the kernels after filter read the input again.
+ * Tensors of at most 4096 elements need only one kernel, select_small. */
 #ifndef ESP_CUDA_SELECT_H
 #define ESP_CUDA_SELECT_H
 #include "codecs/cuda/common/block.h"
@@ -14,29 +14,30 @@
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
-/* Kernels have a parameter M, a struct that loads phi and updates what the codec keeps for the next step:
- *     M::BLOCKS                                             blocks of `write` per SM, which limits registers
- *     M::item                                               phi, and what else keep() needs
+/* The template parameter M of the kernels is a struct that loads phi and stores the codec's residual:
+ *     M::BLOCKS                                             blocks of select_write per SM, for __launch_bounds__
+ *     M::item                                               phi, and other numbers that keep() needs
  *     item load(const cuda_parts *, const cuda_part *, uint64_t i) const;
- *     int keeps(const cuda_part *) const;                   is anything kept?
+ *     int keeps(const cuda_part *) const;                   does the tensor have a residual?
  *     void keep(const cuda_part *, uint64_t i, const item &, int sent) const; */
 enum {
     CUDA_SPAN_TILES = (int)SELECT_SPAN / (int)CUDA_TILE,
-    CUDA_SAMPLE = 65536,     /* largest sample */
-    CUDA_SAMPLE_BITS = 12,   /* leading bits that the sample's histogram uses */
-    CUDA_SELECT_ROOM = 16384 /* the list holds 4 k elements and this many more */
+    CUDA_SAMPLE = 65536, /* largest sample */
+    CUDA_SAMPLE_BITS = 12,
+    CUDA_SELECT_ROOM = 16384
 };
-/* From where kernels after `filter` read elements. CUDA_TIES means from the input, with a threshold of 0. */
+/* Where the kernels after select_filter read elements: from the list of elements that reach the guessed threshold,
+ * or from the input. CUDA_TIES also means the input, where fewer than k elements are not zero. */
 enum { CUDA_FROM_LIST = 1, CUDA_FROM_INPUT = 2, CUDA_TIES = 3 };
 
 /* State of a tensor that its kernels share, in scratch memory after the flags. The first kernel finds it zeroed. */
 typedef struct cuda_select {
     uint32_t done[8]; /* finished blocks of each kernel */
     uint64_t used;    /* elements that reached the guessed threshold */
-    uint64_t left;    /* how many elements whose high bits are t are sent */
-    uint32_t lo;      /* the guessed threshold */
-    uint32_t t;       /* the exact threshold's digits found so far */
-    uint32_t from;    /* CUDA_FROM_LIST or another source */
+    uint64_t left;
+    uint32_t lo; /* the guessed threshold */
+    uint32_t t;
+    uint32_t from;
     uint32_t unused[17];
     uint64_t hist[1 << CUDA_SAMPLE_BITS];
 } cuda_select;
@@ -52,16 +53,15 @@ typedef struct cuda_picks {
 ESP_ELEMENT uint64_t cuda_select_cap(uint64_t count, uint64_t k) {
     return k < count / 4 && 4 * k + CUDA_SELECT_ROOM < count ? 4 * k + CUDA_SELECT_ROOM : count;
 }
-/* Where a tensor's values go. A tie is an element whose magnitude equals the threshold, a span is 65536 elements. */
 typedef struct cuda_span {
-    uint64_t at;   /* where the span's values go in the payload */
-    uint64_t left; /* most ties of the span that are sent */
+    uint64_t at; /* where the span's values go in the payload */
+    uint64_t left;
 } cuda_span;
 typedef struct cuda_tile {
-    uint64_t at;          /* the tile's first element in the list */
-    uint32_t n;           /* how many elements of the tile the list has */
-    uint32_t above, ties; /* elements above the threshold, and ties, in earlier tiles of the span */
-    uint32_t own;         /* ties of this tile */
+    uint64_t at;
+    uint32_t n;
+    uint32_t above, ties;
+    uint32_t own; /* ties of this tile */
 } cuda_tile;
 /* Offsets in scratch memory. The list of elements that reach the guessed threshold consists of val and idx. */
 typedef struct cuda_select_at {
@@ -103,8 +103,8 @@ static __device__ __forceinline__ cuda_job cuda_job_of(const cuda_parts *all, co
 }
 
 /* ---- 1. sample --------------------------------------------------------------------------------------------------- */
-/* Returns a rank in the sample: the expected one plus four standard deviations, so that at least k elements of the
- * tensor very probably reach the magnitude with that rank. */
+/* Returns the position in the sorted sample of the number to guess as threshold. It is four standard deviations
+ * after the expected position, so that at least k elements of the tensor very probably reach the threshold. */
 ESP_ELEMENT uint64_t cuda_sample_rank(uint64_t k, uint64_t count, uint64_t n) {
     const uint64_t rank = k * n / count + 1;
     uint64_t root = 1;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     const cuda_job j = cuda_job_of(&all, &want);
     if (j.cap == j.count) return; /* all elements fit the list */
     const uint64_t lines = j.count / 64 < CUDA_SAMPLE / 16 ? j.count / 64 : CUDA_SAMPLE / 16;
-    const uint64_t stride = (j.count / 16 / lines - 1) | 1; /* odd, as rows of matrices are often powers of 2 */
+    const uint64_t stride = (j.count / 16 / lines - 1) | 1;
     cuda_hist_clear<BINS>(hist);
     for (uint64_t at = (uint64_t)blockIdx.x * 4 * CUDA_THREADS; at < 16 * lines;
          at += (uint64_t)gridDim.x * 4 * CUDA_THREADS) {
@@ -137,17 +137,15 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     if (!cuda_last(&j.s->done[0])) return;
     const uint64_t rank = cuda_sample_rank(j.k, j.count, 16 * lines);
     const cuda_bin b = cuda_hist_pick<BINS>(j.s->hist, rank < 16 * lines ? rank : 16 * lines, warps, found);
-    /* The threshold is at least 1, so that zeros, which may be very many, are not listed. */
+    /* A threshold of 0 would be reached by all zeros, of which there may be very many. */
     if (threadIdx.x == 0) j.s->lo = b.bin ? b.bin << SHIFT : 1;
 }
 
 /* ---- 2. filter --------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) { return cuda_tile_at(tile, 0); }
-/* Returns how many elements there are from this thread's first on. If more than 32 q, the thread has an element q. */
 static __device__ __forceinline__ uint32_t cuda_tile_room(uint64_t count, uint64_t first) {
     return first >= count ? 0 : count - first < CUDA_TILE ? (uint32_t)(count - first) : (uint32_t)CUDA_TILE;
 }
-/* The last block of `filter` decides whether kernels read the list, and finds the threshold's first digit in it. */
 static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64_t *warps, uint64_t *found) {
     const uint64_t used = cuda_fresh(&j->s->used);
     const int listed = used <= j->cap && used >= j->k;
@@ -155,7 +153,7 @@ static __device__ __forceinline__ void cuda_filter_end(const cuda_job *j, uint64
     if (!j->k) return;
     if (used) b = cuda_hist_pick<2048>(j->s->hist, j->k < used ? j->k : used, warps, found);
     if (threadIdx.x) return;
-    const int ties = used < j->k && j->s->lo <= 1; /* all elements that are not listed are 0 */
+    const int ties = used < j->k && j->s->lo <= 1;
     j->s->from = listed ? CUDA_FROM_LIST : ties ? CUDA_TIES : CUDA_FROM_INPUT;
     j->s->t = listed ? b.bin : 0;
     j->s->left = listed ? b.left : ties ? j->k - used : j->k;
@@ -190,9 +188,9 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
             cuda_put(&j.tile[tile].n, fits ? total : 0);
         }
         __syncthreads();
-        /* `base` changes only after the next tile's barriers */
+        /* No thread changes `base` before the barriers of the next tile. */
         uint64_t to = base == UINT64_MAX || !mine ? UINT64_MAX : base + before;
-        if (to == UINT64_MAX) continue; /* true for all threads of a warp or for none */
+        if (to == UINT64_MAX) continue; /* All threads of a warp take the same branch. */
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
             const int is = hits >> q & 1u;
@@ -211,8 +209,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_filter(cuda_parts all, cu
     if (cuda_last(&j.s->done[1])) cuda_filter_end(&j, sums, found);
 }
 
-/* ---- 3. digits of the exact threshold ---------------------------------------------------------------------------- */
-/* Counts the next digit of x if its higher digits are t. All threads of a warp call it. */
+/* ---- 3. digit ---------------------------------------------------------------------------------------------------- */
 template <int SHIFT, int BITS>
 static __device__ __forceinline__ void cuda_digit_count(uint32_t *hist, float x, uint32_t t, int is) {
     const uint32_t b = select_bits(x);
@@ -264,7 +261,8 @@ static __device__ __forceinline__ uint2 cuda_warp_count(uint64_t begin, uint64_t
     n.y = cuda_warp_all(n.y, [](uint32_t a, uint32_t b) { return a + b; });
     return n;
 }
-/* The last block computes where in the payload each span's values go, and writes their number to the payload. */
+/* Called by the last block. Computes where in the payload the values of each span (65536 elements) begin, and writes
+ * how many values each span has. */
 static __device__ __forceinline__ void cuda_count_end(const cuda_job *j, uint64_t quota, uint64_t *warps) {
     const uint64_t each = (j->spans + CUDA_THREADS - 1) / CUDA_THREADS, first = threadIdx.x * each;
     const uint64_t end = first + each < j->spans ? first + each : j->spans;
@@ -323,16 +321,16 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_count(cuda_parts all, 
 
 /* ---- 5. write ---------------------------------------------------------------------------------------------------- */
 typedef struct cuda_tile_plan {
-    uint64_t at;   /* where the tile's values go in the payload */
-    uint32_t ties; /* elements of the tile that equal the threshold */
-    uint32_t sent; /* how many of these are sent */
+    uint64_t at; /* where the tile's values go in the payload */
+    uint32_t ties;
+    uint32_t sent;
 } cuda_tile_plan;
 static __device__ __forceinline__ cuda_tile_plan cuda_plan_of(const cuda_job *j, uint64_t tile) {
     const cuda_span *span = &j->span[tile / CUDA_SPAN_TILES];
     const cuda_tile *x = &j->tile[tile];
     const uint64_t left = cuda_get(&span->left);
     const uint32_t before = cuda_get(&x->ties);
-    const uint32_t given = left < before ? (uint32_t)left : before; /* sent ties of earlier tiles */
+    const uint32_t given = left < before ? (uint32_t)left : before;
     cuda_tile_plan plan;
     plan.at = cuda_get(&span->at) + cuda_get(&x->above) + given;
     plan.ties = cuda_get(&x->own);
@@ -364,7 +362,7 @@ static __device__ __forceinline__ void cuda_write_listed(const cuda_job *j, uint
         ties += (uint32_t)__popc(eq);
     }
 }
-/* A block finds out which elements of a tile are sent: bit q of the result is set if this thread's element q is. */
+/* Finds out which of a tile's elements are sent. Bit q of the result belongs to this thread's q-th element, x[q]. */
 template <typename Item>
 static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan, uint32_t t, uint32_t room,
                                                       const Item *x, uint32_t *warps) {
@@ -386,8 +384,8 @@ static __device__ __forceinline__ uint32_t cuda_taken(const cuda_tile_plan *plan
     }
     return above;
 }
-/* A block writes a tile's values, indices and residual. x and `taken` describe this thread's elements. The tile's
- * values go to the payload from index `begin` on. */
+/* Writes the sent elements of a tile to the payload, from value number `begin` on, and updates the residual. Bit q
+ * of `taken` is set if this thread's element x[q] is sent. */
 template <typename M>
 static __device__ __forceinline__ void cuda_send_tile(const cuda_job *j, const M &m, uint64_t first,
                                                       const typename M::item *x, uint32_t taken, uint64_t begin,
@@ -439,8 +437,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_write(cuda_par
             cuda_write_tile(&all, &j, m, t, tile, warps);
 }
 
-/* ---- all steps in one kernel, for tensors of one tile ------------------------------------------------------------ */
-/* A block finds the next digit of the threshold. *left is how many elements whose high digits are *t are sent. */
+/* ---- one kernel for tensors of at most 4096 elements ------------------------------------------------------------- */
 template <int SHIFT, int BITS, typename Item>
 static __device__ __forceinline__ void cuda_small_digit(const Item *x, uint32_t room, uint32_t *t, uint64_t *left,
                                                         uint32_t *hist, uint64_t *warps, uint64_t *found) {
@@ -476,7 +473,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
     cuda_small_digit<20, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<9, 11>(x, room, &t, &left, hist, sums, found);
     cuda_small_digit<0, 9>(x, room, &t, &left, hist, sums, found);
-    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left}; /* UINT32_MAX stands for an unknown number of ties */
+    const cuda_tile_plan plan = {0, UINT32_MAX, (uint32_t)left};
     if (threadIdx.x == 0) cuda_put((uint32_t *)(void *)(cuda_body(j.p) + 4 * j.k), (uint32_t)j.k);
     cuda_send_tile(&j, m, first, x, cuda_taken(&plan, t, room, x, warps), 0, warps);
 }
@@ -485,7 +482,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
 static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
     return cuda_select_layout(count, k).bytes - CUDA_FLAGS;
 }
-/* Runs a compress that sends k_of(count) elements of each tensor. */
+/* Compresses a list of tensors. k_of(count) is how many elements of a tensor of `count` elements are sent. */
 template <typename M, typename K>
 static esp_status cuda_select_compress(const esp_host *h, const char *codec, uint32_t wire, const esp_codec_args *a,
                                        const M &m, K k_of) {

@@ -1,20 +1,18 @@
-/* sparse.h: decompress for topk and dgc on CUDA, in 2 launches. `check` checks all payloads. In `add` a block processes
- * a span (65536 elements of the tensor), and adds each payload's values in the order of the payloads, on which the bits
- * of sums depend. To overwrite the tensor, `add` first sets it to zero. */
+/* sparse.h: decompression for codecs topk and dgc on CUDA. One kernel checks all payloads, a second one adds them.
+ * Each block adds 65536 neighbouring elements (a span) of all payloads, always in the order of the payloads, so that
+ * results have the same bits in each run. */
 #ifndef ESP_CUDA_SPARSE_H
 #define ESP_CUDA_SPARSE_H
 #include "codecs/cuda/common/block.h"
 #include "codecs/common/dense.h"
 #include "codecs/common/sparse.h"
 
-/* A payload of tensor i must have least[i] to cuda_sum.body values. */
 typedef struct cuda_sparse {
     uint32_t codec, wire;
     uint64_t least[CUDA_PARTS];
 } cuda_sparse;
 static_assert(sizeof(cuda_sums) + sizeof(cuda_sparse) <= 4096, "arguments of a kernel have at most 4096 bytes");
 
-/* A payload whose size has been checked. `held` is NULL if it has no values. */
 typedef struct cuda_sparse_body {
     const float *val;
     const uint32_t *held;
@@ -43,7 +41,7 @@ static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_
 }
 
 /* ---- check ------------------------------------------------------------------------------------------------------- */
-/* Do the indices of a span's values ascend, and are all below len? One warp calls this; all threads get the answer. */
+/* Do the n indices in `place` ascend, and are all less than len? One warp calls this. */
 static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint32_t n, uint64_t len) {
     int bad = 0;
     CUDA_UNROLL_BY(4)
@@ -53,7 +51,7 @@ static __device__ __forceinline__ int cuda_places_ok(const uint16_t *place, uint
     }
     return !__any_sync(0xFFFFFFFFu, bad);
 }
-/* Are exactly n bits of the span's bitmap set, all below len? One warp calls this; all threads get the answer. */
+/* Does `map` have exactly n bits set, all with an index less than len? One warp calls this. */
 static __device__ __forceinline__ int cuda_map_ok(const uint32_t *map, uint32_t n, uint64_t len) {
     const uint64_t words = (len + 31) / 32;
     uint32_t set = 0, bad = 0;
@@ -137,7 +135,8 @@ static __device__ __forceinline__ void cuda_add_map(const uint32_t *map, const f
         }
     }
 }
-/* Adds one span of all payloads in order. Payload p has before[p] values in earlier spans (65536 elements each). */
+/* Adds the elements of one span (65536 elements) of all payloads to the output. before[p] is the number of values
+ * that payload p has in earlier spans. */
 static __device__ __forceinline__ void cuda_add_span(const cuda_sums *all, const cuda_sum *d, uint64_t span,
                                                      const uint64_t *before, uint32_t *warps) {
     const uint64_t len = sparse_span_len(d->count, span);
@@ -181,7 +180,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
         if (all.set)
             for (uint64_t i = threadIdx.x; i < len; i += CUDA_THREADS) cuda_put(d->out + span * SELECT_SPAN + i, 0.0f);
         __syncthreads();
-        cuda_add_span(&all, d, span, before, warps); /* ends with a barrier after reading before[] */
+        cuda_add_span(&all, d, span, before, warps);
     }
 }
 

@@ -1,5 +1,6 @@
-/* tile.h: distributes a tensor over threads. A block processes tiles of 4096 elements, a warp 512 elements of a tile, a
- * thread 16 of those, 32 apart. So a warp's threads read neighbours, and one ballot is a word for 32 elements. */
+/* tile.h: how elements are assigned to threads. A block processes tiles of 4096 elements. Each warp has 512
+ * neighbouring elements of a tile, and each of its threads every 32nd of those, so that a warp reads contiguous
+ * memory. */
 #ifndef ESP_CUDA_TILE_H
 #define ESP_CUDA_TILE_H
 #include "codecs/common/element.h"

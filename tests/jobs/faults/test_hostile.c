@@ -9,7 +9,7 @@
 #include "tests/lib/hello.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 }; /* sanitizers keep freed memory */
+enum { SANITIZED = 1 }; /* With a sanitizer, freed memory is kept, so memory use is not checked. */
 #else
 enum { SANITIZED = 0 };
 #endif
@@ -17,10 +17,10 @@ enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, PLACES = ESP__CANDIDA
 static const char secret[] = "a secret that nobody else knows";
 
 typedef struct flood {
-    atomic_int running, connected; /* connected: all ranks are connected, so that the port is closed */
-    atomic_ullong made;            /* connections made, or attempts when the port is closed */
+    atomic_int running, connected;
+    atomic_ullong made;
     atomic_ullong kinds[16], got_in, datagrams;
-    hello_bytes replay[2]; /* messages of a real rank with this secret */
+    hello_bytes replay[2];
     char root[64];
 } flood;
 static flood *f;
@@ -36,7 +36,7 @@ static void on_log(void *user, const esp_log_event *ev) {
         fprintf(stderr, "rank 0: %s\n", ev->message);
 }
 
-/* Runs a step. If p->b->go is 2 on rank 0, it sends that with the gradient, which sets *done on all ranks. */
+/* Runs a training step. Rank 0 tells the others that it was the last one by a nonzero last element of the gradient. */
 static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float *grad, int *done) {
     float want = 0;
     esp_stream here = ESP_ZERO;
@@ -77,7 +77,7 @@ static void body_rank(procs *p, int32_t rank) {
     int done = 0;
     alarm(900);
     setenv("ESPRESSO_SECRET", secret, 1);
-    while (rank == 3 && atomic_load(&p->b->go) == 0) usleep(1000); /* joins while hostile processes connect */
+    while (rank == 3 && atomic_load(&p->b->go) == 0) usleep(1000);
     cfg.rank = rank;
     cfg.size = RANKS;
     cfg.root = f->root;
@@ -136,7 +136,7 @@ static int attack(int kind, uint64_t serial, int *fd) {
         return -1;
     case HALF: send(*fd, f->replay[0].data, f->replay[0].n / 2 + serial % 20, MSG_NOSIGNAL); return *fd;
     case HUGE_SIZE: send(*fd, &huge, sizeof huge, MSG_NOSIGNAL); return *fd;
-    case SLOW_WRITER: return *fd;                                 /* bytes are sent one by one below */
+    case SLOW_WRITER: return *fd;
     case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* never reads the answer */
     case RESET:
         hello_send(*fd, &f->replay[0]);
@@ -246,7 +246,8 @@ static int descriptors(pid_t pid) {
     return test_count_files(path, "");
 }
 
-/* Waits for `n` more connections. Returns the largest number of descriptors of rank 0. */
+/* Waits until the hostile processes have made `n` more connections. Returns the most descriptors that rank 0 had
+ * meanwhile. */
 static int await_flood(const procs *p, uint64_t n) {
     const uint64_t from = atomic_load(&f->made), end = esp__now_ns() + 280000000000u;
     uint64_t looked = 0;
@@ -261,7 +262,8 @@ static int await_flood(const procs *p, uint64_t n) {
     return most;
 }
 
-/* Connects two ranks with this secret, and records all bytes of rank 1. */
+/* Connects as rank 1 to a rank 0 with the right secret, and records what rank 1 sends, so that attacks can repeat
+ * it. */
 static void record(void) {
     procs p;
     esp__where w = {.rank = 0, .size = 2, .secret = secret};
@@ -295,7 +297,7 @@ TEST(test_flood) {
     procs_init(&p, RANKS);
     procs_start_all(&p, body_rank);
     assert_true(PROCS_AWAIT(&p, other, 0, 3));
-    usleep(300000); /* ranks 1 and 2 have joined, and rank 3 waits */
+    usleep(300000); /* time for ranks 1 and 2 to connect */
     before = memory_kb(p.pid[0], "VmRSS");
     fds_before = descriptors(p.pid[0]);
     atomic_store(&f->running, 1);
@@ -332,7 +334,7 @@ TEST(test_flood) {
         "most, then %d\n",
         (unsigned long long)n, (unsigned long long)atomic_load(&f->datagrams), runs, ran, fds_runs, fds_most, fds_ran);
     assert_true(SANITIZED || ran - runs < 1024);
-    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8); /* the backend may use 8 more */
+    assert_true(fds_most <= fds_runs + 8 && fds_ran <= fds_runs + 8);
     assert_int_equal(atomic_load(&f->got_in), 0);
     assert_true(atomic_load(&f->datagrams) > 100);
 

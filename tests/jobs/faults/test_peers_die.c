@@ -50,7 +50,6 @@ static void note(report *me, esp_status s) {
     atomic_store(&me->status, s);
 }
 
-/* Makes allgathers without end, so that a thread of each rank is always blocked. */
 static void body_exchange(procs *p, int32_t rank) {
     self me;
     uint64_t in = 1, out[MAX_PROCS];
@@ -239,13 +238,12 @@ TEST(test_stopped_rank_is_named) {
         while (atomic_load(&p.b->rank[3].straggler) == NOBODY && esp__now_ns() - t0 < 10000000000u) usleep(1000);
         print_message("rank %d stopped: decision after %.1f ms\n", (int)victim, (double)(esp__now_ns() - t0) / 1e6);
         assert_int_equal(atomic_load(&p.b->rank[3].straggler), victim);
-        if (victim != 0) { /* if rank 0 is stopped, only one rank finds out */
+        if (victim != 0) {
             assert_true(PROCS_AWAIT(&p, straggler, NOBODY, victim));
             for (int32_t r = 0; r < 4; r++) {
                 if (r == victim) continue;
                 assert_int_equal(atomic_load(&p.b->rank[r].straggler), victim);
-                assert_int_equal(atomic_load(&p.b->rank[r].straggler_tensor),
-                                 11 + victim); /* tensor of the rank that waits for the victim */
+                assert_int_equal(atomic_load(&p.b->rank[r].straggler_tensor), 11 + victim);
             }
         }
         atomic_store(&p.b->go, 2);

@@ -14,7 +14,7 @@ typedef struct outcome {
 } outcome;
 typedef struct page {
     outcome of[MAX_PROCS];
-    float sent[2][MAX_PROCS][ALL]; /* payloads as decoded, before and after the loss */
+    float sent[2][MAX_PROCS][ALL];
 } page;
 
 /* The job under test. Child processes inherit it. */
@@ -98,8 +98,7 @@ static esp_status push_all(esp_ctx *ctx, int32_t origin, float *g, int step) {
     return s ? s : esp_wait_all(ctx);
 }
 
-/* Returns 1 if g is the mean of w - c over the remaining ranks. Points are whole numbers, and w is equal on all
- * ranks. */
+/* Is the gradient g the mean of w - point over the remaining ranks? w is equal on all of them. */
 static int is_mean(procs *p, const float *g, const float *w, const uint8_t *left) {
     int n = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r];
@@ -152,7 +151,7 @@ static void body(procs *p, int32_t origin) {
             s = go_on(p, ctx, origin, w, &step, left);
             if (!s) atomic_fetch_add(&out->shrinks, 1);
             if (s) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-            if (s && strstr(out->text, "other ranks")) break; /* the others go on without this rank */
+            if (s && strstr(out->text, "other ranks")) break;
             if (s && strstr(out->text, "must not both go on")) break;
         }
     }
@@ -221,7 +220,8 @@ static void lose(int32_t size, int32_t per_machine, const char *codec, const cha
 TEST(test_each_rank_flat) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 4, NULL, NULL, victim, 1e-3);
 }
-/* Two machines of two ranks lose one rank. Machines of different sizes allow only options without levels. */
+/* Two machines of two ranks lose one rank. With machines of different sizes only strategies without machine levels
+ * remain. */
 TEST(test_each_rank_of_two_machines) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 2, NULL, NULL, victim, 1e-3);
     for (int32_t victim = 0; victim < 4; victim += 3) lose(4, 2, "topk:ratio=0.5", NULL, victim, 1.0);
@@ -249,7 +249,7 @@ TEST(test_one_after_the_other) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
     job.dies[2] = 15;
-    job.dies[0] = 30; /* each machine has one rank left, so that there are two levels again */
+    job.dies[0] = 30; /* now each machine has one rank, so there are equal machines again */
     run(&p);
     expect_left(&p, "0101", 1e-2);
     assert_int_equal(atomic_load(&shared->of[1].shrinks), 2);
@@ -331,7 +331,7 @@ TEST(test_too_few) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* Strategy auto measures and plans again after a rank is lost. */
+/* Strategy auto must measure and choose again after the loss of a rank. */
 TEST(test_auto) {
     procs p;
     for (int32_t victim = 0; victim < 3; victim += 2) {
@@ -351,7 +351,7 @@ static void residuals(const esp_ctx *ctx, float *out) {
         const esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual) memcpy(out + f->place.first * N + f->offset, f->residual, f->count * sizeof *out);
     }
-    for (uint32_t i = 0; i < TENSORS; i++) /* residuals that the strategy has no use for */
+    for (uint32_t i = 0; i < TENSORS; i++)
         for (int k = 0; k < N && ctx->model.tensors[i].pending_residual; k++)
             out[i * N + (uint32_t)k] += ctx->model.tensors[i].pending_residual[k];
 }
@@ -422,7 +422,7 @@ TEST(test_residuals) {
     keep_residuals("topk:ratio=0.05", 4, 1, 0);
     keep_residuals("topk:ratio=0.05", 4, 0, ESP_DISCARDABLE);
     keep_residuals("efsignsgd", 4, 3, 0);
-    /* residuals of a machine's sum are left over, since only options without levels remain */
+    /* Residuals belonged to sums over a machine, which no longer exist after the loss. */
     keep_residuals("topk:ratio=0.05", 2, 2, 0);
 }
 

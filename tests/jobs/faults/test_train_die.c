@@ -56,7 +56,7 @@ static esp_status step(esp_ctx *ctx, float *grads) {
     return s == ESP_OK ? esp_wait_all(ctx) : s;
 }
 
-/* Trains until an error. Rank 2 sleeps if `go` is 1, and closes its context if it is 2. */
+/* Trains until an error. If the test sets `go` to 1, rank 2 pauses for 4 s; if it sets 2, rank 2 closes its context. */
 static void body_train(procs *p, int32_t rank) {
     report *me = &p->b->rank[rank];
     float *grads = (float *)malloc(TENSORS * N * sizeof *grads);
@@ -159,7 +159,8 @@ TEST(test_stopped) {
     }
 }
 
-/* Over a slow link a step, but no op, may take longer than the timeout. Still, a stopped rank must be found. */
+/* A step takes longer than the timeout here, although no single collective does. A stopped rank must be found all
+ * the same. */
 TEST(test_stopped_where_steps_are_long) {
     procs p;
     uint64_t t0;

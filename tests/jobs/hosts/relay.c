@@ -1,6 +1,5 @@
-/* relay.c emulates a network cable between two TAP devices, for hosts.sh on kernels without netem. Usage: relay DEVICE
- * DEVICE MICROSECONDS. It delays packets only from the first device to the second, so that a packet over two such
- * cables waits for one timer. */
+/* relay.c emulates a network cable between two TAP devices, for hosts.sh on kernels without netem. Usage: relay
+ * DEVICE DEVICE MICROSECONDS. Only packets from the first device to the second are delayed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

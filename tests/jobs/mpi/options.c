@@ -1,7 +1,6 @@
-/* options.c is a rank of a job that a launcher has started, to test backend mpi: mpirun -n 4 options [K [PLUGIN]]. It
- * tries every K-th option on the backend that the environment names. PLUGIN puts the gradients on its CUDA device.
- * Without compression the mean must be exact, codecs must give the same bits on all ranks, and no residual may be
- * lost. */
+/* options.c is a rank of a job started by a launcher, to test backend mpi: mpirun -n 4 options [K [PLUGIN]]. It
+ * tries every K-th way to compress and send a gradient. With PLUGIN, gradients are on its CUDA device. Means must be
+ * exact without compression, and have the same bits on all ranks. */
 #include "tests/strategy/run_options.h"
 
 static const char *const none[] = {"none", NULL};

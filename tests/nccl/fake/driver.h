@@ -145,7 +145,7 @@ static int gpu_free(const void *p, int pinned) {
     free(b);
     return 0;
 }
-/* Returns whether the bytes are in a block of device memory or, if `pinned`, of pinned memory. Needs the lock. */
+/* Is this range in an allocation of device memory or, if `pinned`, of pinned host memory? The caller holds gpu_lock. */
 static int gpu_holds(const void *p, uint64_t bytes, int pinned) {
     const uint8_t *at = (const uint8_t *)p;
     for (const gpu_block *b = gpu_blocks; b; b = b->next)
@@ -320,7 +320,7 @@ FAKE_EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, si
 FAKE_EXPORT int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream) {
     return gpu_copy_async(to, (void *)(uintptr_t)from, bytes, stream, 1);
 }
-/* The functions below are only for plugin_standin.c. */
+/* The driver functions up to cuLaunchHostFunc are needed only by plugin_standin.c. */
 FAKE_EXPORT int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
     gpu_copy *c = (gpu_copy *)malloc(sizeof *c);
     *c = (gpu_copy){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes};
@@ -390,7 +390,6 @@ FAKE_EXPORT int cuEventSynchronize(void *event) {
     pthread_mutex_unlock(&gpu_lock);
     return 0;
 }
-/* Only for tests. They copy at once. */
 FAKE_EXPORT int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
     return memcpy((void *)(uintptr_t)to, from, bytes), 0;
 }

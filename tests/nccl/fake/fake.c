@@ -29,7 +29,7 @@ static const char *const kinds[] = {"ncclAllReduce", "ncclReduce",    "ncclReduc
                                     "ncclBroadcast", "ncclAllGather", "ncclAlltoAll",
                                     "ncclGather",    "ncclSend",      "ncclRecv"};
 typedef struct call {
-    int kind, type, op, root; /* root: also the other rank of a send or receive */
+    int kind, type, op, root;
     uint64_t count, number;
     const uint8_t *src;
     uint8_t *dst;
@@ -49,7 +49,7 @@ typedef struct comm {
     world w;
     int rank, n, device, error, aborted, finalized, delay, running;
     uint64_t number;
-    kernel *waits; /* calls to enqueue after `delay` polls */
+    kernel *waits;
     float scales[OPS];
     int types[OPS], n_ops;
     struct comm *next;
@@ -182,7 +182,7 @@ static void kernel_free(kernel *k) {
     free(k);
     pthread_cond_broadcast(&gpu_news);
 }
-/* Copies this rank's data to where other ranks read it later. */
+/* Stores this rank's data in files that the other ranks read. */
 static void kernel_begin(void *arg) {
     kernel *k = *(kernel **)arg;
     world *w = &k->comm->w;
@@ -251,7 +251,7 @@ static void kernel_end(void *arg) {
             finish(&k->calls[i]);
     kernel_free(k);
 }
-/* Runs the function with the lock held, for streams of a test's device, which do not hold it. */
+/* Streams of tests/device/fake.c do not hold gpu_lock, so this takes it. */
 static int hooked(void (*run)(void *), void *arg) {
     pthread_mutex_lock(&gpu_lock);
     run(arg);
@@ -287,7 +287,7 @@ static comm *known(void *c, const char *name) {
     if (!m || m->magic != MAGIC) fake_wrong("%s: the communicator is gone", name);
     return m;
 }
-/* Returns the address at which the device's thread accesses these bytes. The caller holds the lock. */
+/* Returns the address by which the device's thread can access these bytes. The caller holds gpu_lock. */
 static uint8_t *reachable(const call *c, const void *p, uint64_t bytes, const char *what) {
     if (!bytes) return (uint8_t *)(uintptr_t)p;
     if (gpu_is_stream(c->stream)) {

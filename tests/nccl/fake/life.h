@@ -81,7 +81,6 @@ FAKE_EXPORT int ncclCommRegister(void *c, void *at, size_t bytes, void **handle)
     if (r) free(k);
     return r;
 }
-/* The caller holds the lock. */
 static void unregister(gpu_known *k) {
     gpu_known **at = &gpu_all_known;
     while (*at && *at != k) at = &(*at)->next;
@@ -110,7 +109,7 @@ static void unregister_all(const comm *m, int may) { (void)m, (void)may; }
 #endif
 static void comm_free(comm *m) {
     static comm *gone;
-    m->magic = 0; /* the memory stays, so that later use is found */
+    m->magic = 0; /* keeps the memory, so that known() detects later use */
     m->next = gone;
     gone = m;
     gpu_live--;

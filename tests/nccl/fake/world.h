@@ -15,16 +15,16 @@ enum { RANKS = 64, WORLD_NAME = 96, WORLD_OPEN = 4096 };
 typedef struct world_shared {
     int joined, left, lost, device[RANKS];
     int32_t process[RANKS]; /* process id; 0 before the rank joins and after it leaves */
-    /* Each rank has finished all collectives before this number. Their files can be deleted. */
+    /* Each rank has finished all collectives with smaller numbers, so that the others may delete their files. */
     uint64_t done[RANKS];
 } world_shared;
 typedef struct world {
     char folder[WORLD_NAME];
     world_shared *all;
     int rank, n;
-    uint64_t kept; /* files of this rank's collectives before this number are deleted */
+    uint64_t kept;
     uint64_t sent[RANKS], got[RANKS];
-    /* 1 if that collective has ended while an earlier one still runs in another stream; index: number % WORLD_OPEN */
+    /* did[number % WORLD_OPEN] is 1 if a collective has ended before an earlier one, which runs on another stream. */
     uint8_t did[WORLD_OPEN];
 } world;
 

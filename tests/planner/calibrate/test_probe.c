@@ -1,5 +1,5 @@
-/* test_probe.c checks measurements of collectives between steps and times that are measured during steps: all exist,
- * are plausible, and do not change results. */
+/* test_probe.c checks that collectives can be measured between steps, and that times which are measured during steps
+ * are plausible. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -26,8 +26,8 @@ static void probes(esp_ctx *ctx, void *user) {
 
 TEST(test_probe) { RUN_RANKS(.size = 4, .per_machine = 2, .body = probes); }
 
-/* In a broadcast between machines, the ranks with the same number on their machines form a group. The groups have their
- * roots on different machines, as in a step: rank 0 for its group, rank 3 for the other. */
+/* In a broadcast between two machines of two ranks, ranks 0 and 2 form one group with root 0, and ranks 1 and 3
+ * another with root 3. */
 static void roots(esp_ctx *ctx, void *user) {
     const float root[4] = {0.0f, 3.0f, 0.0f, 3.0f};
     float room[16];

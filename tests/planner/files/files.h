@@ -1,5 +1,3 @@
-/* files.h helps tests of the planner's files: an example with all keys of each kind of file, and readers that take the
- * kind as a number. */
 #ifndef ESPRESSO_TESTS_PLANNER_FILES_H
 #define ESPRESSO_TESTS_PLANNER_FILES_H
 #pragma GCC diagnostic push

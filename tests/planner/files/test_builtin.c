@@ -117,7 +117,7 @@ TEST(test_published_payloads) {
     assert_true(us(&dgc.codec.compress[1], 1) == 356 && us(&dgc.codec.compress[0], 1048576) == 2312);
 }
 
-/* Two sums of the published tables (EuroSys 2023, the authors' artifact) reveal mistyped and misplaced numbers. */
+/* Checksums of the codec times that the Espresso authors published (EuroSys 2023). */
 TEST(test_published_figures) {
     static const struct {
         const char *name;
@@ -155,7 +155,8 @@ TEST(test_faster_memory_moves_the_knee) {
     assert_true(!k->compress[ESP_ON_GPU].n && !k->decompress[ESP_ON_GPU].n && k->compress[ESP_ON_CPU].n);
 }
 
-/* Costs are the times of the codec's own model. More threads divide the time per element. */
+/* The planner's costs must be those that the codec itself states (its esp_codec_model). More threads divide the time
+ * per element. */
 TEST(test_estimates_are_the_codecs_models) {
     static const char *const specs[] = {
         "fp16", "bf16",           "efsignsgd",          "twobit",         "int8", "int8:block=64", "int4", "chunktopk",
@@ -227,7 +228,7 @@ TEST(test_other_systems) {
     assert_int_equal(esp__builtin_costs(ctx, NULL, &mine, NULL, &c), ESP_E_ARG);
 }
 
-/* The library knows costs of each codec that compresses, and also of onebit, which only papers have. */
+/* There must be costs for every codec that compresses, and for onebit, which is not a codec of the library. */
 TEST(test_all_codecs) {
     esp__costs c;
     uint32_t n = 0;

@@ -54,8 +54,8 @@ TEST(test_same_as_three) {
     esp__model_free(&m);
 }
 
-/* Makes one change to the costs file and checks that reading it gives an error, or a warning if `warns`, with this
- * text. */
+/* Replaces `from` by `to` in a costs file. Reading it must give the error `what`, or, if `warns`, the warning
+ * `what`. */
 static void says(const char *text, const char *from, const char *to, int warns, const char *what) {
     heard h = {.n = 0};
     const esp__files_log log = {hear, &h};

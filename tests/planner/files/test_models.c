@@ -9,10 +9,8 @@ typedef struct published {
     const char *name;
     uint32_t tensors;
     uint64_t parameters;
-    double gmacs; /* 1e9 multiply-adds per image as torchvision prints, or 0 if it has none */
-    /* FNV-1a hash of the lines "NAME ELEMENTS" of the Espresso authors' trace (EuroSys 2023), or 0 if there is none.
-     * Their BERT-base has 4608 more elements in its word embeddings, and "dense_act" where this model has "dense".
-     * */
+    double gmacs; /* billions of multiply-adds per image, or 0 if unknown */
+    /* A hash of the names and sizes of tensors in a trace that the Espresso authors published (EuroSys 2023), or 0. */
     uint64_t trace;
 } published;
 static const published models[] = {{"vgg16", 32, 138357544, 15.47, 0x6b51e5876f1ac967u},

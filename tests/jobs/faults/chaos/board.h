@@ -1,5 +1,5 @@
-/* board.h has the memory that the driver and the ranks share: the plan of a job, which follows from a random seed, and
- * each rank's report. It is a mapped file, so that ranks may be started by a launcher. */
+/* board.h has what the test program and the ranks share in a mapped file: the plan of a job, which is computed from
+ * a random seed, and each rank's report. The victim is the rank at which the fault happens. */
 #ifndef CHAOS_BOARD_H
 #define CHAOS_BOARD_H
 #include "espresso.h"
@@ -40,20 +40,20 @@ typedef enum want {
     WANT_OK,
     WANT_PEER,    /* ESP_E_PEER on all ranks except the faulty one, the victim */
     WANT_TIMEOUT, /* ESP_E_TIMEOUT on all ranks except the victim */
-    WANT_DIFFER   /* an error on all ranks, see is_wanted() */
+    WANT_DIFFER
 } want;
 
-enum { /* variants of kind ORDER: wrong calls */
-       TWO_PUSHES,
-       WAIT_UNPUSHED,
-       STRATEGY_IN_STEP,
-       START_TWICE,
-       BARRIER_FOR_STEP, /* this call and those below end the job */
-       OTHER_COUNT,
-       OTHER_CALL,
-       CLOSE_EARLY,
-       STRATEGY_ALONE,
-       ORDERS
+enum {
+    TWO_PUSHES,
+    WAIT_UNPUSHED,
+    STRATEGY_IN_STEP,
+    START_TWICE,
+    BARRIER_FOR_STEP,
+    OTHER_COUNT,
+    OTHER_CALL,
+    CLOSE_EARLY,
+    STRATEGY_ALONE,
+    ORDERS
 };
 enum { ONLY_ONE_PUSHES, ONE_HAS_MORE, ONE_NEVER_PUSHES, PUSHES };                       /* variants of kind PUSH */
 enum { OTHER_CODEC, OTHER_OPTION, OTHER_SEED, OTHER_SIZE, OTHER_BACKEND, DIFFERENCES }; /* variants of kind CODEC */
@@ -63,11 +63,11 @@ typedef struct plan {
     kind kind;
     uint64_t seed;
     int32_t victim;
-    uint32_t setup, variant, caller; /* caller: ops run on the trainer's thread, as with ESPRESSO_PROGRESS=caller */
-    /* When the fault happens: the victim's step, how many tensors it has pushed, and for KILL and STOP a delay. */
+    uint32_t setup, variant, caller; /* caller: compression runs on the program's thread */
+    /* When the fault happens: in which step, after how many pushes of the victim, and after which delay. */
     uint32_t step, pushes, delay_us;
-    uint32_t amount;            /* bytes of memory or disk, file descriptors, or an errno */
-    uint32_t timeout_ms, steps; /* steps: 0 trains until an error */
+    uint32_t amount;
+    uint32_t timeout_ms, steps; /* steps: how many, or 0 to train until an error */
     int resume;                 /* after STOP, the victim continues */
 } plan;
 
@@ -77,16 +77,16 @@ typedef struct report {
     atomic_int pushes;
     atomic_ullong fault_ns, returned_ns, closed_ns;
     atomic_int wrong; /* nonzero after a wrong result, which `why` describes */
-    atomic_int again; /* 1 + status of the second job, or 0 if there was none */
+    atomic_int again; /* 1 if a second job of the same process succeeded */
     atomic_int ended;
     char text[1400], why[400];
-    atomic_ullong saved[2]; /* hashes of the last state and of the one being saved */
+    atomic_ullong saved[2];
     _Atomic uint64_t average[STEPS_MAX];
 } report;
 
 typedef struct board {
     plan plan;
-    int32_t launched;         /* started by --launcher: no second, smaller job follows */
+    int32_t launched;
     atomic_int go, survivors; /* survivors: a bit for each rank, 0 until known */
     char root[64], folder[PATH_ROOM], backend[128];
     report rank[RANKS];
@@ -94,8 +94,8 @@ typedef struct board {
 
 static const struct kind_info {
     const char *name, *what;
-    int timed;   /* whether to measure how soon others notice the fault */
-    int silence; /* whether to measure from the timeout on */
+    int timed;
+    int silence; /* measures the time from the end of the timeout */
 } kinds[KINDS] = {
     [KILL] = {"kill", "kill -9 in a step", 1, 0},
     [KILL_OPEN] = {"kill-open", "kill -9 while the job opens", 0, 0},
@@ -113,7 +113,7 @@ static const struct kind_info {
     [LINK_CUT] = {"link-cut", "a link is cut for 3 s: needs hosts, so tests/jobs/hosts has it", 0, 0},
 };
 
-/* Codecs and options of jobs. If `exact` is set, means have no rounding error. */
+/* In strategies where `exact` is set, means have no rounding error. */
 static const struct setup {
     const char *codec, *option;
     int exact, feedback, flat;
@@ -178,7 +178,6 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     if (k == DISK) p.amount = test_random64(&s) >> 40 & 0xffff, p.steps = 10;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
-    /* only the timeout ends these jobs */
     if (k == ORDER && (p.variant == STRATEGY_ALONE || p.variant == BARRIER_FOR_STEP)) p.timeout_ms = 2 * timeout_ms;
     if (k == PUSH && p.variant == ONE_NEVER_PUSHES) p.timeout_ms = 2 * timeout_ms;
     if (k == CODEC || k == VERSION) p.steps = 12;
@@ -194,7 +193,7 @@ static inline want plan_want(const plan *p) {
     case SLOW:
     case DISK:
     case MEMORY:
-    case NO_MEMFD: return WANT_OK; /* judge_all_or_none() also accepts an error */
+    case NO_MEMFD: return WANT_OK;
     case ORDER: return p->variant < BARRIER_FOR_STEP ? WANT_OK : p->variant == CLOSE_EARLY ? WANT_PEER : WANT_DIFFER;
     case PUSH: return p->variant == ONLY_ONE_PUSHES ? WANT_OK : WANT_DIFFER;
     case VERSION:

@@ -115,7 +115,7 @@ static inline void inject(run *x, result *out) {
     usleep(p->timeout_ms * 500ull);
     signal_rank(x, p->victim, SIGCONT);
 }
-/* When the other ranks have noticed the fault, ends the victim or lets it continue. */
+/* Called when the other ranks have reported the fault. */
 static inline void inject_after(run *x) {
     const plan *p = &x->b->plan;
     int all = (1 << RANKS) - 1;

@@ -23,7 +23,7 @@ static inline void limit_memory(uint64_t more) {
     if (f && fscanf(f, "%lu", &pages) == 1) limit_set(RLIMIT_AS, pages * (uint64_t)sysconf(_SC_PAGESIZE) + more);
     if (f) fclose(f);
 }
-/* Makes memfd_create fail with `error` from now on. The second job of the process must work without it, or fail. */
+/* Makes memfd_create fail with `error` for the rest of the process. */
 static inline void refuse_memfd(uint32_t error) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -134,7 +134,7 @@ static inline void disk_step(self *x, uint32_t step, int small) {
     if (esp_state_load(x->ctx, path)) wrong(x, "load after the disk was full: %.200s", esp_last_error(x->ctx));
 }
 
-/* Saves the state in a step. The driver kills a rank during one of the saves. */
+/* Saves the state. Its hash is stored before, since this rank may be killed while it saves. */
 static inline esp_status save_step(self *x) {
     char folder[PATH_ROOM + 64], path[PATH_ROOM + 80];
     uint64_t h = 1;
@@ -151,8 +151,7 @@ static inline esp_status save_step(self *x) {
 static inline void must_refuse(self *x, esp_status s, const char *call) {
     if (s != ESP_E_STATE) wrong(x, "%s returned %s: %.200s", call, esp_status_name(s), esp_last_error(x->ctx));
 }
-/* Makes wrong calls on the victim, which must be refused without effect on others. `pushed` tensors were pushed
- * before. */
+/* Makes a wrong call on the victim, when it has pushed `pushed` tensors. The call must fail, and the job must go on. */
 static inline void refused_calls(self *x, uint32_t pushed) {
     const esp_stream here = ESP_ZERO;
     uint32_t id;
@@ -166,7 +165,7 @@ static inline void refused_calls(self *x, uint32_t pushed) {
     must_refuse(x, esp_start(x->ctx), "a second esp_start");
     must_refuse(x, esp_tensor_add(x->ctx, &d, &id), "esp_tensor_add after esp_start");
 }
-/* Makes calls on the victim that do not match those of other ranks. Sets *instead if they take the place of the
+/* Makes a call that differs between the victim and the other ranks. *instead is set if the victim skips its training
  * step. */
 static inline esp_status unfit_calls(self *x, int *instead) {
     float some[200] = {0};

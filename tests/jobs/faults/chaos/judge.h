@@ -5,7 +5,7 @@
 #include <stdarg.h>
 
 typedef struct result {
-    int failed, busy; /* busy: ranks were too slow, so that nothing was tested */
+    int failed, busy; /* busy: a rank got too little processor time, so the result says nothing */
     int late;
     double noticed_ms[RANKS];
     int n_noticed;
@@ -21,7 +21,7 @@ __attribute__((format(printf, 2, 3))) static inline void fault_found(result *r, 
     r->failed = 1;
 }
 
-/* Returns 1 if the job loses the victim's process. */
+/* Is the victim's process killed, stopped or ended? */
 static inline int is_lost(const plan *p) {
     return p->kind == KILL || p->kind == KILL_OPEN || p->kind == KILL_SAVE || p->kind == EXIT || p->kind == STOP;
 }
@@ -44,7 +44,7 @@ static inline void judge_averages(board *b, result *out) {
     }
 }
 
-/* Checks that a rank's error in a step names the tensor, the op, and the op's number. */
+/* If a rank fails in a step, its error must say in which collective of which tensor. */
 static inline void judge_place(board *b, int r, result *out) {
     const report *x = &b->rank[r];
     if (!atomic_load(&x->pushes) || !atomic_load(&x->ready)) return;
@@ -70,8 +70,7 @@ static inline int names(const char *text, int32_t rank) {
     return 0;
 }
 
-/* Returns 1 if rank r's error names the victim, or a rank whose error leads to it. `seen` has a bit per rank
- * visited. */
+/* Does the error of rank r name the victim, or another rank whose error does? `seen` has a bit for each rank tried. */
 static inline int leads_to_victim(const board *b, int r, int seen) {
     if (r == b->plan.victim || names(b->rank[r].text, b->plan.victim)) return 1;
     for (int q = 0; q < RANKS && strstr(b->rank[r].text, "see its own error"); q++)
@@ -122,7 +121,7 @@ static inline void judge_rank(board *b, int r, uint64_t fault_ns, double bound_m
     }
     if (!is_wanted(b, r, s)) fault_found(out, "rank %d: %s %s\n", r, esp_status_name(s), x->text);
     if (w == WANT_OK || out->failed) return;
-    /* a rank that got no processor time looks like the victim, so the job is repeated with a longer timeout */
+    /* If another rank was named, it got too little processor time; the job is then repeated with a longer timeout. */
     if (w == WANT_TIMEOUT && s == ESP_E_TIMEOUT && !names(x->text, p->victim)) out->busy = 1;
     const int waits =
         (p->kind == PUSH && p->variant == ONE_NEVER_PUSHES) || (p->kind == ORDER && p->variant == STRATEGY_ALONE);
@@ -135,7 +134,8 @@ static inline void judge_rank(board *b, int r, uint64_t fault_ns, double bound_m
     if (kinds[p->kind].timed) judge_time(b, r, fault_ns, bound_ms, out);
 }
 
-/* Checks a fault that need not cause an error. If there is one, all ranks must have it, and it must name the victim. */
+/* Checks a job in which memory or descriptors ran out: either all ranks succeed, or all fail with errors that lead
+ * to the victim. */
 static inline void judge_all_or_none(board *b, result *out) {
     const plan *p = &b->plan;
     int failed = 0;

@@ -1,4 +1,4 @@
-/* rank.h is what a rank does: it trains until an error or the last step, then opens a second job with others. */
+/* rank.h: what a rank of a job does. It trains, and after the fault the remaining ranks open a second job. */
 #ifndef CHAOS_RANK_H
 #define CHAOS_RANK_H
 #include "fault.h"
@@ -60,7 +60,7 @@ static inline void change_strategy(self *x) {
     char *text = strdup(esp_strategy_text(x->ctx));
     if (is_victim(x)) limit_memory(x->p->amount);
     const esp_status s = esp_strategy_set(x->ctx, text);
-    atomic_store(&x->me->saved[1], s ? 1 : 2); /* must be the same on all ranks, which the driver checks */
+    atomic_store(&x->me->saved[1], s ? 1 : 2);
     if (s && s != ESP_E_NOMEM) wrong(x, "esp_strategy_set: %s: %.200s", esp_status_name(s), esp_last_error(x->ctx));
     free(text);
 }
@@ -158,7 +158,8 @@ static inline int32_t rank_from_environment(void) {
     return -1;
 }
 
-/* Main function of `program --rank BOARD RANK`. RANK is "-" if a launcher sets it in the environment. */
+/* Runs one rank. `path` is the mapped file, and `number` the rank, or "-" if a launcher has set an environment
+ * variable. */
 static inline int rank_main(const char *path, const char *number) {
     board *b = board_map(path, 0);
     self x;

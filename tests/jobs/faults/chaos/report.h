@@ -15,7 +15,8 @@ static int double_order(const void *a, const void *b) {
 }
 static void tally_free(tally *t) { free(t->ms); }
 
-/* Makes jobs with the seeds first, first + 1, ... If ranks were too slow, repeats a job with a longer timeout. */
+/* Runs jobs with seeds first, first + 1, ... If the result says nothing, since a rank got too little processor time,
+ * repeats the job with a longer timeout. */
 static void tally_runs(tally *t, kind k, uint64_t first, unsigned runs, const options *o) {
     t->ms = (double *)realloc(t->ms, (t->n + runs * (size_t)RANKS) * sizeof *t->ms);
     for (unsigned i = 0; i < runs; i++) {

@@ -8,11 +8,11 @@ typedef struct self {
     board *b;
     const plan *p;
     report *me;
-    int32_t rank, size; /* in the job that is open now */
+    int32_t rank, size;
     int second;
     esp_ctx *ctx;
     float *grad[TENSORS];
-    int32_t ids[RANKS]; /* numbers in the first job of the ranks of the open job */
+    int32_t ids[RANKS];
 } self;
 
 static inline int is_victim(const self *x) { return x->ids[x->rank] == x->p->victim; }
@@ -79,7 +79,7 @@ static inline esp_status job_start(self *x) {
     for (uint32_t i = 0; i < TENSORS && !s; i++) {
         esp_tensor_desc d;
         tensor_describe(x, i, name, &d);
-        /* machines with different numbers of ranks allow only options without levels */
+        /* Without an equal number of ranks on all machines, only strategies without machine levels are possible. */
         if (x->second && x->size != RANKS && !plan_setup(x->p)->flat)
             d.option = d.codec ? setups[3].option : setups[0].option;
         s = esp_tensor_add(x->ctx, &d, &id);
@@ -110,7 +110,7 @@ static inline void average_check(self *x, uint32_t t, uint32_t step, uint32_t pu
     }
 }
 
-/* Checks all means of a step. Only the victim has pushed tensor `except`, if that is less than TENSORS. */
+/* Checks the means of all tensors. Tensor `except`, if there is one, was pushed only by the victim. */
 static inline void averages_check(self *x, uint32_t step, uint32_t except) {
     uint64_t h = 1;
     for (uint32_t t = 0; t < TENSORS; t++) {
