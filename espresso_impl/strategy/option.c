@@ -68,6 +68,7 @@ static const esp__rule esp__rules[] = {
     /* T5: second collective between machines, if its input is not compressed */
     ESP__R(T5, BACK, 0, BACK_RAW, ESP__S_COMM2),
     ESP__R(T5, BACK, 0, BACK_COMP, ESP__S_COMP, ESP__S_COMM2C),
+    /* T6: second collective between machines, if its input is compressed */
     ESP__R(T6, BACK, 0, BACK_COMP, ESP__S_COMM2C),
     ESP__R(T6, SAME, 0, T5, ESP__S_DECOMP),
     /* T4C: steps between machines that begin with a collective of payloads */
