@@ -85,8 +85,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
-    if (swap) { /* alltoall divides the array of payloads at its outermost dimension, so move the right dimension there
-                 */
+    if (swap) { /* alltoall divides the array of payloads at its outermost dimension, so reorder it */
         for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
         const uint64_t mid = (uint64_t)c->at.size[before.dims[swap].level];
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);

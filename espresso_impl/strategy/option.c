@@ -31,7 +31,7 @@ enum esp__subtree {
     ESP__N_T5,
     ESP__N_T6,
     /* Replaced by rules for the next level outwards (OUT), or for the second collective of this level (BACK). Their
-       input is uncompressed (RAW) or compressed (COMP). */
+     * input is uncompressed (RAW) or compressed (COMP). */
     ESP__N_OUT_RAW,
     ESP__N_OUT_COMP,
     ESP__N_BACK_RAW,

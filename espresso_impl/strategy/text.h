@@ -40,8 +40,7 @@ typedef struct esp__order_units {
 } esp__order_units;
 ESP__FN bool esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units);
 /* Checks a strategy's order of ops: every collective must be in it, once for each time its codec compresses. No other
- * entry may come twice, and entries of one tensor or group must be in a possible sequence. `name` begins error texts.
- */
+ * entry may come twice, and entries of a tensor or group must be in a possible sequence. `name` begins errors. */
 ESP__FN esp_status esp__order_check(const esp_ctx *ctx, const char *name, const esp__order_entry *entries, uint32_t n,
                                     const esp__order_units *units);
 

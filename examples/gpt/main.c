@@ -121,8 +121,7 @@ static void push_without_second(void *user, int i) {
         check(t, esp_push_zero(t->ctx, t->id[0], t->net.p[0].grad, (esp_stream){0}), t->net.p[0].name);
 }
 
-/* Adds the gradients of all micro-batches. Only the last backward pass pushes them to espresso. Returns the mean loss.
- */
+/* Adds the gradients of all micro-batches. Only the last backward pass pushes them. Returns the mean loss. */
 static double accumulate(trainer *t, size_t step, int second) {
     const size_t n = count(ACCUMULATE), batch = count(BATCH);
     double loss = 0;

@@ -219,8 +219,7 @@ static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uin
 
 /* ---- programs of made-up ops ---- */
 enum { PROGRAM_TENSORS = 8, PROGRAM_UNITS = 4 * PROGRAM_TENSORS, PROGRAM_OPS = 6 };
-/* Input for the simulator: random ops on random links and cores. Do not copy it, because it has pointers into itself.
- */
+/* Input for the simulator: random ops on random links and cores. Must not be copied: it has pointers into itself. */
 typedef struct problem_program {
     jmp_buf on_failure;
     esp__arena arena;

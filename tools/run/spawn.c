@@ -122,8 +122,7 @@ static void run_tokens_give(const run_job *j) {
 }
 
 /* Runs in the child process, and executes the rank's program or a remote shell. It starts a session of its own, so that
- * Ctrl-C does not reach it, and the launcher can end it with its children. If exec fails, errno is written to `report`.
- */
+ * Ctrl-C does not reach it, and the launcher can end it with its children. If exec fails, writes errno to `report`. */
 static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int streams[3], int report) {
     const run_plan *p = j->plan;
     setsid();
