@@ -24,8 +24,7 @@ typedef struct replay_strategy {
     esp__span *spans;
     uint32_t n_steps;
     esp_plan_event *measured;
-    double exposed_communication_ns, exposed_compression_ns; /* by how much communication and compression make steps
-                                                                longer: sums over all steps on rank 0 */
+    double exposed_communication_ns, exposed_compression_ns;
 } replay_strategy;
 
 typedef struct replay_run {
