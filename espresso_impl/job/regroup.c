@@ -201,7 +201,7 @@ static int32_t esp__group_find(const esp__group *m, int32_t origin) {
     return -1;
 }
 
-/* ---- ranks that are not the host ---- */
+/* ---- ranks that connect to the host, which becomes rank 0 ---- */
 static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivors *out) {
     const uint64_t n = c->head.bytes / sizeof *out->who;
     const bool fits = n <= (uint64_t)m->at->n && n * sizeof *out->who == c->head.bytes;
@@ -225,7 +225,6 @@ static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivor
     return ESP_OK;
 }
 
-/* Handles a message from old rank `to`. Returns ESP_PENDING if more must follow, or if it has set m->state[to]. */
 static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to, esp__survivors *out) {
     const int before = j->stage;
     esp_status s = esp__join_message(&m->me, j);
@@ -237,7 +236,8 @@ static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to
     return s;
 }
 
-/* Connects to old rank `to`, and waits for its list. Returns ESP_PENDING if it is gone or silent (see m->state[to]). */
+/* Connects to old rank `to` and waits for its list of the ranks that are left. Returns ESP_PENDING if that rank has
+ * ended or does not answer, and then sets m->state[to]. */
 static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out) {
     esp_ctx *ctx = m->old->ctx;
     esp__reach *d = &m->reach[to];
@@ -262,7 +262,6 @@ static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out)
 }
 
 /* ---- the host ---- */
-/* Returns false if the candidate's rank was excluded by an earlier regroup. */
 static bool esp__host_admit(esp__group *m, esp__candidate *c) {
     const int32_t member = esp__group_find(m, c->response.survivor.origin);
     if (member <= m->old->rank || m->state[member] == ESP__MEMBER_HERE) {
@@ -275,7 +274,6 @@ static bool esp__host_admit(esp__group *m, esp__candidate *c) {
     return true;
 }
 
-/* Reads from all candidates. esp__host_await connects again to admitted ranks whose connection ended. */
 static void esp__host_read(esp__group *m) {
     esp_ctx *ctx = m->old->ctx;
     for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* backwards, because the last candidate replaces a dropped one */

@@ -9,7 +9,8 @@ static int32_t esp__place_unit(const esp__topology *p, uint32_t level, int32_t r
                                   : p->unit_of[(uint64_t)(level - 1) * (uint64_t)p->size + (uint64_t)r];
 }
 
-/* Counts r's machine's ranks (level 1) or its rack's machines (2) whose lowest rank is less than `below`. */
+/* Returns the number of ranks on r's machine (level 1) or of machines in r's rack (level 2). It counts only those whose
+ * lowest rank is less than `below`. */
 static int32_t esp__units_below(const esp__topology *p, uint32_t level, int32_t r, int32_t below) {
     int32_t n = 0, whole = esp__place_unit(p, level, r);
     for (int32_t q = whole; q < below; q++)
@@ -17,7 +18,7 @@ static int32_t esp__units_below(const esp__topology *p, uint32_t level, int32_t 
     return n;
 }
 
-/* Fills place and level_size. Returns the first level at which machines (1) or racks (2) differ in size, or 0. */
+/* Returns the first level at which machines (1) or racks (2) differ in size, or 0 if none does. */
 static uint32_t esp__places_fill(esp__topology *p, uint32_t n_levels) {
     uint32_t unequal = 0;
     p->n_levels = n_levels;
@@ -70,7 +71,6 @@ ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n,
         for (int32_t i = 0; i < n; i++)
             for (row[i] = 0; unit[was[row[i]]] != unit[was[i]]; row[i]++) {
             }
-        /* entries of ranks that are gone are dropped, so this overwrites only entries that were read */
         memmove(p->unit_of + (uint64_t)level * (uint64_t)n, row, (uint64_t)n * sizeof *row);
     }
     p->size = n;

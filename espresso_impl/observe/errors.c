@@ -1,9 +1,7 @@
-/* errors.c: samples the compression error of real payloads, without changing what ranks send. A step samples at most
- * one compress op, in turn: the first of a tensor or group, which compresses the rank's own gradient or its machine's
- * sum. It decodes the payload, and then input = decoded + new residual (with DGC this includes the momentum) or,
- * without feedback, the gradient; error = |input - decoded|^2 / |input|^2; feedback = |new residual| / |gradient|.
- * Tensors of more than 2^18 elements are measured in blocks, and those with NaN or Inf not at all. Samples take less
- * than 1/256 of the run time, but the first sample of a small tensor never waits. */
+/* errors.c: measures the compression error of real payloads, without changing what ranks send. In a step it decodes at
+ * most one payload and compares it with the numbers that were compressed: error = |input - decoded|^2 / |input|^2. It
+ * also computes |residual| / |gradient|, which stays small if error feedback works. Of large tensors it measures only
+ * some blocks. This takes less than 1/256 of the run time, apart from the first samples of small tensors. */
 #include "espresso_impl/observe/errors.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
@@ -48,7 +46,6 @@ static void esp__errors_close(esp_ctx *ctx, void *self) {
     esp__free(ctx, self);
 }
 
-/* True if it is the op's turn, or if it compresses a small tensor that was never sampled. */
 static bool esp__errors_turn(struct esp__errors *g, uint32_t op, bool small) {
     uint32_t low = 0, high = g->n;
     while (low + 1 < high) {
@@ -172,7 +169,8 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
     g->elements += r->length;
 }
 
-/* Sets the tensor's statistics: those of its group, or the weighted mean of its chunks. The caller has the lock. */
+/* Sets a tensor's statistics: the mean over its chunks, weighted by their elements, or those of its group. The caller
+ * has the lock. */
 static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__errors *g = esp__errors_of(ctx);
     const esp__tensor_units *t = &ctx->active.strategy.of_tensor[tensor];

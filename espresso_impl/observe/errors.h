@@ -16,10 +16,10 @@ typedef struct esp__errors_unit {
 } esp__errors_unit;
 
 struct esp__errors {
-    esp__errors_unit *units; /* what this rank compresses, in the order of ops */
-    uint32_t n, next, now;   /* number of units; index of the next; of the current */
+    esp__errors_unit *units;
+    uint32_t n, next, now; /* indices into units: of the one to sample next, and of the one being sampled */
     uint64_t opened_ns;
-    uint64_t spent_ns, elements; /* ns and elements of all samples so far */
+    uint64_t spent_ns, elements;
     uint64_t last_step;
     double input, lost, gradient, residual;
     bool sampling;

@@ -1,5 +1,4 @@
-/* observe.h: the observers (executor/observer.h), such as trace and statistics, and functions of them that others
- * call. */
+/* observe.h: trace, statistics and other observers, which the executor calls during a step. */
 #ifndef ESP__OBSERVE_H
 #define ESP__OBSERVE_H
 #include "espresso_impl/executor/executor.h"
@@ -10,7 +9,7 @@ ESP__FN const esp__observer *esp__growth_observer(void);
 ESP__FN const esp__observer *esp__stragglers_observer(void);
 ESP__FN const esp__observer *esp__profile_observer(void);
 ESP__FN const esp__observer *esp__stats_observer(void);
-/* Strategy auto is an observer in planner/auto. NULL in a build without planner. */
+/* NULL if the library was built without the planner, which has this observer */
 ESP__FN const esp__observer *esp__auto_observer(void);
 
 /* ---- trace.c: records when each op of a step ran ---- */
@@ -38,8 +37,9 @@ ESP__UNUSED static inline struct esp__errors *esp__errors_of(const esp_ctx *ctx)
 
 /* ---- growth.c: detects residuals that grow without bound ---- */
 enum { ESP__GROWTH_LIMIT = 3 };
-/* Returns points for a sample of |residual| / |gradient|, 0 if it is good. A residual with ESP__GROWTH_LIMIT points
- * since its last good sample grows without bound. *largest is the largest sample so far, at first 0. */
+/* Rates a sample of |residual| / |gradient|: returns 0 if it is normal, else a number of points. A residual that
+ * collects ESP__GROWTH_LIMIT points without a normal sample in between grows without bound. *largest is the largest
+ * sample so far, at first 0. */
 ESP__FN int esp__growth_bad(double *largest, double feedback);
 
 /* ---- strategy auto ---- */
@@ -47,6 +47,6 @@ ESP__FN int esp__growth_bad(double *largest, double feedback);
 ESP__UNUSED static inline bool esp__auto_asked(const char *spec) {
     return spec && !strncmp(spec, "auto", 4) && (!spec[4] || spec[4] == ':');
 }
-#define ESP__NOT_AUTO "a strategy that is not auto\n" /* stands for any other strategy in esp__agree_lines */
+#define ESP__NOT_AUTO "a strategy that is not auto\n"
 
 #endif

@@ -40,8 +40,6 @@ static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const es
                           (unsigned)a->n_tensors);
 }
 
-/* Returns why other ranks, which wait in the call described by `at`, wait for rank `r`, or "" if they do not. A rank
- * that waits too is named only if `also_waiting`. */
 static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_state *r, const esp__answer *at,
                                         bool also_waiting) {
     const esp__answer *a = &r->answer;
@@ -107,7 +105,6 @@ static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__ra
     return all;
 }
 
-/* If no rank is late, says whose data the ranks wait for. */
 static void esp__sentence_under_way(const esp_ctx *ctx, esp__sentence *t, int32_t rank, const esp__answer *at) {
     esp__sentence_add(t, at->trainer == ESP__TRAINER_IN_STEP ? "; every rank has pushed all tensors"
                                                              : "; every rank has come to that call");
@@ -130,7 +127,7 @@ static void esp__stragglers_report(void *user, esp__rank_state *ranks, int32_t n
     if (at->trainer == ESP__TRAINER_ELSEWHERE) return;
     self->step = at->step;
     self->in_call = at->trainer == ESP__TRAINER_IN_CALL;
-    for (int32_t r = 0; r < n; r++) { /* kind -1 marks ranks that wait in the same call as `first` */
+    for (int32_t r = 0; r < n; r++) { /* kind -1: waits in the same call as rank `first` */
         const esp__answer *a = &ranks[r].answer;
         ranks[r].kind = a->started && a->step == at->step && a->trainer == at->trainer ? -1 : 0;
     }

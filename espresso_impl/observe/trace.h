@@ -6,7 +6,7 @@
 
 enum { ESP__LABEL_MAX = 104, ESP__LABELS_MIN = 1024, ESP__LABELS_MAX = 65536, ESP__TRACE_MAGIC = 0x54505345 };
 
-/* Labels are copied, each once, as a change of strategy frees the ops that own the texts. */
+/* The name of an op. It is a copy, because a change of strategy frees the ops. */
 typedef struct esp__label {
     atomic_ullong key;
     char text[ESP__LABEL_MAX];
@@ -24,11 +24,10 @@ struct esp__trace {
     esp__event *events;
     esp__label *labels;
     esp__trace_file *file; /* NULL on ranks that write no file */
-    /* with steps=N, every rank writes a file of its own after N steps */
+    /* with ESPRESSO_TRACE=FILE,steps=N every rank writes a file of its own after N steps */
     bool own_file;
     bool done;
     uint64_t steps_left;
-    /* the last push was in step push_step - 1; backward runs from then until the next push */
     uint64_t push_step, last_push_ns;
 };
 

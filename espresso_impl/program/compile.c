@@ -1,5 +1,5 @@
-/* compile.c: compiles the option of every tensor, chunk or group into the ops that this rank runs, and gives each
- * buffer an offset in one block of memory, the arena. region.c computes what the rank holds after each step. */
+/* compile.c: compiles a strategy into the ops that this rank runs, and gives each buffer an offset in one block of
+ * memory, the arena. */
 #include "espresso_impl/program/compile.h"
 
 static bool esp__wants_mean(const esp__compile *c) {
@@ -8,8 +8,8 @@ static bool esp__wants_mean(const esp__compile *c) {
 
 static bool esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
 
-/* Divides the sum by the number of ranks, in or after the last step that changes numbers. f16 and bf16 are scaled only
- * when they are copied back into the gradient. */
+/* If step `i` is the last that changes the numbers, divides the sum by the number of ranks. f16 and bf16 are divided
+ * later, when they are copied back into the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->job->size;
     esp__op *op = c->p->n_ops > c->u->first_op ? &c->p->ops[c->p->n_ops - 1] : NULL;
@@ -35,7 +35,6 @@ static void esp__compile_finalize(esp__compile *c, uint32_t i) {
     c->finalized = true;
 }
 
-/* A codec decompresses with the state with which this rank compressed the same elements, if it did. */
 static void esp__decomp_state(esp__compile *c, esp__op *op) {
     op->codec.feedback = c->comp_ranges ? c->comp_feedback : -1;
     for (uint32_t k = 0; k < op->codec.n_ranges && op->codec.feedback >= 0; k++) {
@@ -64,7 +63,7 @@ static void esp__compile_decomp(esp__compile *c, uint32_t i) {
         esp__op *op = esp__op_codec(c, ESP__OP_DECOMPRESS, space, i);
         esp__ranges_make(c, &before, op);
         if (!c->status) esp__decomp_state(c, op);
-        if (esp__op_list(op) > 1) esp__op_scratch(c, op); /* for one part, the compress op's scratch is enough */
+        if (esp__op_list(op) > 1) esp__op_scratch(c, op);
     }
     c->comps++;
     esp__compile_finalize(c, i);
@@ -79,14 +78,14 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     const bool part = esp__region_takes_part(&c->region, s), held = esp__takes_part(c);
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
-    /* payloads are summed in host memory, because the host must set their headers aside */
+    /* on the host, because it must leave the payloads' headers out of the sum */
     const int space = s->summed ? c->host : esp__link_space(c, s->level);
     esp__payloads_to(c, space, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     if (!part || c->status) return;
     uint64_t want = esp__region_slots(&c->region, &c->at), outer = 1;
     esp__ref src = c->slots, dst = {ESP__AT_NOTHING, 0};
-    if (swap) { /* alltoall divides the outermost dimension, so reorder first */
+    if (swap) { /* alltoall divides the array of payloads at its outermost dimension, so reorder it */
         for (uint32_t d = 0; d < swap; d++) outer *= (uint64_t)c->at.size[before.dims[d].level];
         const uint64_t mid = (uint64_t)c->at.size[before.dims[swap].level];
         esp__op *op = esp__op_new(c, ESP__OP_COPY, ESP__LANE_CPU, i);
@@ -100,7 +99,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
         dst = src;
     else if (s->coll != ESP_COLL_GATHER || me == root)
         dst = esp__arena_place(c, space, want * c->slot_bytes);
-    if (!held) src = dst; /* receivers of a broadcast hold nothing yet */
+    if (!held) src = dst;
     esp__op *op = esp__op_collective(c, space, i);
     op->collective.coll.slot_bytes = c->slot_bytes;
     op->collective.coll.count = s->coll == ESP_COLL_ALLGATHER || s->coll == ESP_COLL_GATHER ? have * n : have;
@@ -258,8 +257,8 @@ static void esp__step_name(const esp_ctx *ctx, const esp__step *s, char *buf, si
         snprintf(buf, cap, "%s", text);
 }
 
-/* An op's name in timelines is such as "inter.allgather fc1.weight" or, in the first of two rounds, "comp@cpu[1/2]
- * fc1.weight". */
+/* Names ops for timelines, such as "inter.allgather fc1.weight". "comp@cpu[1/2] fc1.weight" is the first of two
+ * compressions of one gradient. */
 static esp_status esp__labels_make(esp_ctx *ctx, esp__active *f) {
     for (uint32_t i = 0; i < f->program.n_ops; i++) {
         esp__op *op = &f->program.ops[i];

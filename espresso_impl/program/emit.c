@@ -24,8 +24,8 @@ ESP__FN esp__ref esp__arena_place(esp__compile *c, int space, uint64_t bytes) {
     return r;
 }
 
-/* After a collective that runs in a device's stream, the next op goes into a stream that waits for it, so that the host
- * need not wait. Other ops go into the stream of kernels. */
+/* Returns the device stream for `op`. If the op before it is a collective in a device stream, this is a stream that
+ * waits for that collective, so that the host need not wait. */
 static int esp__stream_now(const esp__compile *c, const esp__op *op) {
     if (c->status || op == &c->p->ops[c->u->first_op]) return ESP__ON_COMPUTE;
     if (op[-1].kind != ESP__OP_COLLECTIVE) return op[-1].on == c->device ? op[-1].stream : ESP__ON_COMPUTE;

@@ -1,10 +1,10 @@
-/* feedback.c: moves error feedback's residuals to a new strategy, so that no gradient is lost. The residual of a rank's
- * own gradient moves to where the new strategy first compresses the same elements. Any other residual becomes pending:
- * the lowest rank that has it adds it to its next gradient. */
+/* feedback.c: moves the residuals of error feedback to a new strategy, so that no gradient is lost. A residual of a
+ * rank's own gradient moves to the new strategy's residual of the same elements. Any other residual is added to the
+ * next gradient by the lowest rank that has it. */
 #include "espresso_impl/program/program.h"
 
-/* Finds where the new strategy keeps the residual of element `begin` of a tensor, or sets *out to NULL if it keeps
- * none. Returns how many of `length` elements are kept together there. */
+/* Sets *out to the address of the residual of element `begin` of a tensor in the new strategy, or to NULL if it has
+ * none. Returns how many of the next `length` elements follow there. */
 static uint64_t esp__feedback_place(const esp_ctx *ctx, const esp__active *to, uint32_t tensor, uint64_t begin,
                                     uint64_t length, float **out, uint32_t *device) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[tensor];
@@ -43,7 +43,8 @@ static esp_status esp__feedback_move_state(const esp_ctx *ctx, const esp__active
     return s;
 }
 
-/* A piece of an old residual. `to` is its address in the new strategy, or NULL if it becomes pending. */
+/* A piece of an old residual. `to` is its address in the new strategy. If NULL, the piece is added to the next
+ * gradient. */
 typedef struct esp__pending {
     uint32_t tensor;
     uint64_t begin, length; /* in elements of the tensor */

@@ -46,8 +46,8 @@ static esp_status esp__feedback_take(esp_ctx *ctx, esp__active *f) {
     return s;
 }
 
-/* Lists for each link the ops that this rank runs on it, in the strategy's order. at[unit] counts the steps of a tensor
- * or group that are listed. op_of[unit * ESP__CHAIN_MAX + step] is this rank's op + 1, or 0 if it has none. */
+/* Lists for each link the collectives that this rank runs on it, in the strategy's order. `at` and `op_of` are
+ * temporary memory, initially zero. */
 static void esp__links_sequence(esp__active *f, uint32_t *at, uint32_t *op_of) {
     const esp__strategy *y = &f->strategy;
     esp__chain_step chain[ESP__CHAIN_MAX];
@@ -129,7 +129,7 @@ ESP__FN uint8_t *esp__at(const esp__active *f, const esp__op *op, esp__ref r) {
     }
 }
 
-/* ---- announcing arenas to backends ---- */
+/* ---- registering memory with backends (reg and dereg) ---- */
 static void esp__arena_withdraw(esp_ctx *ctx, esp__announced *a) {
     for (uint32_t p = 0; p < esp__job_of(ctx)->n_parents; p++) {
         const esp__comm *c = &esp__job_of(ctx)->comms[esp__job_of(ctx)->parents[p]];

@@ -1,11 +1,9 @@
-/* pieces.c: cuts a large copy between GPU and host into pieces, so that the host compresses one piece while the GPU
- * copies the next, or decompresses the next while the GPU copies one back. Results stay the same. */
+/* pieces.c: divides a large copy between GPU and host into pieces. Then the host can compress or decompress one piece
+ * while the GPU copies another. Results stay the same. */
 #include "espresso_impl/program/compile.h"
 
-enum { ESP__PIECES_MAX = 16 }; /* most pieces of a copy of f16 or bf16 numbers */
+enum { ESP__PIECES_MAX = 16 };
 
-/* True if the host op `work` can run piece by piece. Stores in *at and *bytes the numbers that it reads or, with `up`,
- * writes. */
 static bool esp__piecewise(const esp__compile *c, const esp__op *work, bool up, esp__ref *at, uint64_t *bytes) {
     const uint64_t e = esp_dtype_bytes(c->u->dtype);
     if (work->kind == (up ? ESP__OP_DECOMPRESS : ESP__OP_COMPRESS)) {
@@ -39,7 +37,6 @@ static esp__copy_piece esp__piece_at(const esp__compile *c, const esp__op *work,
     return x;
 }
 
-/* Cuts a copy into pieces, if the op before or after it uses the same numbers in host memory. */
 static void esp__pieces_make(esp__compile *c, uint32_t copy_at, uint32_t work_at) {
     esp__program *p = c->p;
     esp__op *copy = &p->ops[copy_at], *work = &p->ops[work_at];

@@ -1,7 +1,6 @@
 /* spaces.c: adds copies and conversions where an op needs its numbers in another memory (GPU or host) or format. */
 #include "espresso_impl/program/compile.h"
 
-/* Records that the numbers are in memory `space` from here on. */
 ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
     const uint64_t count = c->u->place.elements;
     const bool work = c->half && esp__option_compresses(&c->u->option);
@@ -11,7 +10,6 @@ ESP__FN void esp__numbers_begin(esp__compile *c, int space) {
     c->work = work ? c->works[space] : c->grads[space];
 }
 
-/* Call it before any op of the tensor or group is compiled. */
 ESP__FN void esp__spaces_start(esp__compile *c) {
     c->device = c->u->device;
     const esp__device *d = esp__device_at(c->ctx, c->device);
@@ -98,14 +96,11 @@ ESP__FN void esp__reduced_to(esp__compile *c, int space, uint32_t step, bool act
             esp__slots_on(c, space, step, c->reduced, esp__region_slots(&c->reduced_region, &c->at) * c->reduced_bytes);
 }
 
-/* Of the n parts in one call of a codec, each has its own scratch memory. */
 static void esp__room_for_scratch(uint64_t *room, uint64_t each, uint32_t n) {
     const uint64_t all = n > 1 ? n * ((each + 63u) / 64u * 64u) : each;
     if (all > *room) *room = all;
 }
 
-/* Reserves scratch memory for a call with n_parts parts of `count` numbers. `b` is the need of the CPU's codec for
- * one. */
 ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uint32_t round, uint32_t n_reduced,
                                  uint32_t n_parts, const esp_bound *b) {
     const esp__codec *codec = esp__codec_of(c, space);
@@ -126,8 +121,8 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uin
         esp__room_for_scratch(&c->p->on[esp__space_device(c, space)].scratch_bytes, t.scratch_bytes, n_parts);
 }
 
-/* The host needs a buffer for the input of a compress op, and one for a decoded payload. A GPU needs only the latter,
- * and only if compression errors are measured. */
+/* On the host a codec needs a buffer for its input and one for decoded payloads. On a GPU it needs only the latter, and
+ * only if compression errors are measured. */
 ESP__FN void esp__room_for_phi(esp__compile *c, int space, uint64_t count) {
     uint64_t *phi = &c->p->on[esp__space_device(c, space)].phi_count;
     const uint64_t n = space == c->host ? 2 * count : c->f->sample_errors ? count : 0;
@@ -152,8 +147,8 @@ ESP__FN void esp__to_f32(esp__compile *c, uint32_t step) {
     c->in_grad = false;
 }
 
-/* During the option, `share` is 1 / (ranks summed so far), so that f16 does not overflow. At its end it gives the sum
- * or mean. */
+/* Converts f32 numbers back to f16 or bf16 and multiplies them by `share`. During a step, share is 1 / (number of ranks
+ * summed so far), so that sums do not overflow. */
 ESP__FN void esp__from_f32(esp__compile *c, uint32_t step, double share) {
     if (!c->half || c->in_grad) return;
     esp__op_copy(c, ESP__COPY_FROM_F32, step, (float)share);

@@ -15,7 +15,6 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     unsigned best = 3;
     for (uint32_t i = 0; i < all->n; i++) {
         const char *known = all->at[i].name;
-        /* the name is listed already: a codec may have a table per device */
         if (esp__registered_find(all, known) < i) continue;
         if (esp__suggests(name, known, &best)) suggestion = known;
         esp__text_add(&names, "%s%s", i ? ", " : "", known);

@@ -40,7 +40,8 @@ static inline esp__registry *esp__registry_of(const esp_ctx *ctx) { return esp__
 
 /* ---- registry.c ---- */
 ESP__FN const char *esp__kind_word(esp__kind kind);
-/* Checks all tables of a plugin, then adds them. With `replaces` they may replace built-in ones. */
+/* Checks all function tables of a plugin, then adds them. If `replaces` is true, they may replace built-in ones of the
+ * same name. */
 ESP__FN esp_status esp__registry_add_from(esp_ctx *ctx, const esp_plugin *p, const char *from, bool replaces);
 ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, const char *from);
 ESP__FN void esp__registry_free(esp_ctx *ctx);
@@ -65,8 +66,8 @@ ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const char *from);
 ESP__FN esp_status esp__backend_validate(esp_ctx *ctx, const esp_backend *b, const char *from);
 ESP__FN esp_status esp__device_validate(esp_ctx *ctx, const esp_device_table *d, const char *from);
-/* Fails unless a codec's tables for two devices agree. Only the capabilities ESP__CALL_CAPS may differ, because they
- * only define how the host calls a table. */
+/* Fails if a codec's function tables for two devices contradict each other. Only the capabilities in ESP__CALL_CAPS may
+ * differ, because they only say how to call the functions. */
 enum { ESP__CALL_CAPS = ESP_CODEC_LISTS | ESP_CODEC_FUSED_RESIDUAL };
 ESP__FN esp_status esp__tables_validate(esp_ctx *ctx, const esp_codec *c, const char *from, const esp_codec *other,
                                         const char *other_from);

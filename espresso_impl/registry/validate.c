@@ -92,7 +92,6 @@ ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const c
     if (!s)
         s = esp__refuse_bits(&x, "dtypes", c->dtypes, esp__all_dtypes, ESP_BIT(ESP_F32),
                              "the library calls codecs with f32: set ESP_BIT(ESP_F32)");
-    /* without it, the library's error feedback would read the payload's header in device memory */
     if (!s && c->devices & ~ESP_BIT(ESP_CPU) && !(c->caps & ESP_CODEC_FUSED_RESIDUAL))
         s = esp__refuse(
             &x, ESP_E_UNSUPPORTED, "caps",

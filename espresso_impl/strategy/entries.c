@@ -100,8 +100,8 @@ static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *n
     return ESP_OK;
 }
 
-/* Numbers all entries that a tensor may have: pack, each step with its copies, unpack. Returns this entry's smallest
- * number above `from`, or 0. */
+/* Numbers a tensor's entries in the sequence in which they must run: pack, each step with its copies, unpack. Returns
+ * the smallest number of entry `e` that is larger than `from`, or 0 if there is none. */
 static uint32_t esp__order_place(const esp__order_units *units, const esp__order_entry *e, uint32_t from) {
     static const uint32_t within[] = {1, 0, 2};
     esp__order_chain c;
@@ -115,7 +115,6 @@ static uint32_t esp__order_place(const esp__order_units *units, const esp__order
     return 0;
 }
 
-/* units->at[unit] is the number (from esp__order_place) of the unit's last entry so far. */
 static esp_status esp__order_check_chains(const esp_ctx *ctx, const char *name, const esp__order_entry *entries,
                                           uint32_t n, const esp__order_units *units) {
     uint32_t backwards = 0;

@@ -1,11 +1,10 @@
-/* option.c: parses, prints and enumerates options by the grammar of the Espresso paper (section 4.2, Tables 2 and 3).
- * The paper has two levels of links, intra and inter. More levels are joined to blocks of neighbours. Of two
- * neighbouring blocks, the inner one follows the paper's rules for intra steps, the outer one those for inter steps,
- * which may contain the steps of the next block outwards. */
+/* option.c: parses, prints and enumerates options, the sequences of collectives, compressions and decompressions that
+ * section 4.2 (Tables 2 and 3) of the Espresso paper defines. The paper has two levels of links, intra (inside
+ * machines) and inter (between machines). For more levels, its rules are applied once more for each further one. */
 #include "espresso_impl/strategy/option.h"
 
-/* A rule is up to three symbols, then the name of another set of rules. COMM1 and COMM2 are a pair: reduce_scatter and
- * allgather, or reduce and broadcast. A C at the end means that payloads are sent. */
+/* A rule of the grammar: up to three symbols, then the set of rules to apply next. COMM1 and COMM2 are a pair of
+ * collectives: reduce_scatter and allgather, or reduce and broadcast. A C at the end marks collectives of payloads. */
 enum esp__symbol {
     ESP__S_NONE = 0,
     ESP__S_COMM,   /* allreduce */
@@ -31,13 +30,13 @@ enum esp__subtree {
     ESP__N_T4C,
     ESP__N_T5,
     ESP__N_T6,
-    /* replaced by the rules for the next block outwards (OUT), or for this block's second steps (BACK), with RAW
-     * (uncompressed) or COMP (compressed) input */
+    /* Replaced by rules for the next level outwards (OUT), or for the second collective of this level (BACK). Their
+     * input is uncompressed (RAW) or compressed (COMP). */
     ESP__N_OUT_RAW,
     ESP__N_OUT_COMP,
     ESP__N_BACK_RAW,
     ESP__N_BACK_COMP,
-    /* for sharded tensors; LAST is for the outermost block, or the only one */
+    /* for sharded tensors; LAST is for the outermost level */
     ESP__N_SHARD,
     ESP__N_SHARD_COMP,
     ESP__N_SHARD_LAST,
@@ -60,33 +59,33 @@ typedef struct esp__rule {
         ESP__N_##sub, ESP__##move, ext, ESP__N_##next, { __VA_ARGS__ }                                                 \
     }
 static const esp__rule esp__rules[] = {
-    /* T1: second intra step; its input is not compressed */
+    /* T1: second collective inside machines, if its input is not compressed */
     ESP__R(T1, SAME, 0, END, ESP__S_COMM2),
     ESP__R(T1, SAME, 0, END, ESP__S_COMP, ESP__S_COMM2C, ESP__S_DECOMP),
-    /* T2: second intra step; its input is compressed */
+    /* T2: second collective inside machines, if its input is compressed */
     ESP__R(T2, SAME, 0, END, ESP__S_COMM2C, ESP__S_DECOMP),
     ESP__R(T2, SAME, 0, T1, ESP__S_DECOMP),
-    /* T5: second inter step; its input is not compressed */
+    /* T5: second collective between machines, if its input is not compressed */
     ESP__R(T5, BACK, 0, BACK_RAW, ESP__S_COMM2),
     ESP__R(T5, BACK, 0, BACK_COMP, ESP__S_COMP, ESP__S_COMM2C),
-    /* T6: second step of a middle block; its input is compressed */
+    /* T6: second collective between machines, if its input is compressed */
     ESP__R(T6, BACK, 0, BACK_COMP, ESP__S_COMM2C),
     ESP__R(T6, SAME, 0, T5, ESP__S_DECOMP),
-    /* T4': inter steps that begin with a collective of payloads */
+    /* T4C: steps between machines that begin with a collective of payloads */
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMMC),
     ESP__R(T4C, SAME, 0, T5, ESP__S_COMM1C, ESP__S_DECOMP),
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMM1C, ESP__S_COMM2C),
     ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUMC),
     ESP__R(T4C, SAME, 1, T5, ESP__S_SUM1C, ESP__S_DECOMP),
     ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUM1C, ESP__S_COMM2C),
-    /* T3: inter steps; their input is not compressed */
+    /* T3: steps between machines, if their input is not compressed */
     ESP__R(T3, BACK, 0, BACK_RAW, ESP__S_COMM),
     ESP__R(T3, SAME, 0, T5, ESP__S_COMM1),
     ESP__R(T3, SAME, 0, T4C, ESP__S_COMP),
-    /* T4: inter steps; their input is compressed */
+    /* T4: steps between machines, if their input is compressed */
     ESP__R(T4, SAME, 0, T4C, ESP__S_NONE),
     ESP__R(T4, SAME, 0, T3, ESP__S_DECOMP),
-    /* first steps; the input of HIER is uncompressed, that of MID compressed */
+    /* HIER: first steps inside machines. MID: first steps of a middle level, if their input is compressed. */
     ESP__R(HIER, OUTWARD, 0, OUT_RAW, ESP__S_COMM1),
     ESP__R(HIER, OUTWARD, 0, OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(HIER, OUTWARD, 1, OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -99,7 +98,7 @@ static const esp__rule esp__rules[] = {
     ESP__R(FLAT, SAME, 0, T2, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(FLAT, SAME, 1, END, ESP__S_COMP, ESP__S_SUMC, ESP__S_DECOMP),
     ESP__R(FLAT, SAME, 1, T2, ESP__S_COMP, ESP__S_SUM1C),
-    /* for sharded tensors: only the first collective of each pair, so that each rank keeps its part */
+    /* SHARD: for sharded tensors, which need only the first collective of each pair */
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_RAW, ESP__S_COMM1),
     ESP__R(SHARD, OUTWARD, 0, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(SHARD, OUTWARD, 1, SHARD_OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -123,12 +122,12 @@ static const char *const esp__coll_names[] = {
 /* The state while the grammar's rules are applied one by one, to enumerate options or to parse a text. */
 typedef struct esp__walk {
     esp__option option;
-    uint8_t scope[ESP__LEVELS]; /* [n_blocks] the levels of each block, the innermost block first */
-    bool rooted[ESP__LEVELS];   /* true if the block's pair is reduce and broadcast */
+    uint8_t scope[ESP__LEVELS];
+    bool rooted[ESP__LEVELS];
     uint32_t n_blocks;
     uint32_t devices;
     bool extended;
-    bool narrow; /* only options of sharded tensors */
+    bool narrow;
     /* set to enumerate */
     int (*each)(void *user, const esp__option *o);
     void *user;
@@ -136,7 +135,7 @@ typedef struct esp__walk {
     bool stop;
     const esp__step *want;
     uint32_t n_want;
-    uint32_t furthest; /* most steps of the text that the rules could match */
+    uint32_t furthest;
     char expected[256];
 } esp__walk;
 
@@ -240,7 +239,7 @@ static void esp__walk_coll(esp__walk *w, const esp__rule *r, uint32_t block, uin
         s.coll = w->rooted[block] ? ESP_COLL_BROADCAST : ESP_COLL_ALLGATHER;
         esp__walk_step(w, r, block, at, &s);
         break;
-    default: { /* first a pair without a root, then one with a root */
+    default: {
         static const uint8_t colls[3][2] = {{ESP_COLL_REDUCE_SCATTER, ESP_COLL_REDUCE},
                                             {ESP_COLL_ALLTOALL, ESP_COLL_GATHER},
                                             {ESP_COLL_REDUCE_SCATTER, 0}};
@@ -354,9 +353,9 @@ static int esp__option_found(void *user, const esp__option *o) {
     return 1;
 }
 
-/* The scopes that a text names must cover all levels from 1 on. Only flat, intra and inter stand for two levels. */
+/* Finds the scopes of a text's collectives. Together they must cover all levels from 1 on. */
 static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
-    uint8_t at[ESP__LEVELS + 2] = {0}; /* at[level] is the scope whose first level it is, or 0 */
+    uint8_t at[ESP__LEVELS + 2] = {0};
     uint32_t first, last, next = 1;
     at[1] = ESP__INTRA, at[2] = ESP__INTER;
     for (uint32_t i = 0; i < w->n_want; i++)
@@ -388,7 +387,7 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
 
 typedef struct esp__option_words {
     esp__step steps[ESP__MAX_STEPS];
-    size_t position[ESP__MAX_STEPS + 1]; /* column in the text of each step, and of the end */
+    size_t position[ESP__MAX_STEPS + 1];
     uint32_t n;
 } esp__option_words;
 

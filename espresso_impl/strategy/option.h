@@ -6,7 +6,6 @@
 #include "espresso_impl/job/levels.h"
 #include <stdbool.h>
 
-/* codec name of what is not compressed */
 #define ESP__CODEC_NONE "none"
 
 /* A lane is a resource that runs one op at a time: the device that runs backward propagation, the CPU workers that
@@ -60,8 +59,6 @@ ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap);
 ESP__FN const char *esp__coll_word(uint32_t coll);
 ESP__FN bool esp__option_is_flat(const esp__option *o);
 ESP__FN bool esp__option_narrow(const esp__option *o);
-/* Writes the scopes (such as inside machines) in which the option divides elements among ranks, in the order of its
- * steps. */
 ESP__FN uint32_t esp__option_cuts(const esp__option *o, uint8_t scopes[ESP__LEVELS]);
 enum { ESP__CUTS_TEXT = 96 };
 ESP__FN void esp__scopes_print(const uint8_t *scopes, uint32_t n, char *buf, size_t cap);
@@ -75,13 +72,13 @@ enum { ESP__CHAIN_MAX = ESP__MAX_STEPS * ESP_ROUNDS_MAX };
 ESP__FN uint32_t esp__option_chain(const esp__option *o, uint32_t first_round, uint32_t n_rounds,
                                    esp__chain_step out[ESP__CHAIN_MAX]);
 ESP__FN uint32_t esp__chain_collective(const esp__option *o, const esp__chain_step *chain, uint32_t n, uint32_t at);
-/* Returns whether collective `i` also runs in the rounds before the last of the compress step `comp`. There it runs as
- * an allreduce if it sums, and else as itself. */
+/* For codecs that compress several times in each step: returns true if collective `i` runs after each of these
+ * compressions, not only after the last. After the others it is an allreduce if it sums. */
 ESP__FN bool esp__early_step(const esp__option *o, uint32_t comp, uint32_t i);
 
-/* Calls `each` for every option that `parts` selects until it returns non-zero. Returns the number of calls. NARROW
- * selects the options of sharded tensors, and no others. Bits 0 and 1 of `devices` allow compression on CPU and GPU.
- * `extended` adds options that sum payloads without decompressing them, which the Espresso paper does not have. */
+/* Calls `each` for every option that `parts` selects, until it returns non-zero. Returns the number of calls.
+ * ESP__TREE_NARROW selects only the options for sharded tensors. Bit 0 of `devices` allows compression on the CPU, bit
+ * 1 on the GPU. `extended` adds options that sum payloads without decompressing them. */
 enum { ESP__TREE_FLAT = 1, ESP__TREE_HIERARCHICAL = 2, ESP__TREE_NARROW = 4 };
 #define ESP__TREE_OF(n_levels) ((uint32_t)(n_levels) << 8)
 ESP__FN uint64_t esp__option_each(uint32_t parts, uint32_t devices, bool extended,

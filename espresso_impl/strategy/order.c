@@ -4,7 +4,7 @@
 #include "espresso_impl/strategy/strategy.h"
 
 typedef struct esp__sim_lane {
-    esp__heap waiting; /* key: unit << 32 | index of its next step */
+    esp__heap waiting;
     uint64_t free_at;
 } esp__sim_lane;
 

@@ -82,8 +82,8 @@ static void esp__cut_push(esp__region *r, uint8_t level, uint8_t open) {
     r->n_cuts++;
 }
 
-/* A compress step makes one payload for each part that a later collective sends elsewhere, so it divides the elements
- * first. */
+/* Divides the elements into one payload for each part that a collective before the next decompression sends to another
+ * rank. */
 static void esp__region_comp(esp__region *r, const esp__option *o, uint32_t i) {
     r->compressed = 1;
     for (i++; i < o->n && o->steps[i].kind != ESP__STAGE_DECOMP; i++) {

@@ -10,17 +10,18 @@ typedef struct esp__extent {
     uint64_t elements;
 } esp__extent;
 
-/* The rank's index in its group of each scope (such as inside machines), and the group's size. `unit` chooses roots. */
+/* For each scope, such as inside a machine: the rank's index in its group, and the number of ranks in it. `unit` is the
+ * index of a tensor or group; it chooses the roots of collectives. */
 typedef struct esp__coordinates {
     int32_t index[ESP__SCOPES], size[ESP__SCOPES];
     uint32_t unit;
-    uint64_t width; /* ranks' parts begin at multiples of it; 0 counts as 1 */
+    uint64_t width; /* parts begin at multiples of this number of elements; 0 means 1 */
 } esp__coordinates;
 
-/* Collectives such as reduce_scatter divide the elements among ranks: one cut for each scope, in the order of the
- * steps. After a closed cut the rank has only its own part, in an open cut it has payloads of all parts. A compressed
- * region is an array of payloads in row-major order. Its dimensions are the open cuts (PART: the index says which part)
- * and the scopes that are not summed yet (SOURCE: the index says which rank compressed it). */
+/* Collectives such as reduce_scatter divide the elements among ranks. Each division is a cut: closed if the rank has
+ * only its own part, open if it has payloads of all parts. A compressed region is an array of payloads in row-major
+ * order, with one dimension for each open cut (PART: index of the part) and for each scope that is not summed yet
+ * (SOURCE: index of the rank that compressed). */
 typedef struct esp__cut {
     uint8_t level, open;
 } esp__cut;
@@ -40,11 +41,11 @@ typedef struct esp__region {
     uint32_t n_dims;
 } esp__region;
 
-ESP__FN void esp__region_start(esp__region *r); /* sets `r` to all elements, uncompressed */
+ESP__FN void esp__region_start(esp__region *r);
 /* Writes the range of part `p` if `count` elements are divided into `n` parts. */
 ESP__FN void esp__part(uint64_t count, uint64_t n, uint64_t p, uint64_t *begin, uint64_t *length);
-/* Writes the range of an uncompressed region or, of a compressed one, of the payload at index[d] in each dimension
- * d. */
+/* Writes the range of elements in an uncompressed region. In a compressed region, writes that of the payload at the
+ * index index[d] in each dimension d. */
 ESP__FN void esp__region_range(const esp__region *r, const esp__coordinates *at, uint64_t count, const uint32_t *index,
                                uint64_t *begin, uint64_t *length);
 ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates *at);
@@ -52,8 +53,8 @@ ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates 
 ESP__FN bool esp__region_active(const esp__region *r);
 ESP__FN bool esp__region_takes_part(const esp__region *r, const esp__step *s);
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s); /* -1 if `s` has no root */
-/* Changes `r` to the region after step `i` of `o`. If *swap is not 0, the step needs dimension *swap of the payloads
- * first. */
+/* Changes `r` to what the rank holds after step `i`. If *swap is not 0, the array of payloads must be reordered before
+ * the step, so that dimension *swap becomes the outermost. */
 ESP__FN void esp__region_step(esp__region *r, const esp__coordinates *at, const esp__option *o, uint32_t i,
                               uint32_t *swap);
 #endif

@@ -3,7 +3,8 @@
 #include <ctype.h>
 
 /* ---- lines and words ---- */
-/* The lines of a split tensor's chunks follow it; the lines of a group's tensors precede it. */
+/* The state of reading a strategy. Its text has a split tensor's line before the lines of its chunks, and a group's
+ * line after those of its tensors. */
 typedef struct esp__reading {
     const esp_ctx *ctx;
     const char *name;

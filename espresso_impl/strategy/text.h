@@ -1,5 +1,5 @@
-/* text.h: reads and prints the text of a strategy, described in docs/design/design.md. Callbacks get the lines, since
- * planner and library have different structs. */
+/* text.h: reads and prints the text of a strategy, described in docs/design/design.md. The reader calls a function for
+ * each line, because the planner and the library store strategies in different structs. */
 #ifndef ESP__STRATEGY_TEXT_H
 #define ESP__STRATEGY_TEXT_H
 #include "espresso_impl/strategy/option.h"
@@ -13,8 +13,9 @@ enum {
 #define ESP__ELEMENTS_MAX ((uint64_t)1 << 58) /* most elements of all tensors together */
 
 /* ---- order entries: entries.c ---- */
-/* STEP runs a step of an option. DOWN copies from GPU to host before the host compresses or decompresses, UP copies
- * back. PACK copies a group's gradients together, UNPACK copies them back. BACKWARD computes the next gradient. */
+/* An entry of a strategy's order of ops. STEP: a step of an option. DOWN and UP: a copy from GPU to host, and back.
+ * PACK and UNPACK: the copy of a group's gradients into one buffer, and back. BACKWARD: the computation of the next
+ * gradient. */
 enum { ESP__ENTRY_STEP, ESP__ENTRY_DOWN, ESP__ENTRY_UP, ESP__ENTRY_PACK, ESP__ENTRY_UNPACK, ESP__ENTRY_BACKWARD };
 typedef struct esp__order_entry {
     uint32_t unit;
@@ -22,7 +23,8 @@ typedef struct esp__order_entry {
 } esp__order_entry;
 enum { ESP__ENTRY_MAX = 24 }; /* bytes of an entry's text, with the NUL */
 
-/* Reads "b", "UNIT:STEP", "UNIT:STEPd", "UNIT:STEPu", "UNIT:p" or "UNIT:u". Returns false if it is none of these. */
+/* Reads "b" (BACKWARD), "UNIT:STEP" (STEP), the same with a final "d" (DOWN) or "u" (UP), "UNIT:p" (PACK) or "UNIT:u"
+ * (UNPACK). Returns false if the word is none of these. */
 ESP__FN bool esp__order_entry_read(const char *word, uint32_t n_units, esp__order_entry *e);
 ESP__FN const char *esp__order_entry_word(const esp__order_entry *e, char buf[ESP__ENTRY_MAX]);
 ESP__FN esp_status esp__order_entry_fail(const esp_ctx *ctx, const char *where, const char *word);
@@ -37,8 +39,8 @@ typedef struct esp__order_units {
     uint32_t *at; /* [n_units] working memory, which the caller allocates */
 } esp__order_units;
 ESP__FN bool esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units);
-/* Checks that an order has every collective once for each time its codec compresses, every other entry at most once, in
- * the sequence of each option, and "b" for every tensor or for none. `name` begins error texts. */
+/* Checks a strategy's order of ops: every collective must be in it, once for each time its codec compresses. No other
+ * entry may come twice, and entries of a tensor or group must be in a possible sequence. `name` begins errors. */
 ESP__FN esp_status esp__order_check(const esp_ctx *ctx, const char *name, const esp__order_entry *entries, uint32_t n,
                                     const esp__order_units *units);
 
@@ -52,7 +54,7 @@ typedef struct esp__text_tensors {
 typedef struct esp__unit_line {
     uint32_t first, n;        /* index of its first tensor, and number of tensors */
     uint64_t begin, elements; /* `begin` is a chunk's first element in its tensor */
-    uint32_t chunk, n_chunks; /* 0 and 1 for a whole tensor or a group */
+    uint32_t chunk, n_chunks;
     const char *codec, *option;
 } esp__unit_line;
 

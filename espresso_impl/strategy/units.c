@@ -20,7 +20,8 @@ ESP__FN bool esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u) {
     return u->place.n == 1 && u->place.elements != esp__model_of(ctx)->tensors[u->place.first].count;
 }
 
-/* Makes the key and name from the tensors' names only, so that they are the same on all ranks and in every run. */
+/* Sets the key and name of a tensor, chunk or group. They depend only on names of tensors, so that they are the same on
+ * all ranks and in every run. */
 static void esp__unit_identity(const esp_ctx *ctx, esp__unit *u, uint32_t chunk, uint32_t n_chunks, char *name,
                                size_t cap) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];

@@ -30,7 +30,8 @@ static const char *write_file(const char *path, const char *line, const void *da
     return NULL;
 }
 
-/* Reads a file of write_file: its line, which must equal `line` unless that is empty, and its data. */
+/* Reads a file that write_file wrote. If `line` is not empty, the file's first line must equal it. Copies that line to
+ * `line`. */
 static const char *read_file(const char *path, char *line, size_t room, void *data, size_t bytes) {
     char got[PATH];
     FILE *f = fopen(path, "rb");
@@ -91,7 +92,7 @@ const char *checkpoint_load(esp_ctx *ctx, gpt *m, const char *folder, const char
     char path[PATH], line[PATH];
     uint64_t number = 0;
     const size_t bytes = 3 * m->n_values * sizeof *m->value;
-    if (esp_rank(ctx) == 0) { /* other ranks may have no access to the files */
+    if (esp_rank(ctx) == 0) {
         const char *bad = read_latest(folder, step);
         snprintf(line, sizeof line, "%s", run);
         path_of(path, folder, *step, "model");

@@ -111,8 +111,8 @@ static void push(void *user, int i) {
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
-/* In steps in which the second head (tensor 0) has no gradient, every rank pushes zeros for it, since its residual may
- * still have something to send. */
+/* Pushes zeros for the second head (tensor 0) in steps in which it has no gradient, because its residual may still have
+ * something to send. */
 static void push_without_second(void *user, int i) {
     trainer *t = user;
     if (i)
@@ -121,8 +121,7 @@ static void push_without_second(void *user, int i) {
         check(t, esp_push_zero(t->ctx, t->id[0], t->net.p[0].grad, (esp_stream){0}), t->net.p[0].name);
 }
 
-/* Adds the gradients of all micro-batches. Only the last backward pass pushes them (other libraries call the earlier
- * ones a no-sync scope). Returns the mean loss. */
+/* Adds the gradients of all micro-batches. Only the last backward pass pushes them. Returns the mean loss. */
 static double accumulate(trainer *t, size_t step, int second) {
     const size_t n = count(ACCUMULATE), batch = count(BATCH);
     double loss = 0;
@@ -146,8 +145,8 @@ static double lr_at(size_t s) {
     return flags[LR].number * (x < 0.05 ? 20 * x : 1.0 - 0.9 * (x - 0.05) / 0.95);
 }
 
-/* Residuals of earlier steps must be scaled to a new learning rate: when it crosses a power of 1.1, which depends on
- * the step alone, so that a resumed run does the same. */
+/* Residuals of earlier steps must be scaled if the learning rate changes. This scales them by powers of 1.1 that depend
+ * only on the step, so that a resumed run computes the same bits. */
 static void scale_feedback(const trainer *t, size_t s) {
     const double now = floor(log(lr_at(s)) / log(1.1)), before = s ? floor(log(lr_at(s - 1)) / log(1.1)) : now;
     if (now < before || now > before)
@@ -217,7 +216,7 @@ static void write_curve(const trainer *t, const char *path, size_t first) {
 }
 
 static void write_json(trainer *t, const char *path, double loss, double bits, double bytes) {
-    const size_t n = t->n_steps, settled = n / 2; /* an autopilot measures in the first half */
+    const size_t n = t->n_steps, settled = n / 2; /* with strategy auto, the first half includes its measurements */
     FILE *f = strcmp(path, "-") ? fopen(path, "w") : stdout;
     if (!f) die(path, "cannot be written");
     fprintf(f, "{\"ranks\": %d, \"machines\": %d, \"steps\": %zu, ", esp_size(t->ctx), esp_machines(t->ctx), n);

@@ -218,7 +218,6 @@ double gpt_loss(gpt *m, const uint8_t *const *seq, size_t batch) {
     return cross_entropy(m, m->score, seq, batch * m->s.context, 1, 0, NULL);
 }
 
-/* Scores are x times the embedding matrix, so this adds to that matrix's gradient and to dx. */
 static void head_back(gpt *m, size_t n, const float *x, float *dx) {
     const size_t d = m->s.width, vocab = m->s.vocab;
     gemm(vocab, d, n, m->d_score, 1, vocab, x, d, 1, embedding(m)->grad, d);

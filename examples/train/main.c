@@ -41,7 +41,7 @@ typedef struct trainer {
     uint8_t *labels;           /* labels of one batch */
     double *step_ms, *wait_ms; /* per step: total time, and wait for gradients */
     double *loss;              /* per step */
-    double lr;                 /* learning rate that residuals are scaled to */
+    double lr;
     size_t n_steps;
     size_t state_bytes;
     int lost; /* a rank was lost in this step (--elastic 1) */
@@ -190,7 +190,7 @@ static void train(trainer *t) {
         if (!last && (at + 1 < per_epoch || flags[EVAL].number < 1)) continue;
         right = accuracy(t, batch);
         again = t->lost;
-        if (again) { /* a rank was lost: repeats the last step */
+        if (again) {
             s = shrink(t, last ? s : s + 1) - 1;
             continue;
         }

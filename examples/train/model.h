@@ -37,8 +37,8 @@ const float *model_forward(model *m, size_t n);
 /** After model_forward, computes all gradients (means over the images), and returns the mean loss. Calls ready(user, i)
  * as soon as p[i].grad is complete. */
 float model_backward(model *m, const uint8_t *labels, size_t n, void (*ready)(void *user, int i), void *user);
-/** Allocates the optimizer's state for the numbers that each parameter's begin and n select, and exact values if
- * `rounded`. Returns its bytes, or 0 if memory is short. */
+/** Allocates the optimizer's state for elements [begin, begin + n) of each parameter. If `rounded`, also keeps their
+ * fp32 values, because the parameters have fewer bits. Returns the state's bytes, or 0 if memory is short. */
 size_t model_state(model *m, int rounded);
 /** Updates the parameters by SGD with momentum. */
 void model_update(model *m, float lr, float momentum);

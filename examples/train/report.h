@@ -22,6 +22,7 @@ void report_compare(esp_ctx *ctx, const char *program, const float *values, size
 /** Writes a line per step to `path`: step, seconds, loss. Ends the process on an error, as report_json does. */
 void report_curve(const report *r, const char *path);
 /** Writes the result as a line of JSON to `path` ("-" means the standard output). Sorts step_ms and wait_ms.
- * settled_step_ms is the median of the second half of the steps, since an autopilot measures in the first half. */
+ * settled_step_ms is the median of the second half of the steps, because with strategy auto the first half includes its
+ * measurements. */
 void report_json(const report *r, const esp_ctx *ctx, const char *path);
 #endif

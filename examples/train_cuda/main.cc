@@ -44,9 +44,9 @@ typedef struct trainer {
     uint32_t *order, *order_here; /* order of training images on the device, and in pinned host memory */
     double *loss, *loss_here;     /* loss of each step on the device, and on the host */
     double *step_ms;
-    double lr;     /* learning rate that residuals are scaled to */
+    double lr;
     size_t n_read; /* losses that were copied to the host */
-    int open;      /* true if a step still runs */
+    int open;
 } trainer;
 
 static void die(const char *what, const char *why) { run_die("train_cuda", what, why); }
@@ -124,7 +124,7 @@ static void step(trainer *t, size_t s, size_t first, double lr) {
     net_update(&t->net, (float)lr, (float)flags[MOMENTUM].number);
     if (flags[SHARD].number < 1) return;
     end_step(t);
-    for (int i = N_PARAMS - 1; i >= 0; i--) /* the next forward needs the first layer first */
+    for (int i = N_PARAMS - 1; i >= 0; i--)
         check(t, esp_gather(t->ctx, t->id[i], t->net.value[i], t->stream), "esp_gather");
 }
 /* Waits for the device. Returns the mean of the losses of the first n steps that were not yet read. */

@@ -13,7 +13,7 @@ void cuda_must(cudaError_t e, const char *call) {
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
-/* SIDE x SIDE threads compute a tile of TILE x TILE results, DEPTH products at a time. */
+/* A block of SIDE x SIDE threads computes TILE x TILE results. It adds DEPTH products to each at a time. */
 enum { THREADS = 256, TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE };
 
 static __device__ float number(const void *p, int bf16, size_t i) {
@@ -37,7 +37,7 @@ typedef struct matrix {
 /* Loads DEPTH columns of a tile into shared memory, transposed, with zeros outside of the matrix. */
 static __device__ void load_tile(float (*tile)[TILE + 1], matrix a, unsigned first, unsigned rows, unsigned p0,
                                  unsigned depth) {
-    for (unsigned e = threadIdx.x; e < TILE * DEPTH; e += THREADS) { /* neighbouring threads read neighbours */
+    for (unsigned e = threadIdx.x; e < TILE * DEPTH; e += THREADS) {
         const unsigned i = a.col == 1 ? e / DEPTH : e % TILE, p = a.col == 1 ? e % DEPTH : e / TILE;
         const bool inside = first + i < rows && p0 + p < depth;
         tile[p][i] = inside ? a.at[(size_t)(first + i) * a.row + (size_t)(p0 + p) * a.col] : 0.0f;

@@ -79,7 +79,7 @@ int main(int argc, char **argv) {
     must(esp_broadcast(ctx, m.weights, sizeof m.weights, 0));
     for (int step = 0; step < 200; step++) {
         loss = model_forward(&m, step * esp_size(ctx) + esp_rank(ctx)); /* each rank has samples of its own */
-        must(esp_allreduce(ctx, &loss, 1));                             /* for the log only: the sum over ranks */
+        must(esp_allreduce(ctx, &loss, 1));
         if (step == 0) first = loss;
         if (flat)
             flat_backward(ctx, id, &m);

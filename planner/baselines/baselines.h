@@ -4,8 +4,6 @@
 #include "planner/problem/problem.h"
 #include "planner/simulate/schedule.h"
 
-/* The text of an option without devices: `tree` for several machines with several ranks each, `flat` for all other
- * systems. */
 typedef struct esp__form {
     const char *tree, *flat;
 } esp__form;
@@ -27,7 +25,6 @@ static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.redu
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
                                           "comp > flat.alltoall > decomp"};
 
-/* A small hash table of options that were already timed, because many tensors have the same size. */
 typedef struct esp__scheme_memo {
     const esp__form *form[64];
     esp__extent unit[64];

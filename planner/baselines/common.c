@@ -23,8 +23,8 @@ static void esp__form_text(const esp__problem *p, const esp__form *f, uint32_t d
     text[n] = 0;
 }
 
-/* Times the option `f`, with the codec on `device`. If the codec cannot run there, tries the other device, then an
- * option without compression. */
+/* Returns the predicted times of option `f`, with the codec on `device`. If the codec cannot run there, takes the other
+ * device, then an option without compression. */
 ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, const esp__form *f, uint32_t device,
                                         uint32_t codec) {
     char text[ESP__TEXT_MAX];
@@ -86,8 +86,8 @@ ESP__FN void esp__scheme_tensors(esp__problem *p, esp__schedule *d, const esp__f
     esp__scheme_fill(p, d, f, device, codec);
 }
 
-/* Adds tensors [first, end) to `units` as one group, or as several if their constraints differ. Returns the new
- * length. */
+/* Adds tensors [first, end) to `units` as one group, or as several if their p->keep differs. Returns the new length of
+ * `units`. */
 ESP__FN uint32_t esp__units_group(const esp__problem *p, esp__extent *units, uint32_t n, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
         if (i == first || p->keep[i] != p->keep[i - 1]) {

@@ -4,8 +4,8 @@
  * both directions: alltoall, sum, compress again, allgather. */
 #include "planner/baselines/baselines.h"
 
-/* Returns an estimate of a tensor's time in k chunks. The first chunk takes the time of all its ops. The chunks
- * overlap, so each further one adds only its time on the busiest processor or link. */
+/* Estimates the time of a tensor that is divided into k chunks: the time of all ops of the first chunk and, because
+ * chunks overlap, for each further chunk only the time on the busiest processor or link. */
 static double esp__hipress_estimate(const esp__path *path, uint64_t k) {
     uint64_t pace = 0;
     for (uint32_t lane = 0; lane < ESP__LANES; lane++)
@@ -13,7 +13,6 @@ static double esp__hipress_estimate(const esp__path *path, uint64_t k) {
     return (double)path->total + (double)(k - 1) * (double)pace;
 }
 
-/* Returns the option with the shortest estimate, and sets *chunk to the most elements of a chunk. */
 static const esp__form *esp__hipress_choose(esp__problem *p, uint32_t tensor, uint64_t *chunk) {
     static const esp__form *const forms[] = {&esp__form_raw, &esp__form_alltoall};
     uint32_t codec = esp__scheme_codec(p), n_forms = codec == ESP__NO_CODEC || p->size[ESP__INTER] < 2 ? 1 : 2;

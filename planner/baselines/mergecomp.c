@@ -1,7 +1,7 @@
-/* mergecomp.c: MergeComp, which divides the model's tensors into Y groups of neighbours and compresses each group as
- * one. Y grows as long as a further group saves enough time. For each Y it moves one border after the other and assumes
- * that the step time first falls and then rises as a border moves. Payloads are gathered over all ranks at once or
- * between machines, whichever is faster. */
+/* mergecomp.c: MergeComp, which divides the tensors into groups of neighbours and compresses each group as one. It adds
+ * groups as long as each saves enough time. To find the borders between groups, it moves one at a time and assumes that
+ * the step time first falls and then rises as a border moves. Payloads are gathered over all ranks at once or between
+ * machines, whichever is faster. */
 #include "planner/baselines/baselines.h"
 
 enum { ESP__MERGE_MOST = 8 };
@@ -23,8 +23,6 @@ static uint64_t esp__merge_time(esp__merge *m) {
     return m->schedule->makespan;
 }
 
-/* Moves border k to where the step is shortest, by bisection, and returns the makespan. Bisection may miss the best
- * border; if it finds no better one, the border stays. */
 static uint64_t esp__merge_border(esp__merge *m, uint32_t k, uint64_t best) {
     uint32_t low = m->border[k - 1] + 1, high = m->border[k + 1] - 1, at = m->border[k];
     while (low < high) {

@@ -1,11 +1,7 @@
-/* any.c: computes a lower bound on the step time that holds for every way to merge and split tensors.
- *
- * Merging and splitting make no gradient ready earlier, so they can only save fixed costs. If t(e) is an op's time
- * for e elements, let its rate be the minimum of t(e) / e over all e. The op then takes at least e times its rate,
- * so the sum of the rates bounds the load of each processor and link, however elements are divided. The bound treats
- * tensors as whole and options as sets of rates. An inequality of rows.c counts a tensor's work in full if its
- * gradient is ready after the inequality's time s, else not at all, because chunks may have different options and
- * only linear terms can be added over them. */
+/* any.c: computes a lower bound on the step time that holds for every way to merge tensors to groups and to split them
+ * into chunks. These change only how often the fixed cost of an op is paid. If t(e) is an op's time for e elements, let
+ * its rate be the minimum of t(e) / e over all e. The op then takes at least e times its rate, however elements are
+ * divided. The sum of these times bounds the load of each processor and link. */
 #include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
@@ -13,9 +9,8 @@
 
 static const double esp__rounding = 0.51; /* ns; op times are rounded to whole nanoseconds */
 
-/* Returns the minimum of t(x) / x for x up to `high`, where t is the curve with rounded times, and sets *least to the
- * minimum of t. Between two points t is a straight line over x or log x, so the ratio is smallest at a point or at
- * `high`. Below the first point t is constant; above the last point the ratio is constant. */
+/* Returns the minimum of t(x) / x for x up to `high`, where t is `times` times the curve, in whole ns. Sets *least to
+ * the minimum of t. The ratio is smallest at a point of the curve or at `high`. */
 static double esp__curve_rate(const esp_cost_curve *c, double times, double high, double *least) {
     double rate = times * esp__curve_at(c, high) / high;
     *least = times * c->points[0].ns;
@@ -37,12 +32,9 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     return parts;
 }
 
-/* Returns a collective's time as if sizes were not rounded up, which is no longer than its real time. Divided by the
- * elements, it falls as they grow. */
 static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
-    /* If only the codec's bound() knows the payload's size, the payload may be as small as a header. */
     double before = !op->compressed   ? 4.0 * part
                     : w->codec->bound ? esp__slots(p, op->slots) * ESP_PAYLOAD_HEADER
                                       : esp__slots(p, op->slots) *
@@ -58,7 +50,6 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__o
     return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-/* Returns the rate of a collective's time, or if `kept` is given, of that curve: the time on a link or processor. */
 static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, const esp_cost_curve *kept) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
@@ -78,16 +69,12 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
         if (high > 0.0) r.each = esp__curve_rate(table, 1.0, gathers * high, &r.least);
         if (high > 0.0 && kept && kept->n)
             r.each = esp__min2(r.each, esp__curve_rate(kept, 1.0, gathers * high, &none));
-        /* If fewer ranks than in the measurement share a link, the table is read at a smaller size. So this is a lower
-         * bound. */
         r.each *=
             gathers * low * esp__table_share(&p->system, op->level, op->coll, op->on_link) / esp__cut_parts(p, op->cut);
         return r;
     }
     r.least = esp__max2(0.0, esp__link_smooth(w, op, 0.0) - esp__rounding);
     all = esp__link_smooth(w, op, w->elements);
-    /* 3 ns of the fixed cost count separately, because rounding makes `fixed` slightly negative for ops without fixed
-     * cost. */
     if (r.least >= 4.0) {
         r.fixed = 3.0;
         r.each = (all - esp__rounding - r.fixed) / w->elements;
@@ -98,8 +85,6 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
     return r;
 }
 
-/* Returns the rate of a compression or decompression. On the CPU, the ranks of a machine take turns. If a matrix is
- * divided between rows, one part may have all elements. */
 static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
     const esp_cost_curve *more =
         op->kind == ESP_PLAN_COMPRESS ? NULL : esp__decompress_more(w->codec, curve, op->device);
@@ -124,8 +109,6 @@ static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) 
     return r;
 }
 
-/* Returns the measured curve of how long a collective occupies a processor core (`core`) or its link; NULL if there is
- * none. */
 static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__op_template *op, int core) {
     const esp_plan_link *link = esp__system_tables(&p->system, op->level);
     return !link ? NULL : core ? &link->core[op->coll] : &link->gap[op->coll];
@@ -151,15 +134,13 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
         r.fixed = -esp__rounding;
         r.each = 4000.0 / w->p->system.host_bytes_per_us / esp__cut_parts(w->p, op->cut);
     }
-    r.each *= 1.0 - 1e-7; /* keeps it a lower bound: 0.01 * e is inexact in binary */
+    r.each *= 1.0 - 1e-7;
     return r;
 }
 
 static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
     esp__any_path path;
     uint32_t kept = 0;
-    /* The fixed cost per element is lowest if all elements are one group or, if it is negative, if each is on its
-     * own. */
     for (uint32_t l = 0; l < ESP__LANES; l++)
         path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
     for (uint32_t i = 0; i < w->n; i++) {
@@ -240,7 +221,6 @@ static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidat
         }
 }
 
-/* Lets tensors of the same size and constraint share their candidates. */
 static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
     const esp_plan_tensor *t = b->p->model->tensors;
     uint32_t slots = 64, *keep = esp__arena_get(b->p->arena, b->n * sizeof *keep);

@@ -27,8 +27,8 @@ static uint32_t esp__game_leaves(const esp__game *m, uint32_t c) {
     return best;
 }
 
-/* The simplex method: maximize sum_i w_i while sum_i w_i g_ij <= 1 for each j and w >= 0. The game's value is 1 divided
- * by the maximum; the dual prices, scaled, are the weights of the rows. */
+/* Solves the matrix game by the simplex method: maximize the sum of w_i while sum_i w_i g_ij <= 1 for each j and w_i >=
+ * 0. The value of the game is 1 divided by the maximum. The dual solution, scaled, has the weights of the rows. */
 ESP__FN void esp__game_solve(esp__game *m) {
     uint32_t n = m->n_columns, width = n + m->n_rows + 1, rhs = n + m->n_rows;
     double sum = 0.0, all = 0.0;

@@ -2,25 +2,26 @@
  * numbers are those of the table in docs/use/codecs.md. */
 #include "planner/builtin/builtin.h"
 
-/* How a codec treats gradients, in classes between which the measured runs differed. */
+/* Kinds of codecs by what they send of a gradient. They differ in their measured effect on the loss. */
 enum {
     ESP__KEEPS_ALL,  /* sends every element, finely rounded */
-    ESP__KEEPS_MUCH, /* sends 3 bits an element or more, keeps the residual */
+    ESP__KEEPS_MUCH, /* sends 3 bits per element or more, and has error feedback */
     ESP__KEEPS_SOME, /* sends 0.2 bits an element or more */
     ESP__KEEPS_LITTLE,
     ESP__LOW_RANK,   /* sends a low-rank approximation of a matrix */
     ESP__DRAWN,      /* sends random elements, or keeps no residual */
-    ESP__TWICE,      /* applies momentum, as the trainer does too */
+    ESP__TWICE,      /* applies momentum to gradients, and so does the trainer */
     ESP__UNMEASURED, /* the codec declares nothing */
     ESP__TREATMENTS
 };
 enum { ESP__MOMENTUM_LOW, ESP__MOMENTUM_HIGH, ESP__ADAM_HIGH, ESP__OPTIMIZERS };
-static const double esp__safety_fine = 0.05;        /* a compression error up to this is fine rounding */
-static const double esp__safety_momentum_low = 0.5; /* up to this momentum, delays are hardly amplified */
+static const double esp__safety_fine = 0.05; /* codecs with a compression error up to this are ESP__KEEPS_ALL */
+static const double esp__safety_momentum_low = 0.5;
 
-/* From bench/results/accuracy/accuracy.csv. The text is the range of the final loss. The number is the median of the
- * steps to the same loss relative to fp32, rounded up to half steps, and 1 if the loss stayed within the noise. The
- * last row, and the entries where most runs diverged, are estimates. */
+/* The effect of a codec on the loss by its kind and by the optimizer, measured in bench/results/accuracy/accuracy.csv.
+ * The text is the range of final losses. The number says how many times more steps than fp32 reach the same loss: the
+ * median, rounded up to half steps, or 1 if the loss does not differ by more than noise. The last row, and entries
+ * where most runs diverged, are estimates. */
 static const esp__effect esp__effects[ESP__TREATMENTS][ESP__OPTIMIZERS] = {
     {{1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}},
     {{1.0, "within 3% of fp32's"}, {1.5, "2 to 14% above fp32's"}, {1.5, "up to 9% above fp32's"}},
@@ -45,7 +46,7 @@ static double esp__safety_bits(const esp__codec *c) {
 
 ESP__FN int esp__safety_rounds(const esp__codec *c, double error) {
     if (!esp__codec_lossy(c)) return 1;
-    /* A codec of matrices describes vectors here, which it does not compress, so its model counts for nothing. */
+    /* A codec of matrices sends vectors uncompressed. Its model is for vectors here, so it does not count. */
     const int knows = c->model.error >= 0.0 && !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX);
     return esp__codec_has_model(c) && (knows ? c->model.error : error) <= esp__safety_fine;
 }

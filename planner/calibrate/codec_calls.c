@@ -21,7 +21,6 @@ static uint64_t esp__calibration_share(const esp__calibration *s, const esp_boun
     uint8_t *p = s->work;
     w->residual = p ? (float *)(void *)p : NULL;
     w->out = p ? (float *)(void *)(p + n) : NULL;
-    /* The CPU needs two arrays of temporary memory, as in esp__call_unfused; devices need none. */
     w->phi = p ? (float *)(void *)(p + 2 * n) : NULL;
     at = s->device ? 2 * n : 4 * n;
     w->payload = p ? p + at : NULL;
@@ -158,8 +157,6 @@ ESP__FN esp_status esp__calibration_settle(const esp__calibration_bench *w) {
     return w->device ? esp__device_drain(w->ctx, w->device, ESP__ON_COMPUTE) : ESP_OK;
 }
 
-/* After a compression has ended on a device, sets w->used to the payload's bytes as they would be on the CPU. There, if
- * the codec needs several exchanges, the payload of each begins at a multiple of 32 bytes. */
 ESP__FN esp_status esp__calibration_used(esp__calibration_bench *w) {
     uint64_t used[ESP_ROUNDS_MAX], at = 0, wrote = 0;
     if (!w->device) return ESP_OK;

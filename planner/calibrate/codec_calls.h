@@ -1,4 +1,4 @@
-/* codec_calls.h: calls of one codec, which codecs.c measures. */
+/* codec_calls.h: calls a codec on test data, so that codecs.c can measure how long it takes. */
 #ifndef ESP__CODEC_CALLS_H
 #define ESP__CODEC_CALLS_H
 #include "planner/calibrate/costs.h"
@@ -20,8 +20,8 @@ typedef struct esp__calibration_bench {
     uint64_t payload_bytes, used, elements, max, calls;
     uint32_t first_round;
     esp_tensor like;
-    /* For codecs that make several payloads one after the other. The host does not know the size of one when it
-     * enqueues the next, so the device keeps the sizes, and each payload has room for its largest size. */
+    /* The sizes and offsets of payloads, for codecs that compress several times in a step. The host enqueues each call
+     * before it knows the previous size, so the sizes are in device memory. */
     uint64_t *device_used;
     uint64_t at[ESP_ROUNDS_MAX + 1];
 } esp__calibration_bench;

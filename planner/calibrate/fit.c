@@ -1,5 +1,5 @@
-/* fit.c: makes the planner's input from measured points: tables where there are enough points, and for each level a
- * latency and a rate, fitted to all of its points. */
+/* fit.c: makes the planner's description of links from measured times of collectives. Collectives with enough points
+ * get a table. Each level (inside machines, between machines, between racks) gets a latency and a rate. */
 #include "planner/calibrate/costs.h"
 #include "planner/plan.h"
 #include <math.h>
@@ -20,8 +20,8 @@ static double esp__calibration_sharing(const esp_ctx *ctx, uint8_t level) {
     return level == ESP__OUTER ? n * (double)esp__calibration_ranks(ctx, ESP__INTER) : n;
 }
 
-/* Returns the hops and bytes of a collective of `size` bytes (as in tables) by the planner's formula. Sets *link to the
- * level whose link determines the time; for collectives over all ranks this is the outermost. */
+/* Returns the number of successive messages (hops) and the bytes of a collective on a buffer of `size` bytes, by the
+ * planner's formula. Sets *link to the level whose link determines the time. */
 static esp__calibration_terms esp__calibration_formula(const esp_ctx *ctx, uint8_t level, uint32_t coll, double size,
                                                        uint8_t *link) {
     double n = (double)esp__calibration_ranks(ctx, level);
@@ -93,8 +93,6 @@ static esp__calibration_lines esp__calibration_levels(const esp_ctx *ctx, const 
     return lines;
 }
 
-/* Returns the collective from whose points those of `coll` are estimated: `coll` itself if it has enough points for a
- * table, else the one with the most points on this level, or 0 if there are none. */
 static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t level, uint32_t coll) {
     uint32_t best = 0, most = 0;
     if (s->link[level][coll].n >= ESP__CALIBRATION_TABLE_LEAST) return coll;
@@ -103,8 +101,6 @@ static uint32_t esp__calibration_reference(const esp__calibration *s, uint8_t le
     return best;
 }
 
-/* Estimates points of `coll` from those of the collective `reference`. At sizes where both move the same bytes, their
- * times differ only by the hops. Returns the number of points in `out`. */
 static uint32_t esp__calibration_estimate_points(const esp_ctx *ctx, const esp__calibration *s,
                                                  const esp__calibration_lines *lines, uint8_t level, uint32_t coll,
                                                  uint32_t reference, esp_cost_point *out) {
@@ -168,8 +164,8 @@ ESP__FN double esp__calibration_estimate(const esp_ctx *ctx, const esp__calibrat
     return t.hops * lines.of[link].alpha_ns + t.bytes * lines.of[link].ns_per_byte;
 }
 
-/* If a link was not measured, takes the values of `other`. If neither was, assumes the speed of copying memory
- * twice. */
+/* Sets a link's latency and rate to `l`, or to `other` if the link was not measured. If neither was, assumes half of
+ * the speed of copying memory. */
 static void esp__calibration_link_set(const esp__calibration *s, esp_plan_link *out, const esp__calibration_line *l,
                                       const esp__calibration_line *other) {
     out->alpha_is = ESP_ALPHA_HOP;

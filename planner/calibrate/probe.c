@@ -24,7 +24,7 @@ ESP__FN int32_t esp__calibration_ranks(const esp_ctx *ctx, uint8_t level) {
 
 ESP__FN uint64_t esp__probe_room(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes) {
     uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes);
-    if (!n) return 0; /* no groups: machines have different numbers of ranks */
+    if (!n) return 0;
     uint64_t whole = (count + n - 1) / n * n * 4;
     return coll == ESP_COLL_ALLTOALL || coll == ESP_COLL_GATHER ? 2 * whole : whole;
 }
@@ -39,7 +39,7 @@ static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll)
     return root < 0 ? 0 : root;
 }
 
-/* Sets src and dst in `room` as the table of esp_coll in espresso.h requires, and to the same memory where the table
+/* Sets the buffers of a collective in `room`. src and dst are the same memory where the table at esp_coll in espresso.h
  * allows it. */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
     uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes),

@@ -1,5 +1,5 @@
-/* steps.c: adds observations from the last training step to a calibration: the times of its collectives, and for each
- * thread and link the dispatch time, by which its ops start later than they could. */
+/* steps.c: adds measurements of the last training step to a calibration: the times of its collectives, and for each
+ * thread and link how much later than possible its ops start. */
 #include "planner/calibrate/steps.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
@@ -17,9 +17,9 @@ static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* Sets out[n] to the time of each of the n collectives. Ranks that start early wait for the last one, so a group's time
- * is the shortest of its ranks', or 0 if one of them is 0. The slowest group counts. all[size][2n] has the ranks' times
- * in the first n columns. */
+/* Sets out[k] to the time of collective k. Ranks that start early wait for the last one, so a group's time is the
+ * shortest of its ranks', or 0 if one of them is 0. The slowest group counts. Each rank has 2n numbers in `all`; the
+ * first n are its times. */
 static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level,
                                        float *out) {
     const esp__topology *t = &ctx->job.topo;
@@ -47,8 +47,8 @@ static uint8_t esp__calibration_level_of(const esp_ctx *ctx, uint8_t scope) {
     return 255;
 }
 
-/* Returns the number by which to divide a collective's bytes before reading a table. Tables assume that all ranks of a
- * machine or rack send at once. After a reduce or gather within the machine, one rank has the link to itself. */
+/* Returns by which number to divide a collective's bytes before reading its measured times. They hold if all ranks of a
+ * machine or rack send at once. After a reduce or gather inside the machine, only one rank sends. */
 static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
     const uint8_t level = esp__calibration_level_of(ctx, o->steps[step].level);
     uint64_t flows = 1;
@@ -62,9 +62,8 @@ static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o,
     return flows;
 }
 
-/* Returns the time from which ops are observed. If ops run inside the trainer's calls and each rank has a core, that is
- * the last push: an op that starts earlier ends only at the trainer's next call, a delay that the planner already
- * knows. */
+/* Returns the time from which ops count. If ops run inside the trainer's calls and each rank has a processor core, this
+ * is the last push. An op that starts earlier ends only at the trainer's next call. */
 static uint64_t esp__calibration_observed_from(const esp_ctx *ctx, const esp__calibration *s) {
     uint64_t last = 0;
     if (!ctx->lanes.caller_drives || s->sharing > s->cores) return 0;
@@ -177,8 +176,6 @@ static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_sta
     return n ? esp__calibration_mean(waits, n) : -1.0;
 }
 
-/* Returns the mean wait on link k, whose ops run in the strategy's order. An op on several links counts for the
- * outermost of them, whose thread starts it. */
 static double esp__calibration_link_wait(const esp_ctx *ctx, int k, double *waits) {
     const esp__active *f = &ctx->active;
     const uint32_t *sequence = f->sequence[k];

@@ -3,8 +3,7 @@
 #define ESP__STEPS_H
 #include "planner/calibrate/costs.h"
 
-/* How much longer a step's ops took than the calibration predicts: for each thread and link, the sum and the number of
- * ops. */
+/* For each thread and link: by how much the ops of a step exceed the predicted times (sum), and the number of ops. */
 typedef struct esp__calibration_longer {
     double ns[ESP__LANES];
     uint32_t n[ESP__LANES];

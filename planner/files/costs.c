@@ -68,7 +68,6 @@ ESP__FN esp_status esp__costs_write(const char *path, const esp__costs_texts *c)
     esp__text_add(&t, "]%s", c->model ? ",\n  \"model\": " : "");
     if (c->model) files_put_inside(&t, "  ", c->model);
     esp__text_add(&t, "\n}\n");
-    /* A text that could not be read again is not written. */
     const esp_status s = t.failed ? ESP_OK : esp__costs_parse(path, t.data, t.len, &f, &silent);
     if (s) {
         esp__text_free(&t);

@@ -12,7 +12,8 @@ ESP__FN const esp_cost_point *files_get_points(files_input *in, files_place p, u
 ESP__FN void files_put_points(esp__text *t, const esp_cost_curve *c);
 /* Reads the key "interpolate" of the object. Returns 1 if its value is "log", else 0. */
 ESP__FN uint32_t files_get_interpolate(files_input *in, const files_place *object);
-/* files_get_measured reads all but the spread, and warns if the machine was busy. */
+/* Information on how a file's numbers were measured. files_get_measured warns if other work ran on the machine, and
+ * does not read the spread. */
 ESP__FN void files_get_measured(files_input *in, const files_place *root, esp__measured *m);
 ESP__FN void files_get_spread(files_input *in, const files_place *root, esp__measured *m);
 ESP__FN void files_put_measured(esp__text *t, const esp__measured *m);

@@ -7,10 +7,9 @@
 #include "espresso_impl/base/text.h"
 #include <stdbool.h>
 
-/* If a function fails, esp_last_error(NULL) returns "FILE: KEY: expected ..., found ...", or "FILE:LINE: ..." if the
- * text is not JSON. A struct that is written and read again is equal. Every *_free is also allowed on a zeroed struct
- * and after a failure. A struct that was read owns its strings and arrays; those that the file lacks are NULL, with
- * counts of 0. */
+/* A function that fails sets the error text to "FILE: KEY: expected ..., found ...", or to "FILE:LINE: ..." if the text
+ * is not JSON (see esp_last_error). A struct that was read owns its strings and arrays; those that the file lacks are
+ * NULL, with counts of 0. Every *_free accepts a zeroed struct, and a struct after a failure. */
 
 /* Receives warnings, such as those about unknown keys. */
 typedef struct esp__files_log {
@@ -40,9 +39,9 @@ ESP__FN void esp__model_free(esp__model_file *f);
 
 /* ---- gc.c: what one codec costs ---------------------------------------------------------------------------------- */
 typedef struct esp__gc_file {
-    esp_plan_codec codec; /* codec.spec includes the feedback */
+    esp_plan_codec codec; /* codec.spec is `spec` with the error feedback added */
     const char *spec;
-    const char *feedback; /* error feedback: "none", "own", ... */
+    const char *feedback;
     const char *source;
     esp__measured measured;
     esp__arena arena;
@@ -75,9 +74,8 @@ typedef struct esp__costs_file {
 } esp__costs_file;
 ESP__FN esp_status esp__costs_read(const char *path, esp__costs_file *out, const esp__files_log *log);
 ESP__FN void esp__costs_free(esp__costs_file *f);
-/* The texts of the files that a costs file contains; NULL if it lacks one. */
 typedef struct esp__costs_texts {
-    const char *host, *inter; /* inter: the emulated link, described */
+    const char *host, *inter;
     const char *system, *codecs[ESP__COSTS_CODECS], *model;
     uint32_t n_codecs;
 } esp__costs_texts;

@@ -37,7 +37,7 @@ ESP__FN void files_warn(const files_input *in, files_place p, const char *text);
 /* The range of a number, and how messages describe it. The limits prevent overflow in the planner's sums. */
 typedef struct files_range {
     double least, most;
-    bool above; /* whether `least` itself is out of range */
+    bool above;
     const char *expected;
 } files_range;
 enum { FILES_NEEDED, FILES_OPTIONAL };
@@ -47,8 +47,8 @@ static const files_range files_range_spread = {0, 1e12, false, "a spread >= 0, a
 
 /* Checks that the value is an object, and warns of keys that are not in `known`, a list that ends with NULL. */
 ESP__FN void files_object(files_input *in, files_place p, const char *const *known, const char *expected);
-/* Both set *out and return true. If the value is missing and optional, they return false and leave *out.
- * files_get_whole accepts whole numbers only, also as 3.0. */
+/* files_get_number and files_get_whole set *out and return true. If the value is missing and optional, they return
+ * false and do not change *out. files_get_whole accepts only whole numbers, also as 3.0. */
 ESP__FN bool files_get_number(files_input *in, files_place p, const files_range *range, int optional, double *out);
 ESP__FN bool files_get_whole(files_input *in, files_place p, const files_range *range, int optional, uint64_t *out);
 ESP__FN uint32_t files_get_count(files_input *in, files_place p, const files_range *range, int optional);

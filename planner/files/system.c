@@ -7,7 +7,7 @@ static const char *const files_alpha_kinds[] = {"collective", "hop", NULL};
 static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
-/* Reads for how long a collective occupies its link (key "gap") or a processor core (key "core"). */
+/* Reads the curve "gap" (how long a collective occupies its link) or "core" (how long it occupies a processor core). */
 static void files_read_kept(files_input *in, const files_place *table, const char *key, uint32_t log_size,
                             esp_cost_curve *curve) {
     const files_place p = files_at(table, key);

@@ -5,7 +5,7 @@
 struct esp__block {
     esp__block *before;
     uint64_t used, size;
-    /* The bytes after the first `dirty` ones were never used and are still zero. */
+    /* the first `dirty` bytes were used before; all others are still zero */
     uint64_t dirty;
 };
 enum { ESP__BLOCK_HEAD = 64, ESP__BLOCK_BYTES = 1 << 20 };

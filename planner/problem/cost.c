@@ -46,7 +46,8 @@ ESP__FN uint32_t esp__hops(uint32_t coll, uint32_t n) {
     }
 }
 
-/* Returns the bytes that one rank sends. For a gather, returns the bytes that the root receives. */
+/* Returns the bytes that one rank sends or, for a gather, that the root receives. `before` is the size of a rank's
+ * input, `piece` that of one message. */
 ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece) {
     switch (coll) {
     case ESP_COLL_ALLREDUCE: return 2.0 * (n - 1.0) * piece;

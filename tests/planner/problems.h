@@ -13,7 +13,7 @@ static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_nex
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
-static int problem_plain; /* if 1, problem_random uses only plain sparse, sign and fp16 codecs */
+static int problem_plain; /* if 1, problem_random makes no codecs with several compressions in a step */
 
 /* ---- problems as a user gives them ---- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
@@ -73,19 +73,19 @@ static inline void problem_codec(rng *r, problem_input *in, uint32_t c, uint32_t
         if (!(in->system.devices >> d & 1u)) continue;
         k->compress[d] = problem_curve(r, in->points[c][d]);
         k->decompress[d] = problem_curve(r, in->points[c][2 + d]);
-        if (r->s >> 7 & 1u) continue; /* keeps the problems of old seeds as they are */
+        if (r->s >> 7 & 1u) continue;
         memcpy(in->points[c][4 + d], in->points[c][2 + d], sizeof in->points[c][2 + d]);
         for (int i = 0; i < 3; i++) in->points[c][4 + d][i].ns *= 0.4;
         k->decompress_more[d] = (esp_cost_curve){in->points[c][4 + d], 3, k->decompress[d].log_size};
     }
 }
 
-/* ---- codecs with several exchanges or for matrices ---- */
+/* ---- codecs that compress several times in a step, or need matrices ---- */
 static inline uint64_t problem_body(esp_bound *out, uint64_t body) {
     return out->payload_bytes = 64 + (body + 31) / 32 * 32;
 }
 
-/* This codec sends a matrix as two factors of at most *self columns in two exchanges, and a vector in one. */
+/* Sizes for a codec that sends a matrix as two factors, one after the other, and a vector uncompressed. */
 static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                       esp_bound *out) {
     uint64_t rank = *(const uint64_t *)self;
@@ -100,8 +100,8 @@ static inline esp_status problem_thin(void *self, const esp_tensor *like, uint32
     return ESP_OK;
 }
 
-/* This codec exchanges a shared range, then bits that mark zeros, then numbers that get wider the more ranks' payloads
- * are summed. */
+/* Sizes for a codec that compresses three times in a step: it sends one float, then one bit per element, then 1 to 4
+ * bytes per element. */
 static inline esp_status problem_range(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                        esp_bound *out) {
     problem_body(out, round == 0   ? 4
@@ -219,8 +219,7 @@ static inline uint32_t problem_units(rng *r, const esp_plan_tensor *tensors, uin
 
 /* ---- programs of made-up ops ---- */
 enum { PROGRAM_TENSORS = 8, PROGRAM_UNITS = 4 * PROGRAM_TENSORS, PROGRAM_OPS = 6 };
-/* A problem and a schedule as the simulator sees them, with random ops on random links and cores. Do not copy it,
- * because it has pointers into itself. */
+/* Input for the simulator: random ops on random links and cores. Must not be copied: it has pointers into itself. */
 typedef struct problem_program {
     jmp_buf on_failure;
     esp__arena arena;
@@ -252,8 +251,6 @@ static inline void program_add(esp__path *path, const esp__plan_op *op) {
     for (uint32_t l = 0; l < ESP__LANES; l++) path->load[l] += op->lanes >> l & 1u ? esp__kept(&op->time, l) : 0;
 }
 
-/* Chooses the links and cores of an op. A collective may also occupy a core: the one of backward, the one of codecs, or
- * its own. */
 static inline uint8_t program_lanes(rng *r, const esp__problem *p, int shared_cores) {
     static const uint8_t core[] = {0, 0, 1u << ESP__LANE_COMPUTE, 1u << ESP__LANE_CPU, 1u << ESP__LANE_PROGRESS};
     const uint32_t n = p->core_ops ? 5 : 1;

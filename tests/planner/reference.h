@@ -7,11 +7,10 @@
 enum { REF_WAITING = 0, REF_READY, REF_RUNNING, REF_DONE };
 enum { REF_NONE = -1 };
 typedef struct ref_op {
-    uint32_t unit, index; /* a backward op has its tensor and index 0 */
-    int backward, before; /* index of the op that must end first, or REF_NONE */
+    uint32_t unit, index;
+    int backward, before;
     uint8_t lanes;
-    uint64_t ns, core, link, ready, start, end; /* how long (ns) it occupies its core and its link */
-    /* When the op became the next one on its links and began to wait for a core. */
+    uint64_t ns, core, link, ready, start, end;
     uint64_t since;
     int turn;
     int state;
@@ -141,8 +140,8 @@ static void ref_settle(ref_program *r) {
     }
 }
 
-/* Runs the program and returns the time at which its last op ends. The links and cores of the mask `ordered_lanes` run
- * ops in the order of `place`, others in the order in which ops become ready. */
+/* Runs the program and returns when its last op ends. On the links and cores in the mask `ordered_lanes`, ops run in
+ * the order of `place`, on all others in the order in which they become ready. */
 static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
     for (int i = 0; i < r->n; i++) r->ops[i].state = REF_WAITING, r->ops[i].turn = 0;
     r->now = r->makespan = 0;
@@ -170,12 +169,11 @@ static uint64_t ref_run(ref_program *r, uint8_t ordered_lanes) {
     return r->makespan;
 }
 
-/* Runs the program without a given order. */
 static inline uint64_t ref_ready_order(ref_program *r) { return ref_run(r, 0); }
 
 enum { REF_LINKS = 1u << ESP__LANE_INTRA | 1u << ESP__LANE_INTER, REF_ALL_LANES = REF_LINKS | ESP__CORE_LANES };
-/* Runs the program with a given order on the links: `links` names the tensor or group of each op. Cores run ops in the
- * order in which they become ready. */
+/* Runs the program. links[i] is the tensor or group whose next collective is the i-th on the links. Cores run ops in
+ * the order in which they become ready. */
 static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next);
     for (uint32_t u = 0; u < r->n_units; u++) next[u] = r->first[u];
@@ -189,8 +187,7 @@ static inline uint64_t ref_link_order(ref_program *r, const uint32_t *links, uin
     return ref_run(r, REF_LINKS);
 }
 
-/* Runs the program with a given order on all links and cores. An entry of `sequence` is a tensor or group, whose next
- * op follows, or ESP__NEXT_BACKWARD. */
+/* Runs the program. sequence[i] is the tensor or group whose next op is the i-th of all, or ESP__NEXT_BACKWARD. */
 static inline uint64_t ref_sequence(ref_program *r, const uint32_t *sequence, uint32_t n) {
     int *next = calloc(r->n_units + 1u, sizeof *next), backward = 0;
     assert_int_equal(n, r->n);

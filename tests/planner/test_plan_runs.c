@@ -1,6 +1,6 @@
 /* test_plan_runs.c loads plans' texts in the executor, on ranks that are threads. All ranks must end with the same
  * bits, and tensors without compression must have the exact mean. */
-/* runs: no-tsan: runs plans by what executor/test_units runs */
+/* runs: no-tsan: test_units in tests/executor runs the same code */
 #include "tests/lib/test.h"
 #include "problems.h"
 
@@ -143,7 +143,6 @@ TEST(test_units_run) {
     }
 }
 
-/* Makes a problem with a slow link and a codec that needs several exchanges, with the codec's own costs. */
 static void rounds_problem(uint64_t seed, esp_ctx *ctx, esp__costs *costs, problem_input *in) {
     static const char *const specs[] = {"powersgd:rank=2", "int8:shared=1"};
     rng r = {seed};

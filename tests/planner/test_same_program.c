@@ -1,7 +1,7 @@
 /* test_same_program.c checks that the planner times the ops that the executor runs. For every option of the decision
  * tree, both must derive the same ops, with the same links, elements and payload sizes. The planner must be able to
  * time exactly the options that the executor accepts. */
-/* runs: no-tsan: compiles programs, runs none */
+/* runs: no-tsan: it only compiles strategies and runs none */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
 
@@ -79,7 +79,6 @@ static esp_bound bound_of(const esp__problem *p, const esp__op_template *r, cons
     return b;
 }
 
-/* Returns 1 if the executor's collective sums payloads as the planner assumes. */
 static int same_sum(const side *s, const esp__op *op, const esp__op_template *r, const esp__shape *shape) {
     const esp__problem *p = &s->problem;
     const esp_bound b = bound_of(p, r, shape, op->round);
@@ -163,7 +162,6 @@ static void body(esp_ctx *ctx, void *user) {
     tree *t = user;
     uint32_t turn = (uint32_t)(t->machines * t->local), id;
     esp_status s = ESP_OK;
-    /* Roots rotate from tensor to tensor. Small tensors in between let rank 0 be the root for each tested option. */
     for (uint32_t i = 0; i < t->n * turn && !s; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%u", i);
@@ -229,8 +227,7 @@ TEST(test_one_level) {
     run(ESP__TREE_FLAT, 3, 4, 1, 63);
 }
 
-/* ---- codecs with several exchanges ---- */
-/* Every rank activates each option. The executor must refuse exactly those that the planner cannot time. */
+/* ---- codecs that compress several times in a step ---- */
 static void body_refused(esp_ctx *ctx, void *user) {
     tree *t = user;
     char text[2 * ESP__TEXT_MAX];
@@ -259,7 +256,6 @@ static void body_refused(esp_ctx *ctx, void *user) {
     esp__arena_free(&planner.arena);
 }
 
-/* Checks all options on machines * local ranks. The codec must accept `wanted` of them, or all if `wanted` is 0. */
 static void run_rounds(const char *codec, int matrix, int32_t machines, int32_t local, uint32_t wanted) {
     static tree t;
     memset(&t, 0, sizeof t);

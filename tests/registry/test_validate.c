@@ -87,7 +87,7 @@ TEST(good_tables) {
     esp_codec c = good_codec();
     esp_backend b = good_backend();
     codec(c, ESP_OK, "");
-    c.caps |= ESP_OFFER(5); /* flags made by ESP_OFFER may be unknown to the library */
+    c.caps |= ESP_OFFER(5);
     codec(c, ESP_OK, "");
     c.caps = 0, c.rounds = NULL;
     codec(c, ESP_OK, "");

@@ -19,7 +19,6 @@ TEST(test_counts) {
     uint32_t longest = 0;
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(2), 3, 0, count_one, &longest), 4278);
     assert_int_equal(longest, 12);
-    /* two neighbouring levels can be joined in two ways, and each way has all options of two levels */
     assert_int_equal(esp__option_each(ESP__TREE_FLAT | ESP__TREE_OF(3), 3, 0, count_one, &longest), 63);
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 0, count_one, &longest), 2556 - 12);
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 3, 0, count_one, &longest),
@@ -109,13 +108,11 @@ typedef struct linked {
     uint64_t outer_ns;
 } linked;
 
-/* Options, and the bytes received for N floats on 2 x 2 x 2 ranks. N floats have 4 N bytes. */
 static const linked links[] = {
     {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
      {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},
      0},
     {"intra.reduce_scatter > inter-outer.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
-    /* in options of two levels, inter is everything between machines */
     {"intra.reduce_scatter > inter.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
     {"intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather", {0, 0, LINK_COUNT}, 0},
     {"flat.allreduce", {0, 0, 0}, 0},
@@ -146,7 +143,7 @@ static void linked_body(esp_ctx *ctx, void *user) {
     MUST(s.level_ns[2] > 0);
 }
 
-/* Runs options that divide three levels in all ways. Sums are exact, and every byte counts at its level. */
+/* Runs options that divide the three levels in different ways. Checks the sums, and the bytes at each level. */
 TEST(test_links) {
     for (size_t k = 0; k < sizeof links / sizeof *links; k++) {
         linked l = links[k];
@@ -217,7 +214,7 @@ typedef struct mixed {
         if (!(x)) atomic_fetch_add(&m->failures, 1), fprintf(stderr, "%s: %s\n", #x, esp_last_error(ctx));             \
     } while (0)
 
-/* Runs a collective on two backends, one for each level. Rank 0 sleeps on both at once, until the other ranks begin. */
+/* Runs a collective on two backends, one for each level. Rank 0 must sleep until the other ranks begin. */
 static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     const uint8_t scope[2] = {ESP__INTRA, ESP__INTER};
     float in[2] = {1, 2}, out[2] = {0, 0};
@@ -234,7 +231,7 @@ static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     }
     for (uint64_t end = esp__now_ns() + PATIENCE_S * 1000000000ull / 2; (req[0] || req[1]) && esp__now_ns() < end;
          sleeps++) {
-        for (int turn = 0; turn < 2; turn++) { /* looks for completed requests before and after it prepares to sleep */
+        for (int turn = 0; turn < 2; turn++) {
             for (int k = 0; k < 2; k++) {
                 const esp__comm *c = &ctx->job.comms[scope[k]];
                 if (req[k] && c->backend->test(c->handle, req[k]) == ESP_OK) req[k] = NULL;
@@ -291,7 +288,8 @@ TEST(test_two_backends) {
     assert_int_equal(atomic_load(&m.failures), 0);
 }
 
-/* The user names the levels, the innermost first. Strategies use the built-in names, and everything else these. */
+/* The user may name the levels. Strategies keep the names intra, inter and outer; all other texts have the user's
+ * names. */
 static void named_body(esp_ctx *ctx, void *user) {
     static float grads[8][4];
     float *w = grads[ctx->job.rank];
@@ -374,7 +372,7 @@ typedef struct shape {
     const char *places[8];
     uint32_t n_levels;
     int32_t n_local;
-    const char *raw; /* option of a strategy without compression */
+    const char *raw;
 } shape;
 
 static const shape shapes[] = {
@@ -384,7 +382,6 @@ static const shape shapes[] = {
      2,
      "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather"},
     {8, {"0", "0", "1", "1", "2", "2", "3", "3"}, 2, 2, "intra.reduce_scatter > inter.allreduce > intra.allgather"},
-    /* racks of three machines and of one machine: the machines are of one size, so that two levels remain */
     {8,
      {"a/0", "a/0", "a/1", "a/1", "a/2", "a/2", "b/0", "b/0"},
      2,
@@ -394,7 +391,7 @@ static const shape shapes[] = {
     {4, {"a/0", "a/1", "b/0", "b/1"}, 3, 1, "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"},
     {4, {"a/0", "a/0", "b/0", "b/0"}, 3, 2, "intra.reduce_scatter > inter-outer.allreduce > intra.allgather"},
     {4, {"a/0", "a/0", "a/0", "a/0"}, 3, 4, "flat.allreduce"},
-    {2, {"a/0", "1"}, 2, 1, "flat.allreduce"}, /* positions with and without a rack */
+    {2, {"a/0", "1"}, 2, 1, "flat.allreduce"},
 };
 
 static void shape_body(esp_ctx *ctx, void *user) {
@@ -407,7 +404,6 @@ static void shape_body(esp_ctx *ctx, void *user) {
     MUST(esp_start(ctx) == ESP_OK);
     esp__option_print(&ctx->active.strategy.units[0].option, option, sizeof option);
     MUST(!strcmp(option, s->raw));
-    /* a group has each index once, and this rank's is its own */
     for (uint8_t scope = 1; scope < ESP__SCOPES; scope++) {
         int32_t index, members[8], n = esp__group_members(&ctx->job.topo, scope, members, &index);
         if (!esp__group_size(&ctx->job.topo, scope)) continue;

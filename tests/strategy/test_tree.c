@@ -1,6 +1,6 @@
 /* test_tree.c checks the number of options, and runs all in a job with a tensor for each. Without compression the mean
  * must be exact. Codecs must give the same bits on all ranks, and no residual may be lost. */
-/* runs: slow asan-long no-tsan: thousands of strategies by what executor/test_units runs: too slow */
+/* runs: slow asan-long no-tsan: it runs thousands of strategies, which would take too long */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
 
@@ -126,7 +126,7 @@ TEST(test_halves) {
     }
 }
 
-/* Machines of different sizes allow only options without levels. */
+/* If machines have different numbers of ranks, only options over all ranks at once (flat) are possible. */
 TEST(test_unequal_machines) {
     static const int32_t machines[3] = {1, 1, 2};
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};

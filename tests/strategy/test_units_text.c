@@ -12,7 +12,7 @@
 #define D_E_F                                                                                                          \
     "tensor d 2048 none flat.reduce > flat.broadcast\ntensor e 3 none flat.allreduce\ntensor f 1 none "                \
     "flat.allreduce\n"
-#define UNITS A_SPLIT BC_GROUP D_E_F /* numbers in an order: 0 and 1 are chunks, 2 is the group, 3 to 5 are tensors */
+#define UNITS A_SPLIT BC_GROUP D_E_F /* an order calls the chunks 0 and 1, the group 2, tensors d to f 3 to 5 */
 #define COLLECTIVES "order 0:0 5:0 4:0 1:1 2:1 3:0 3:1\n"
 #define EVERYTHING                                                                                                     \
     "order b 0:0 1:0d 1:0 1:0u 1:1 b b 2:p 2:0d 2:0 2:1 1:2d 1:2 1:2u b\n"                                             \
@@ -33,7 +33,7 @@ static void body_lossless(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, printed) == ESP_OK && !strcmp(printed, esp_strategy_text(ctx)));
         CHECK(ctx->active.strategy.hash == hash && ctx->active.strategy.n_order == 7 &&
               ctx->active.strategy.n_units == 6);
-        CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK); /* the argument is the library's own memory */
+        CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK);
         for (int k = 0; k < TOTAL; k++) g[k] = 2.0f;
         for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
         CHECK(!esp_wait_all(ctx) && g[0] == 2.0f && g[begins[3]] == 2.0f);
@@ -111,7 +111,7 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
         {HEAD UNITS "order 1:3\n", "'1:3' names no collective"},
         {HEAD UNITS "order 0:p\n", "'0:p' names no"},
         {HEAD UNITS "order 2:x\n", "'2:x' names no"},
-        {HEAD UNITS "order 1:1d\n", "'1:1d' names no"}, /* chunk 1 needs no copy to the host */
+        {HEAD UNITS "order 1:1d\n", "'1:1d' names no"},
         {HEAD UNITS "order bb\n", "'bb' names no"},
         {HEAD UNITS "order -1:0\n", "'-1:0' names no"},
         {HEAD UNITS "order 0:0 1:1 3:0 3:1 4:0 5:0\n", "order: 2:1 is missing: unit 2 is 'b+1'"},
@@ -145,12 +145,12 @@ TEST(test_mistakes) {
     run_ranks(1, 1, "loop", 0, body_mistakes, &k);
 }
 
-/* ---- what tensors' descriptions demand --------------------------------------------------------------------------- */
+/* ---- tensors with a data type, codec or flag of their own ---- */
 static void add(esp_ctx *ctx, const char *name, uint64_t count, esp_dtype dtype, uint32_t flags, const char *codec) {
     esp_tensor_desc d = {.name = name, .count = count, .dtype = dtype, .flags = flags, .codec = codec};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
 }
-#define P(...) HEAD "tensor f 8" U __VA_ARGS__ /* tensor f has floats, and is not compressed */
+#define P(...) HEAD "tensor f 8" U __VA_ARGS__
 static void body_wants(esp_ctx *ctx, void *user) {
     static const char tail[] = "tensor h 8 none flat.allreduce\ntensor s 8 none flat.allreduce\ntensor c 8 none "
                                "flat.allreduce\ntensor r 8 none flat.allreduce\n";

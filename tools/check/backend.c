@@ -126,13 +126,12 @@ static void check_open_run(void *target) {
     }
 }
 
-/* Sizes in bytes of buffers for payloads. check_body() returns the size of payload k without its header. */
+/* Sizes of buffers for payloads, in bytes. check_body() returns the bytes of a payload after its header. */
 enum { CHECK_SLOT = 4128, CHECK_SLOT_LARGE = 65536 };
 static uint64_t check_body(uint64_t slot, uint64_t k, uint64_t rank) {
     return slot == CHECK_SLOT ? (k * 997 + rank * 13) % (slot - 64) : 32 * ((k + rank) % 3);
 }
 
-/* Checks payload i of an allgather. A backend may transfer at most a few bytes of a large buffer after it. */
 static void check_arrived(check_rank *r, const uint8_t *slot, uint64_t bytes, uint64_t i, uint64_t k, uint64_t q) {
     const uint64_t used = ESP_PAYLOAD_HEADER + check_body(bytes, k, q);
     uint64_t more = 0;
@@ -222,7 +221,6 @@ static void check_large_run(void *target) {
 static esp_status check_group_oob(void *user, const void *in, void *out, uint64_t bytes) {
     check_rank *r = user;
     uint8_t *all = malloc((size_t)bytes * (size_t)r->size);
-    /* all ranks must call check_oob(), so ranks of both groups do */
     const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM;
     for (int32_t q = r->rank % 2, k = 0; !s && q < r->size; q += 2, k++)
         memcpy((uint8_t *)out + (uint64_t)k * bytes, all + (uint64_t)q * bytes, (size_t)bytes);

@@ -21,7 +21,6 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
     int found = 0;
     for (uint32_t i = 0; i < g->codecs.n; i++) {
         const char *name = g->codecs.at[i].codec->name;
-        /* checks run in host memory, so they skip codecs that are only for GPUs */
         if (!(g->codecs.at[i].codec->devices & ESP_BIT(ESP_CPU))) continue;
         if (file && strcmp(g->codecs.at[i].from, file) != 0) continue;
         if (spec && (strlen(name) != n || strncmp(name, spec, n))) continue;
@@ -58,7 +57,7 @@ static int check_argument(const tool_command *self, esp_ctx *ctx, const char *wh
     snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);
     if (esp_plugin_load(ctx, name) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
     if (check_found(self, ctx, file ? NULL : what, file ? what : NULL, r)) return TOOL_OK;
-    /* the plugin has only a device, which has no checks of its own: checks of backends named later use it */
+    /* a device has no checks of its own */
     if (ctx->registry.devices.n > devices) {
         printf("device %s (%s)\n", ctx->registry.devices.at[devices].device->name, name);
         return TOOL_OK;

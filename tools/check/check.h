@@ -47,7 +47,7 @@ typedef struct check_part {
     uint32_t n_reduced;
     bool feedback;
     float beta, gamma;
-    uint32_t first; /* number of the first exchange that the codec does not skip */
+    uint32_t first;
     esp_bound bound[ESP_ROUNDS_MAX];
     check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
     uint64_t used[ESP_ROUNDS_MAX];
@@ -70,7 +70,7 @@ typedef struct check_launched {
     esp_ctx *ctx;
     esp__peers *peers;
     int32_t rank, size, machine[CHECK_MOST], members[CHECK_MOST];
-    int failed; /* 1 if this rank was the first to fail, 2 if another was */
+    int failed;
     char text[CHECK_TEXT_MAX];
 } check_launched;
 extern check_launched check_job;

@@ -22,7 +22,7 @@ static void check_params_run(void *target) {
     check_open_refuses(c, "=1", "malformed");
     check_open_refuses(c, "word", "malformed");
     check_open_refuses(c, "a=(", "malformed");
-    if (!own || strstr(own, "SPEC")) return; /* a codec around another one has SPEC here, which is no default */
+    if (!own || strstr(own, "SPEC")) return;
     esp__plugin_detail_clear();
     if (c->table->open(check_ctx_host, own, &self) != ESP_OK)
         check_fail("open() refuses '%s', which the table's params give as its defaults: %s", own, esp__plugin_detail());

@@ -55,7 +55,6 @@ static void check_bad_input(check_part *p, const char *kind, const float *before
                    kind, (check_u)p->count);
     if (memcmp(p->e, before, (size_t)p->count * 4))
         check_fail("%s input, %llu elements: the residual changed: leave it as it was", kind, (check_u)p->count);
-    /* if a codec needs several exchanges, the first may store random numbers that all ranks share */
     if (!check_last(p) && memcmp(p->state.data, state, (size_t)p->bound[0].state_bytes))
         check_fail("%s input, %llu elements: the state changed: leave it as it was", kind, (check_u)p->count);
     if (h.body_bytes && !(p->codec->traits.caps & ESP_CODEC_REDUCIBLE))
@@ -93,7 +92,6 @@ static void check_conserved(check_part *p, const char *kind, const float *before
     }
 }
 
-/* `feedback` is 0 without error feedback, 1 with beta = gamma = 1, and 2 with other factors. */
 static void check_input(const esp__codec *c, uint64_t count, uint64_t rows, int kind, int feedback) {
     check_part p = check_part_make(c, count, rows, 1);
     float *before = malloc((size_t)count * 4 + 4);

@@ -97,7 +97,6 @@ ESP__FN void check_seed_run(void *target) {
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 enum { CHECK_LIST = 4 };
 
-/* Compresses several tensors in one call, for exchange `round` of a codec that needs several. -1: decompresses. */
 static void check_list_call(check_part *p, esp__codec_list *l, void *scratch, uint64_t scratch_bytes, int round) {
     esp__codec_call c;
     esp_payload payloads[CHECK_LIST];

@@ -38,7 +38,6 @@ static esp_status check_coll_on(check_rank *r, const check_device *d, const esp_
     check_copy src = {c.src.ptr, NULL, NULL, c.src.ptr ? c.src.bytes : 0},
                dst = {c.dst.ptr, NULL, NULL, c.dst.ptr ? c.dst.bytes : 0};
     const int alias = src.bytes && dst.bytes && src.host < dst.host + dst.bytes && dst.host < src.host + src.bytes;
-    /* if the buffers overlap, the larger one contains the other */
     check_copy *const whole = alias && src.bytes > dst.bytes ? &src : &dst;
     void *req = NULL;
     esp_status s = !alias || whole == &src ? check_copy_up(d, &src) : ESP_OK;

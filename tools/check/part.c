@@ -85,7 +85,6 @@ ESP__FN check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t
         const uint32_t n = r + 1 < c->traits.n_rounds ? (n_reduced > 1 ? n_reduced : 2) : n_reduced;
         if (check_bound(c, p.count, p.rows, p.cols, r, n, &p.bound[r]) != ESP_OK)
             check_fail("bound() failed for %llu elements in round %u", (unsigned long long)count, (unsigned)r);
-        /* a codec may skip its first exchanges for some shapes, and states this with a size of 0 */
         if (!p.bound[r].payload_bytes && r == p.first && r + 1 < c->traits.n_rounds) p.first++;
         if (p.bound[r].payload_bytes < ESP_PAYLOAD_HEADER && r >= p.first)
             check_fail(
@@ -124,7 +123,7 @@ ESP__FN void check_call(check_part *p, const float *data, esp__codec_call *c) {
     esp__call_state(c, p->state.data, p->bound[0].state_bytes);
 }
 
-/* Compresses for one of the codec's exchanges between ranks, and writes the payload to `data`. */
+/* Compresses and writes the payload to `data`. `round` is 0, unless the codec compresses several times in a step. */
 ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64_t capacity) {
     esp__codec_call c;
     check_call(p, p->g, &c);
@@ -136,7 +135,7 @@ ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64
     return esp__call_compress(&c, (float *)(void *)p->phi.data, (float *)(void *)p->phi.data + p->count);
 }
 
-/* Compresses as if there were only one rank. A sum of payloads over all ranks is then the rank's own payload. */
+/* Does all compressions of a step for a single rank, whose payload is then also the sum over all ranks. */
 ESP__FN esp_status check_compress(check_part *p) {
     esp_status s = ESP_OK;
     for (uint32_t r = p->first; r <= check_last(p) && !s; r++) {

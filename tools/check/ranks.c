@@ -1,6 +1,5 @@
-/* ranks.c: runs a check of a backend on several ranks. They are processes or threads that connect through shared
- * memory. If a launcher such as mpirun has started this command several times, each process is a rank, and they connect
- * as in any job, since some backends need their launcher or several machines. */
+/* ranks.c: runs a check of a backend on several ranks: processes or threads of this machine or, if a launcher such as
+ * mpirun has started this command, the processes that it started. */
 #include "tools/check/check.h"
 #include "espresso_impl/base/os.h"
 #include <errno.h>

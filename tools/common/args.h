@@ -45,7 +45,6 @@ ESP__FN void tool_quote(esp__text *t, const char *word);
 /* Reads the flag in argv[*at], and sets *value to its value. Returns the flag's index, or -1 if there is no more flag.
  * Ends the command after an error, and for -h and --help. */
 ESP__FN int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
-/* Reads all arguments of a command that takes only flags. Calls `take` for each. */
 typedef void tool_take(void *job, int flag, const char *value);
 ESP__FN void tool_flags_only(const tool_command *c, int argc, char **argv, tool_take *take, void *job);
 ESP__FN void tool_help(const tool_command *c);

@@ -167,7 +167,6 @@ static void plugins_table(const esp_ctx *ctx) {
     puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
 
-/* Prints what is named `wanted` or, if NULL, what was registered after `before`. Returns how many it printed. */
 static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *before) {
     const esp__registry *r = &ctx->registry;
     int n = 0;

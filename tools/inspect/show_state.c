@@ -117,7 +117,7 @@ static bool state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     return true;
 }
 
-/* Prints what is synchronized as one, such as "fc.weight (elements 5 to 9)" or "fc.weight to fc.bias". */
+/* Prints a tensor, chunk or group, such as "fc.weight (elements 5 to 9)" or "fc.weight to fc.bias". */
 static bool state_print_extent(const state_reader *r, const esp__extent *e, char *const *names,
                                const uint64_t *counts) {
     if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return false;

@@ -54,7 +54,6 @@ static void page_trace_block(FILE *to, const char *name, uint32_t pid, double st
                 pid, start_ns / 1e3, ns / 1e3);
 }
 
-/* Returns a bit for each row of the trace: computation, compression, both links, and others that the plan uses. */
 static uint32_t page_trace_lanes(const page_plan *p) {
     uint32_t lanes = 15;
     for (uint32_t i = 0; i < p->n_events; i++) lanes |= p->events[i].lanes;
@@ -73,7 +72,6 @@ static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
                 to,
                 ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}"
                 ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",
-                /* sort_index: viewers show the row "progress" above the links */
                 pid, lane, page_lanes[lane], pid, lane,
                 lane == PAGE_PROGRESS ? 2
                 : lane < 2            ? lane

@@ -42,9 +42,8 @@ static void change_room(plan_changed *c, size_t changes) {
     c->in.model.tensors = c->tensors;
 }
 
-/* Divides a link's measured times into latency and time on the wires, and divides these by `latency` and `wire`. `gap`
- * is the time on the wires. Without it, all time counts as such. No time becomes less than that of the processor
- * core. */
+/* Changes the measured times of collectives on a link. Divides the time for which the link is busy by `wire`, and all
+ * other time by `latency`. If the busy time (curve `gap`) was not measured, all time counts as busy. */
 static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double latency) {
     for (int k = 0; k < ESP_PLAN_COLLS; k++) {
         esp_cost_curve *const time = &l->table[k], *const gap = &l->gap[k], *const core = &l->core[k];
@@ -61,7 +60,6 @@ static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double
     }
 }
 
-/* Returns the outermost link that is used, as the slowest one, which limits collectives over all ranks. */
 static const esp_plan_link *change_slowest(const esp_plan_system *s) {
     return s->n_outer && s->outer[0].size > 1 ? &s->outer[0].link : s->machines > 1 ? &s->inter : &s->intra;
 }

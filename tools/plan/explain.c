@@ -4,7 +4,7 @@
 
 enum { EXPLAIN_ROWS = 10 };
 
-/* The plan as a schedule. `unit` and `n_units` select the tensor in it, or all its chunks. */
+/* The plan as a schedule. `unit` is the index of the tensor in it; if the tensor is split, its chunks follow. */
 typedef struct plan_explain_job {
     const plan_inputs *in;
     esp__problem p;
@@ -31,8 +31,8 @@ static bool explain_is_mine(const plan_explain_job *j, uint32_t unit) {
 }
 static bool explain_on_link(const esp__plan_op *op) { return (op->lanes & ESP__LINK_LANES) != 0; }
 
-/* Writes the order of collectives when the tensor has another option. Its k-th collective takes the position of its
- * k-th one in the plan. If it has more collectives now, they follow the last position. */
+/* Writes an order of collectives for a new option of the tensor. Its k-th collective takes the position of its k-th one
+ * in the plan. Further ones follow the last position. */
 static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     const esp__schedule *kept = &j->kept, *trial = &j->trial;
     uint8_t *op = esp__arena_get(j->p.arena, kept->n_units);
@@ -58,7 +58,6 @@ static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     return n;
 }
 
-/* Returns the step time with the better of two orders of collectives: as they become ready, or as in the plan. */
 static double explain_step(plan_explain_job *j) {
     esp__arena *arena = j->p.arena;
     const esp__checkpoint mark = esp__arena_checkpoint(arena);
@@ -135,7 +134,6 @@ static void explain_try(plan_explain_job *j, plan_explanation *e, const esp__pat
     if (!explain_set(j, path)) return;
     plan_explained *row = &e->rows[e->tried++];
     row->current = current;
-    /* the plan may order its collectives better than explain_step() does */
     row->step_ns = current ? (double)(j->kept.makespan + j->around_ns) : explain_step(j);
     explain_row(j, path, row);
 }

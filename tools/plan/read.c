@@ -118,7 +118,7 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     if (measured || plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
         if (!measured && esp__gc_read(name, &c->file, NULL) != ESP_OK)
             return tool_fail(in->command, "%s", esp_last_error(NULL));
-        if (measured) c->file = *measured, c->file.arena = (esp__arena){0}; /* its memory stays owned by costs_file */
+        if (measured) c->file = *measured, c->file.arena = (esp__arena){0};
         in->codecs[i] = c->file.codec;
         if (plan_open_codec(in, measured ? in->costs_name : name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
     } else {
@@ -179,7 +179,6 @@ static void plan_check_measured(const plan_inputs *in) {
     const esp__measured *m, *system = &in->system_file.measured;
     const char *name;
     for (uint32_t i = 0; (m = plan_measured(in, i, &name)) != NULL; i++) {
-        /* as many ranks on a machine are enough, since they share its cores, except for links, which all ranks share */
         const bool local = m != system && m->ranks == in->system.ranks_per_machine;
         if (m->ranks && m->ranks != ranks && !local)
             fprintf(stderr,

@@ -19,7 +19,7 @@ typedef struct profile_watch {
     char stats[4200]; /* path of the statistics, or "" if the user has set ESPRESSO_STATS */
     pid_t pid;
     int status;
-    bool ended, failed; /* failed: it ended with an error, and was not ended from here */
+    bool ended, failed; /* failed: it ended with an error before it was told to end */
     int end_signal;
     bool called_start;
     bool warned; /* the user was warned that the trainer makes no step */

@@ -18,13 +18,13 @@ typedef struct replay_strategy {
     plan_made predicted;
     /* for each op of this rank, the index of the event that predicts it; made by replay_match() */
     uint32_t *event_of_op;
-    double *step_ns; /* the time of each step; in the end, the slowest rank's, sorted */
-    /* spans: when each event ran on this rank, as [step][event]. measured: medians over the steps of all ranks, with
-     * end_ns = UINT64_MAX if no op was executed for the event. */
+    double *step_ns;
+    /* spans: when each event ran on this rank. measured: medians over all steps and ranks; end_ns is UINT64_MAX for
+     * events that did not run. */
     esp__span *spans;
     uint32_t n_steps;
     esp_plan_event *measured;
-    double exposed_communication_ns, exposed_compression_ns; /* on rank 0: sums over all steps, in ns */
+    double exposed_communication_ns, exposed_compression_ns;
 } replay_strategy;
 
 typedef struct replay_run {

@@ -77,8 +77,7 @@ static esp_status replay_add_tensors(replay_run *r) {
     return s ? s : esp_start(r->ctx);
 }
 
-/* ---- strategies: rank 0 plans them, and all ranks simulate the same text ---------------------------------------- */
-/* Predicts the step time, and stores the strategy with the order of collectives. Ignores the user's limits. */
+/* ---- strategies: rank 0 makes them, and sends their texts to all ranks ---- */
 static int replay_predict(replay_run *r, replay_strategy *s) {
     plan_inputs in = r->in;
     in.config = (esp_plan_config){.struct_size = sizeof in.config, .flags = ESP_PLAN_NO_BOUND};

@@ -71,7 +71,6 @@ static void run_prefix(const run_job *j, const run_stream *s) {
     static const char *const colors[] = {"36", "33", "32", "35", "34", "31"};
     const int rank = j->plan->first + s->child;
     char text[48];
-    /* on hosts, `espresso run --part` has already added the rank's number */
     if (!j->plan->prefix || j->plan->hosts) return;
     int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", rank);
     const char *color = colors[rank % 6];
@@ -89,7 +88,6 @@ static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
     s->len += bytes;
 }
 
-/* Forwards a line: its beginning, which the stream has kept, and the `bytes` at `data`. */
 static void run_stream_line(run_job *j, run_stream *s, const char *data, size_t bytes) {
     if (j->plan->hosts) {
         run_stream_keep(s, data, bytes);

@@ -33,6 +33,5 @@ ESP__FN int tool_ranks(const tool_command *self, long n, long machines, const ch
     free(p.argv);
     free(p.machine_of);
     free(p.local_of);
-    /* a larger status is that of a killed rank, which was reported */
     return status > TOOL_USAGE ? TOOL_FAILED : status;
 }

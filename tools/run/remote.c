@@ -1,12 +1,13 @@
-/* remote.c: both ends of --hosts. The launcher starts `espresso run --part` on each host by a remote shell. That
- * process reads the job from its standard input, and then one byte for each signal to send. If its input ends, the
- * launcher or the connection is gone, so it ends its ranks. */
+/* remote.c: runs ranks on other hosts (--hosts). The launcher starts `espresso run --part` on each host by a remote
+ * shell. That process reads the job from its standard input, then one byte for each signal to send. When its input
+ * ends, the launcher or the connection is gone, and it ends its ranks. */
 #include "tools/run/run.h"
 #include "espresso.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* Begins lines of `run --part` to the launcher. A number follows: 0 when ready, later a failed rank's exit status. */
+/* Prefix of lines by which `run --part` reports to the launcher. A number follows: 0 when it is ready, later a failed
+ * rank's exit status. */
 static const char run_mark[] = "espresso run --part: ";
 enum { RUN_HEAD = 32 };
 
@@ -84,7 +85,6 @@ ESP__FN int run_part_send(run_job *j, int i) {
     fcntl(to, F_SETPIPE_SZ, (int)q.end);
     fcntl(to, F_SETFL, O_NONBLOCK);
     const ssize_t sent = write(to, q.data, q.end);
-    /* EPIPE is no error here: the exit status of the remote shell explains the failure better */
     const bool whole = sent == (ssize_t)q.end || (sent < 0 && errno == EPIPE);
     free(q.data);
     if (whole) return TOOL_OK;

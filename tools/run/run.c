@@ -48,7 +48,8 @@ static const char *run_env_text(const tool_command *c, const char *text) {
     tool_usage(c, "--env %s: %s is not set here: write NAME=VALUE", text, text);
 }
 
-/* Assigns ranks to machines: by `uneven`, such as "3,1" (three ranks, then one), or n ranks equally to `machines`. */
+/* Assigns ranks to machines. `uneven` lists the ranks of each machine, such as "3,1". If it is NULL, each machine gets
+ * the same number of the n ranks. */
 ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     int *counts = tool_realloc(NULL, RUN_RANKS_MAX * sizeof *counts), n_counts = 0;

@@ -14,7 +14,7 @@
 extern const tool_command run_command;
 
 enum {
-    /* how long ranks may take to end after another one has failed, and how long after SIGTERM, before SIGKILL */
+    /* GRACE: how long ranks may go on after another one has failed. TERM: time between SIGTERM and SIGKILL. */
     RUN_GRACE_MS = 2000,
     RUN_TERM_MS = 2000,
     /* time to end by themselves after Ctrl-C, as ranks may save their work */
@@ -27,7 +27,7 @@ enum {
     /* The launcher does not read from ranks while more bytes than this wait to be written. */
     RUN_QUEUE_MAX = 1 << 20,
     RUN_RANKS_MAX = 1 << 14,
-    RUN_GO = 0 /* byte that makes `run --part` start its ranks */
+    RUN_GO = 0 /* byte by which the launcher lets `run --part` start its ranks */
 };
 
 typedef enum run_ending { RUN_NOT_ENDING, RUN_GRACE, RUN_TERM_SENT, RUN_KILL_SENT } run_ending;
@@ -83,7 +83,7 @@ typedef struct run_stream {
 
 /* A child process. It is a rank or, with --hosts, the remote shell to a host. */
 typedef struct run_child {
-    pid_t pid;     /* also its process group's id, which must not be reused, so it is reaped last */
+    pid_t pid;     /* also the id of its process group */
     int to;        /* pipe to `run --part` on the host, or -1 */
     bool ready;    /* `run --part` is ready to start its ranks */
     bool reported; /* `run --part` has reported that a rank failed */
@@ -103,11 +103,10 @@ typedef struct run_job {
     int64_t end_signal_ms;
     bool drop; /* the user insists on ending, so output may be lost */
     run_ending ending;
-    /* when the current step of ending the job, or waiting for output, is over; 0 if not limited */
     int64_t deadline_ms;
-    int control;   /* in `run --part`: descriptor from which it reads signals, or -1 */
-    int tokens[2]; /* pipe of run_tokens_open(), or -1 */
-    int signals;   /* signalfd for signals to the launcher */
+    int control; /* in `run --part`: descriptor from which it reads signals, or -1 */
+    int tokens[2];
+    int signals; /* signalfd for signals to the launcher */
     int watchdog;
     pid_t watchdog_pid;
     sigset_t mask, old_mask;

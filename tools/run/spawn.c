@@ -121,9 +121,8 @@ static void run_tokens_give(const run_job *j) {
     setenv("ESPRESSO_TOKENS", text, 1);
 }
 
-/* Runs in the child process, and replaces its program by the rank's, or by a remote shell. A new session lets the
- * launcher end it together with its children, and keeps Ctrl-C from it. exec closes `report`; if exec fails, errno is
- * written there. */
+/* Runs in the child process, and executes the rank's program or a remote shell. It starts a session of its own, so that
+ * Ctrl-C does not reach it, and the launcher can end it with its children. If exec fails, writes errno to `report`. */
 static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int streams[3], int report) {
     const run_plan *p = j->plan;
     setsid();
@@ -190,7 +189,7 @@ static _Noreturn void run_watchdog(int from, int n) {
     int have = 0;
     setsid();
     prctl(PR_SET_NAME, "esp-watchdog");
-    dup2(from, 0); /* closes its copies of the launcher's pipes, whose readers wait until all copies are closed */
+    dup2(from, 0);
     for (int fd = 1; fd < 64; fd++) close(fd);
     for (;;) {
         ssize_t got = read(0, &pid, sizeof pid);

@@ -68,7 +68,7 @@ static void run_report(run_job *j, const run_child *c) {
     if (j->plan->hosts)
         run_host_report(j, c);
     else if (j->plan->part && j->end_signal)
-        return; /* the launcher has sent the signal, and reports it */
+        return;
     else if (c->signal)
         run_print(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)c->pid, c->signal,
                   strsignal(c->signal));
@@ -92,13 +92,12 @@ static bool run_is_dying(const run_child *r) {
 }
 
 static bool run_was_killed(const run_job *j, const run_child *c) {
-    /* a status above 128 means that a signal killed a rank there */
     return c->signal || (j->plan->hosts && c->status > 128);
 }
 
-/* Marks the ranks that have ended since the last call, and counts in *dying those that are exiting. Does not reap them,
- * so that their ids, which are also ids of process groups, are not reused. Returns the failed rank that most probably
- * is the cause: one that a signal killed, rather than one that exited. Returns `first` if none has failed. */
+/* Marks the ranks that have ended since the last call. Does not reap them, so that their ids are not reused. Returns
+ * the failed rank that is most probably the cause (one killed by a signal, rather than one that exited), or `first` if
+ * none has failed. *dying counts ranks that are exiting. */
 static int run_note_new(run_job *j, int first, int *dying) {
     *dying = 0;
     for (int i = 0; i < j->started; i++) {
@@ -110,7 +109,7 @@ static int run_note_new(run_job *j, int first, int *dying) {
             continue;
         }
         r->ended = true;
-        run_close_to(r); /* `run --part` ends even if only the remote shell was killed */
+        run_close_to(r);
         j->alive--;
         if (info.si_code != CLD_EXITED) r->signal = info.si_status;
         if (!r->reported) r->status = r->signal ? 128 + r->signal : info.si_status;
@@ -151,7 +150,7 @@ static void run_begin_ending(run_job *j, int first) {
 }
 
 ESP__FN void run_note_failed(run_job *j, int i) {
-    if (j->first_failed >= 0) { /* reports of several hosts arrive in any order */
+    if (j->first_failed >= 0) {
         const bool cause = run_was_killed(j, &j->children[i]) && !run_was_killed(j, &j->children[j->first_failed]);
         if (j->plan->hosts && cause && j->ending < RUN_TERM_SENT) j->first_failed = i;
         return;

@@ -35,7 +35,7 @@ typedef struct top_file {
     int fd;
     dev_t dev;
     ino_t ino;
-    off_t at, caught_up; /* next byte to read; samples that begin before caught_up are skipped */
+    off_t at, caught_up; /* samples that begin before caught_up are skipped */
     char *part;
     size_t len, cap;
     int error; /* errno of the last attempt to open the file, or 0 */

@@ -7,7 +7,6 @@
 
 static const char *const schemas[] = {"docs/plan/schema/model.schema.json", "docs/plan/schema/codec.schema.json",
                                       "docs/plan/schema/system.schema.json", "docs/plan/schema/costs.schema.json"};
-/* Keys that a schema requires only because the example has certain other keys. */
 static const char *const required_here[][4] = {{NULL}, {NULL}, {"intra", "inter", "outer", NULL}};
 
 typedef struct walk {
@@ -55,7 +54,6 @@ static void expect_refused(walk *w, json_t *object, const char *key, json_t *val
     json_object_set_new(object, key, was);
 }
 
-/* A value at its limit is allowed. It may be refused only because it contradicts another key. */
 static void expect_limit(walk *w, json_t *object, const char *key, json_t *limit) {
     static const char *const fit_others[] = {"parameters", "tensors", "rows", "cols"};
     char named[64];
@@ -167,7 +165,6 @@ TEST(readers_do_what_schemas_say) {
     }
 }
 
-/* The schema has each key that a reader knows. The test above checks that readers know each key of a schema. */
 TEST(schemas_have_the_readers_keys) {
     static const struct {
         int kind;

@@ -1,6 +1,6 @@
 /* test_strategy_text.c checks that the library and the planner accept the same strategy texts and report the same
  * errors for others. */
-/* runs: no-tsan: one rank at a time: no thread but the context's own */
+/* runs: no-tsan: it has only one rank at a time */
 #include "tests/lib/test.h"
 
 static const char *const names[] = {"a", "b", "c"};

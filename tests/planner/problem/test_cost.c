@@ -40,7 +40,6 @@ TEST(test_payload) {
 }
 
 /* ---- collectives ---- */
-/* 8 ranks of a machine average 1 MiB, at 2.5 bytes/ns and 30 us latency. 7 parts have 917504 bytes. */
 TEST(test_intra) {
     esp_plan_system s;
     paper_system(&s, 0, 8);
@@ -57,8 +56,8 @@ TEST(test_intra) {
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_BROADCAST, whole, whole, 8), 449430.4);
 }
 
-/* 8 machines average 1 MiB at 2.5 bytes/ns per NIC with 150 us latency. Where 8 is the last argument, 8 ranks share the
- * NIC, each with a buffer of its own. */
+/* 8 machines average 1 MiB at 2.5 bytes/ns per network card, with 150 us latency. The last argument is the number of
+ * ranks that share a card, each with a buffer of its own. */
 TEST(test_inter) {
     esp_plan_system s;
     paper_system(&s, 0, 8);
@@ -75,8 +74,8 @@ TEST(test_inter) {
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE, whole, whole, 8), 3505443.2);
 }
 
-/* 64 ranks on 8 machines average 1 MiB. 63 parts have 1032192 bytes. In a ring, each NIC carries only what one rank
- * sends. */
+/* 64 ranks on 8 machines average 1 MiB, which are 64 parts of 16384 bytes. In a ring, a machine's network card sends
+ * only what one rank sends. */
 TEST(test_flat) {
     esp_plan_system s;
     double whole = 1048576, part = 16384;
@@ -142,7 +141,6 @@ TEST(test_tables) {
     s.inter.table[ESP_COLL_REDUCE_SCATTER] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 2000, 250, 8), 700);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_REDUCE_SCATTER, 16000, 2000, 1), 700);
-    /* 8 roots on 8 machines load each NIC as much as one root does. On 4 machines, each NIC serves two roots. */
     s.inter.table[ESP_COLL_BROADCAST] = (esp_cost_curve){reduce_scatter, 2, 0};
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 8), 700);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_BROADCAST, 2000, 2000, 1), 700);
@@ -228,16 +226,13 @@ TEST(test_raw_options) {
     paper_model(&g, 262144);
     open_paper(&g);
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "flat.allreduce", {COLL, A | E, 975754});
-    /* 8 ranks share the NIC and send 14 parts of 16384 bytes each: 150000 + 8 * 14 * 16384 / 2.5. */
+    /* inter.allreduce: 150000 ns + 8 ranks * 14 parts * 16384 bytes / 2.5 bytes/ns */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 397002},
                 {COLL, E, 884003}, {COLL, A, 397002});
-    /* After intra.reduce only one rank per machine has data. It sends 14 parts of 131072 bytes. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce > inter.allreduce > intra.broadcast", {COLL, A, 449430},
                 {COLL, E, 884003}, {COLL, A, 449430});
-    /* 8 ranks share the NIC and send 131072 bytes each: 150000 + 8 * 131072 / 2.5. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.reduce > inter.broadcast > intra.allgather",
                 {COLL, A, 397002}, {COLL, E, 569430}, {COLL, E, 569430}, {COLL, A, 397002});
-    /* One rank per machine sends 7 parts of 131072 bytes in each collective between machines. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce > inter.reduce_scatter > inter.allgather > intra.broadcast",
                 {COLL, A, 449430}, {COLL, E, 517002}, {COLL, E, 517002}, {COLL, A, 449430});
     esp__arena_free(&g.arena);
@@ -249,8 +244,8 @@ TEST(test_uneven) {
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 1000003);
     open_paper(&g);
-    /* First a collective inside a machine, 30000 + 7 * 500004 / 2.5, then one between machines, 150000 + 8 * 14 * 62504
-     * / 2.5. */
+    /* intra.reduce_scatter: 30000 ns + 7 parts * 500004 bytes / 2.5 bytes/ns. inter.allreduce: 150000 ns + 8 ranks * 14
+     * parts * 62504 bytes / 2.5 bytes/ns. */
     EXPECT_PATH(&g, 1, ESP__NO_CODEC, "intra.reduce_scatter > inter.allreduce > intra.allgather", {COLL, A, 1430011},
                 {COLL, E, 2950179}, {COLL, A, 1430011});
     esp__arena_free(&g.arena);
@@ -262,36 +257,29 @@ TEST(test_gpu_options) {
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
-    /* A part of 4096 elements has a payload of 41 * 8 = 328 bytes. 8 ranks send 7 payloads each: 150000 + 8 * 7 * 328 /
-     * 2.5. Below 2^20 elements, every call takes 356 us to encode and 34 us to decode. */
+    /* inter.alltoall: 150000 ns + 8 ranks * 7 payloads * 328 bytes / 2.5 bytes/ns. A payload has 8 bytes for each of 41
+     * elements. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 34000}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
-    /* No rank decodes before the end. Payloads of 32768 elements have 2624 bytes. intra.alltoall: 30000 + 7 * 2624 /
-     * 2.5. inter.allgather: 8 ranks send 8 payloads each, 150000 + 8 * 7 * 20992 / 2.5. intra.allgather: 64 payloads of
-     * each rank, 30000 + 7 * 167936 / 2.5. A rank decodes 512 payloads, 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 544000});
-    /* inter.alltoall splits each payload again, into 8 of 328 bytes. intra.alltoall: 30000 + 7 * 8 * 328 / 2.5.
-     * inter.alltoall: 150000 + 8 * 7 * 2624 / 2.5. inter.allgather: 150000 + 8 * 7 * 20992 / 2.5. intra.allgather: 512
-     * payloads of each rank, 167936 bytes. A rank decodes 4096 payloads, 16 * 2^20 elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "comp@gpu > intra.alltoall > inter.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 208778}, {COLL, E, 620221}, {COLL, A, 500221},
                 {DECOMP, C, 544000});
-    /* One rank per machine gathers payloads of 262144 elements, 20976 bytes each: 30000 + 7 * 20976 / 2.5. It decodes
-     * 2^21 elements and sends uncompressed data afterwards. */
+    /* intra.gather: 30000 ns + 7 payloads * 20976 bytes / 2.5 bytes/ns. Its root decompresses 8 payloads of 262144
+     * elements. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.gather > decomp@gpu > inter.allreduce > intra.broadcast",
                 {COMP, C, 356000}, {COLL, A, 88733}, {DECOMP, C, 68000}, {COLL, E, 884003}, {COLL, A, 449430});
-    /* 64 ranks gather all payloads in a ring, which brings 63 * 20976 bytes past each NIC: 150000 + 1321488 / 2.5.
-     * Each rank decodes 64 * 262144 = 16 * 2^20 elements. */
+    /* flat.allgather: 150000 ns + 63 payloads * 20976 bytes / 2.5 bytes/ns. Each rank decompresses 64 payloads. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 356000}, {COLL, A | E, 678595},
                 {DECOMP, C, 544000});
-    /* The alltoall splits a payload into 64 of 328 bytes. 8 ranks of a machine send 56 each to other machines: 150000 +
-     * 448 * 328 / 2.5. The allgather sends the sum's payloads: 150000 + 63 * 328 / 2.5. */
+    /* flat.alltoall: 150000 ns + 8 ranks * 56 payloads * 328 bytes / 2.5 bytes/ns. flat.allgather: 150000 ns + 63
+     * payloads * 328 bytes / 2.5 bytes/ns. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > flat.alltoall > decomp@gpu > comp@gpu > flat.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A | E, 208778}, {DECOMP, C, 34000}, {COMP, C, 356000}, {COLL, A | E, 158266},
                 {DECOMP, C, 34000});
@@ -307,14 +295,12 @@ TEST(test_decompress_more) {
     g.paper.codecs[PAPER_DGC].decompress_more[ESP_ON_GPU] = (esp_cost_curve){&five, 1, 0};
     paper_model(&g, 262144);
     open_paper(&g);
-    /* 8 payloads of the same 4096 elements take 34 + 7 * 5 us, then 8 payloads of different elements 34 us. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > decomp@gpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COMP, C, 356000}, {COLL, E, 157347}, {DECOMP, C, 69000}, {COMP, C, 356000},
         {COLL, E, 157347}, {DECOMP, C, 34000}, {COLL, A, 397002});
-    /* For each of 8 parts of the tensor, 64 payloads are summed: 34 + 63 * 5 us. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "comp@gpu > intra.alltoall > inter.allgather > intra.allgather > decomp@gpu",
                 {COMP, C, 356000}, {COLL, A, 37347}, {COLL, E, 620221}, {COLL, A, 500221}, {DECOMP, C, 349000});
     esp__arena_free(&g.arena);
@@ -326,18 +312,14 @@ TEST(test_cpu_options) {
     paper_open(&g.paper, 0, 8);
     paper_model(&g, 262144);
     open_paper(&g);
-    /* Encoding 32768 elements takes 79 us, decoding 8 payloads in one call 52 us, both for 8 ranks. 8 ranks send 7
-     * payloads of 2624 bytes each: 150000 + 8 * 7 * 2624 / 2.5. */
+    /* inter.allgather: 150000 ns + 8 ranks * 7 payloads * 2624 bytes / 2.5 bytes/ns. The CPU works for 8 ranks, one
+     * after the other. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000}, {COLL, A, 397002});
-    /* In inter.reduce, each machine is the root for one of its 8 ranks, so it encodes once (79 us), but all ranks
-     * decode (8 * 9 us). 8 payloads of 2624 bytes pass each NIC: 150000 + 8 * 2624 / 2.5. */
     EXPECT_PATH(&g, 1, PAPER_DGC,
                 "intra.reduce_scatter > inter.reduce > comp@cpu > inter.broadcast > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COLL, E, 569430}, {COMP, P, 79000}, {COLL, E, 158397}, {DECOMP, P, 72000},
                 {COLL, A, 397002});
-    /* After an intra.reduce one rank per machine has data: it encodes 262144 elements in 585 us, sends 7 payloads of
-     * 20976 bytes (150000 + 7 * 20976 / 2.5) and decodes 2^21 elements in 424 us. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce > comp@cpu > inter.allgather > decomp@cpu > intra.broadcast",
                 {COLL, A, 449430}, {COMP, P, 585000}, {COLL, E, 208733}, {DECOMP, P, 424000}, {COLL, A, 449430});
     esp__arena_free(&g.arena);
@@ -357,8 +339,8 @@ TEST(test_roots_spread) {
     esp__arena_free(&g.arena);
 }
 
-/* Between two points, times grow with log(size). Encoding 24576 elements, 1.5 * 16384, takes 46 + 33 * log2(1.5) =
- * 65.3037625 us; decoding 1.5 * 131072 takes 27 + 25 * log2(1.5) = 41.6240625 us. 8 ranks need both. */
+/* Between two measured points, times grow with log(size). Compressing 1.5 * 16384 elements takes 46 + 33 * log2(1.5)
+ * us, and decompressing 1.5 * 131072 elements takes 27 + 25 * log2(1.5) us. The CPU does this for 8 ranks. */
 TEST(test_cpu_between_points) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);
@@ -379,18 +361,15 @@ TEST(test_host_copies) {
     paper_model(&g, 262144);
     g.paper.system.host_bytes_per_us = 12000;
     open_paper(&g);
-    /* A copy of one rank's 131072 bytes takes 10922.67 ns. */
     EXPECT_PATH(&g, 1, PAPER_DGC, "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
                 {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 208778}, {DECOMP, P, 416000},
                 {COPY, A, 10923}, {COLL, A, 397002});
-    /* Each rank decodes 8 parts, 32768 elements, in 9 us and encodes one part, 4096 elements, in 19 us. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
         "intra.allgather",
         {COLL, A, 397002}, {COPY, A, 10923}, {COMP, P, 632000}, {COLL, E, 157347}, {DECOMP, P, 72000},
         {COMP, P, 152000}, {COLL, E, 157347}, {DECOMP, P, 72000}, {COPY, A, 10923}, {COLL, A, 397002});
-    /* If only one of the two ops runs on the GPU, a part (16384 bytes, 1365.33 ns) is copied between them. */
     EXPECT_PATH(
         &g, 1, PAPER_DGC,
         "intra.reduce_scatter > comp@gpu > inter.alltoall > decomp@cpu > comp@gpu > inter.allgather > decomp@gpu > "
@@ -413,8 +392,8 @@ TEST(test_shared_cores) {
     esp__arena_free(&g.arena);
 }
 
-/* A measured allreduce has three times: until it ends, until its link is free for the next one, and how long it
- * occupies cores. The number of cores per rank changes the last. */
+/* A measured allreduce has three curves: the time until it ends, the time until its link is free for the next one, and
+ * how long it occupies processor cores. The number of cores per rank changes the last. */
 TEST(test_cores_per_rank) {
     static const esp_cost_point time[] = {{1e6, 2e6}, {2e6, 3e6}}, gap[] = {{1e6, 1e6}, {2e6, 2e6}},
                                 core[] = {{1e6, 4e5}};
@@ -455,19 +434,16 @@ TEST(test_groups) {
                 {COLL, A, 397002}, {COLL, E, 884003}, {COLL, A, 397002}, {PACK, C, 15486});
     EXPECT_PATH(&g, 2, PAPER_DGC, "comp@gpu > flat.allgather > decomp@gpu", {PACK, C, 15486}, {COMP, C, 356000},
                 {COLL, A | E, 678595}, {DECOMP, C, 544000}, {PACK, C, 15486});
-    /* EFSignSGD sends 32772 bytes: 150000 + 63 * 32772 / 2.5. Decoding takes 140 us per 2^20 of the 64 * 262144
-     * elements. */
     EXPECT_PATH(&g, 2, PAPER_EFSIGN, "comp@gpu > flat.allgather > decomp@gpu", {COMP, C, 130000}, {COLL, A | E, 975854},
                 {DECOMP, C, 2240000});
-    /* A rank's part has a payload of 4100 bytes: 150000 + 8 * 7 * 4100 / 2.5. */
     EXPECT_PATH(&g, 2, PAPER_EFSIGN, "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather",
                 {PACK, C, 15486}, {COLL, A, 397002}, {COMP, C, 130000}, {COLL, E, 241840}, {DECOMP, C, 140000},
                 {COLL, A, 397002}, {PACK, C, 15486});
     esp__arena_free(&g.arena);
 }
 
-/* Payloads that can be summed without decoding travel as one. FP16 sends 2 bytes per element, 64 parts of 8192 bytes:
- * 150000 + 126 * 8192 / 2.5. One payload is decoded. */
+/* Payloads of codec fp16 can be summed without decompressing them, so that a rank decompresses only one.
+ * flat.allreduce: 150000 ns + 126 parts * 8192 bytes / 2.5 bytes/ns. */
 TEST(test_summed_payloads) {
     paper_problem g;
     paper_open(&g.paper, 0, 8);

@@ -9,8 +9,8 @@ enum { EXACT_UNITS = 12, EXACT_JOBS = EXACT_UNITS + 1 };
 /* A job is the list of ops of a tensor or group. Job 0 is the backward pass. */
 typedef struct exact_job {
     const esp__path *path;
-    uint32_t n, next, after; /* after: number of backward ops that must precede the job */
-    uint64_t ready, left;    /* ready: when the next op is ready; left: summed time of the ops left */
+    uint32_t n, next, after;
+    uint64_t ready, left;
 } exact_job;
 typedef struct exact {
     const esp__problem *p;

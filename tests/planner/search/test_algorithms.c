@@ -109,8 +109,6 @@ static uint64_t optimum(opened_problem *g, esp__schedule *d, const esp__choices 
     return best;
 }
 
-/* With up to three tensors, the paper's Algorithm 1 nearly always finds the optimum, although it does not consider
- * tensors whose transfer ends before the next one can begin. */
 TEST(near_optimum) {
     uint32_t cases = 0, exact = 0;
     double worst = 0.0;
@@ -139,8 +137,8 @@ TEST(near_optimum) {
     assert_true(worst < 0.10);
 }
 
-/* Of eight equal tensors, compression on the GPU delays backward, and on the CPU takes three times as long. The first
- * ones of equal tensors use the CPU (Lemma 1), and no other combination is faster. */
+/* By Lemma 1 of the Espresso paper, the first ones of equal tensors should be compressed on the CPU. Here the CPU takes
+ * three times as long, but the GPU delays backward. No other combination may be faster. */
 TEST(lemma1) {
     static opened_problem g;
     uint32_t moved = 0, stayed = 0;
@@ -186,7 +184,6 @@ TEST(lemma1) {
     close_problem(&g);
 }
 
-/* If there are too many combinations, the search treats equal tensors together and loses little. */
 TEST(by_group) {
     uint32_t cases = 0;
     for (uint64_t seed = 0; seed < test_repeats(150); seed++) {
@@ -230,7 +227,6 @@ static int any_cpu(const opened_problem *g, const esp__schedule *d) {
     return 0;
 }
 
-/* Returns 1 if the options with the least memory or the least traffic on one device keep within the limits. */
 static int can_be_allowed(opened_problem *g) {
     esp__schedule d;
     memset(&d, 0, sizeof d);
@@ -289,8 +285,8 @@ TEST(deterministic) {
     }
 }
 
-/* Compression that takes no time gives no longer step. There is a plan even without a codec, with one tensor, or if the
- * time budget is over. */
+/* Compression that takes no time must not make a step longer. There must be a plan without a codec, with one tensor,
+ * and after the time budget is over. */
 TEST(edges) {
     for (uint64_t seed = 0; seed < test_repeats(60); seed++) {
         static opened_problem g, h;

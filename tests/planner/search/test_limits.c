@@ -25,7 +25,7 @@ static void limit(uint64_t seed, problem_input *in) {
 typedef double uses_of[3];
 typedef struct within {
     exact e;
-    uses_of may, least[EXACT_UNITS + 1]; /* least[u]: least sum over tensor u and later ones */
+    uses_of may, least[EXACT_UNITS + 1];
 } within;
 
 static void uses_path(const esp__path *path, uses_of uses) {
@@ -61,8 +61,6 @@ static void within_choose(within *w, uint32_t u, const uint64_t load[ESP__LANES]
     }
 }
 
-/* Sets *out to the least time within the limits if it is below `known`, otherwise to `known`. Returns 0 if it gave
- * up. */
 static int within_solve(const opened_problem *g, const esp__schedule *tensors, uint64_t known, uint64_t *out) {
     static within w;
     const esp_plan_config *c = &g->p.config;
@@ -286,8 +284,8 @@ TEST(test_codec_per_tensor) {
     esp_plan_free(plan);
 }
 
-/* Lists the options for a tensor on 4096 machines, where an allgather is fast by its measured times. Returns 1 if an
- * option gathers all ranks' payloads, and sets *held to the largest memory (bytes) of an option. */
+/* Lists the options for a tensor on 4096 machines, where allgather is fast. Returns 1 if one of them gathers the
+ * payloads of all ranks. Sets *held to the largest memory of an option, in bytes. */
 static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     static const esp_cost_point fast[] = {{1e15, 1e3}};
     static opened_problem g;

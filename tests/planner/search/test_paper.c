@@ -1,15 +1,13 @@
-/* test_paper.c computes figures 2, 5 and 9 of the Espresso paper (EuroSys'23) by hand and checks which strategy wins.
- * The figures have no numbers; those here are chosen to give the same situations. Times are in us. T0 to T2 are
- * tensors; Comp0 compresses T0, Decomp0 decompresses it, "T0 10 to 20" is its transfer. */
+/* test_paper.c checks which strategy is the fastest in figures 2, 5 and 9 of the Espresso paper (EuroSys'23). The
+ * figures have no numbers; those here give the same situations. Times were computed by hand and are in us. */
 #include "tests/lib/test.h"
 
 #define FP32 "none flat.allreduce"
 #define ON_GPU "sign comp@gpu > flat.allgather > decomp@gpu"
 #define ON_CPU "sign comp@cpu > flat.allgather > decomp@cpu"
 
-/* The test has two machines with one rank, links of 1 byte/ns and no latency: an allreduce of e elements takes 4 e ns,
- * an allgather takes one ns per byte of a payload. Compressing and decompressing take 3 us each on the GPU and 5 us on
- * the CPU for every size. */
+/* Two machines with one rank each, with a link of 1 byte/ns without latency. An allreduce of e elements takes 4 e ns,
+ * an allgather of payloads takes e ns. The codec takes 3 us on the GPU or 5 us on the CPU, for every size. */
 static const esp_cost_point gpu3 = {1e9, 3000}, cpu5 = {1e9, 5000};
 static const esp_plan_codec sign = {.spec = "sign",
                                     .unit_bytes = 1,
@@ -40,7 +38,6 @@ static void near(double got, double want) {
     if (fabs(got - want) > 0.004) fail_msg("the step takes %.6g us, not %.6g", got, want);
 }
 
-/* Returns the step time of the planner's plan, which may use only these options. Sets codecs to each tensor's codec. */
 static double planned(const esp_plan_tensor *t, const char *strategy, const char *codecs[3]) {
     static const char *const only[] = {"flat.allreduce", "comp@gpu > flat.allgather > decomp@gpu",
                                        "comp@cpu > flat.allgather > decomp@cpu"};
@@ -64,31 +61,25 @@ static double planned(const esp_plan_tensor *t, const char *strategy, const char
     return r.iteration_ns / 1000.0;
 }
 
-/* Figure 2: compressing all three tensors makes the step longer, compressing the right ones on the right device
- * makes it shorter. Backward takes 10 each; transfers take 10, 16, 10 uncompressed and 2.5, 4, 2.5 compressed. */
+/* Figure 2: compressing all three tensors can make the step longer. Compressing the right ones on the right device
+ * makes it shorter. Each backward takes 10 us. Transfers take 10, 16 and 10 us, or 2.5, 4 and 2.5 us if compressed. */
 static const esp_plan_tensor figure2[] = {
     {"T0", 2500, 10000, .keep = NULL}, {"T1", 4000, 10000, .keep = NULL}, {"T2", 2500, 10000, .keep = NULL}};
 
 TEST(test_figure2) {
-    /* (a) No compression: T0 10 to 20, T1 20 to 36, T2 36 to 46. */
+    /* figure 2 (a): no compression */
     double fp32 = step(figure2, FP32, FP32, FP32);
     near(fp32, 46);
-    /* (b) Compression on the GPU stops backward: Comp0 10 to 13, backward 1 13 to 23, Decomp0 23 to 26, Comp1 26 to
-     * 29, backward 2 29 to 39, Decomp1 39 to 42, Comp2 42 to 45, T2 45 to 47.5, Decomp2 47.5 to 50.5. */
+    /* figure 2 (b): all tensors are compressed on the GPU, which delays backward */
     double all_gpu = step(figure2, ON_GPU, ON_GPU, ON_GPU);
     near(all_gpu, 50.5);
     assert_true(all_gpu > fp32);
-    /* (c) Compression on the CPU takes 5 us: Comp0 10 to 15, Decomp0 17.5 to 22.5, Comp1 22.5 to 27.5, T1 27.5 to 31.5,
-     * Comp2 30 to 35, Decomp1 35 to 40, Decomp2 40 to 45. */
+    /* figure 2 (c): all tensors are compressed on the CPU, which takes longer */
     double all_cpu = step(figure2, ON_CPU, ON_CPU, ON_CPU);
     near(all_cpu, 45);
-    /* Only the last tensor is compressed: T1 20 to 36, Comp2 30 to 33, T2 36 to 38.5, Decomp2 38.5 to 41.5. */
     near(step(figure2, FP32, FP32, ON_GPU), 41.5);
-    /* Only T0 is compressed, which is as large as T2: backward 1 13 to 23, Decomp0 23 to 26, backward 2 26 to 36, T1 23
-     * to 39, T2 39 to 49. */
     near(step(figure2, ON_GPU, FP32, FP32), 49);
-    /* (d) T0 is not compressed; T1 on the CPU: Comp1 20 to 25, T1 25 to 29; T2 on the GPU: Comp2 30 to 33, T2 33 to
-     * 35.5, Decomp2 35.5 to 38.5. */
+    /* figure 2 (d): T1 is compressed on the CPU and T2 on the GPU */
     double wise = step(figure2, FP32, ON_CPU, ON_GPU);
     near(wise, 38.5);
     static const char *const choice[] = {FP32, ON_GPU, ON_CPU};
@@ -99,10 +90,9 @@ TEST(test_figure2) {
     assert_true(planned(figure2, "espresso", codecs) < fp32);
 }
 
-/* Figure 5: an indivisible scheme (one allgather of whole payloads) has one latency and one encoding; a divisible one
- * (alltoall, decode, encode, allgather) has less traffic. The tensor's size decides which is faster. 8 machines have a
- * latency of 10 us and 1 byte/ns; a codec's call takes 5 us for up to 2^20 elements, more in proportion; a payload has
- * one bit per element. */
+/* Figure 5: one allgather of whole payloads needs one compression and one latency. Alltoall, decompression, compression
+ * and allgather send fewer bytes. The size of the tensor decides which is faster. Here, 8 machines have links of 1
+ * byte/ns with 10 us latency, and one call of the codec takes 5 us for up to 2^20 elements. */
 static const esp_cost_point five = {1048576, 5000};
 static const esp_plan_codec onebit = {.spec = "onebit",
                                       .unit_bytes = 1,
@@ -137,14 +127,12 @@ TEST(test_figure5_divisible) {
     const esp_plan_system s = {
         .machines = 8, .ranks_per_machine = 1, .devices = 2, .inter = {.alpha_ns = 10000, .bytes_per_us = 1000}};
     char chosen[512];
-    /* 10^6 elements, payload 125000 bytes: 5 + 10 + 7 * 125 + 38.147 to decode 8 * 10^6 elements. */
+    /* 5 us to compress, 10 us latency, 7 payloads of 125 us, and 38.147 us to decompress 8 * 10^6 elements */
     near(one_tensor(&s, 1000000, indivisible, NULL), 928.147);
-    /* Parts of 15625 bytes: 5 + (10 + 7 * 15.625) + 5 + 5 + (10 + 7 * 15.625) + 5. */
     near(one_tensor(&s, 1000000, divisible, NULL), 258.75);
     near(one_tensor(&s, 1000000, "none flat.allreduce", NULL), 7010);
     assert_true(one_tensor(&s, 1000000, NULL, chosen) <= 258.75 + 1e-6);
     if (!strstr(chosen, "comp@gpu > flat.alltoall")) fail_msg("chose %s", chosen);
-    /* 8000 elements, payload 1000 bytes: 5 + 10 + 7 + 5 against 5 + 10.875 + 5 + 5 + 10.875 + 5. */
     near(one_tensor(&s, 8000, indivisible, NULL), 27);
     near(one_tensor(&s, 8000, divisible, NULL), 41.75);
     near(one_tensor(&s, 8000, "none flat.allreduce", NULL), 66);
@@ -162,8 +150,6 @@ TEST(test_figure5_levels) {
     esp_plan_system s = {.machines = 4, .ranks_per_machine = 4, .devices = 2, .inter = {.bytes_per_us = 1000}};
     char chosen[512];
     s.intra.bytes_per_us = 500000;
-    /* In each direction, a rank sends 3 MiB inside its machine: 3 * 1048576 / 500 = 6291.456 ns. Between machines, 4
-     * ranks send 3 payloads of 8192 bytes each: 3 * 4 * 8192 = 98304 ns. Four calls of the codec take 5 us each. */
     near(one_tensor(&s, 1 << 20, between, NULL), 2 * 6.291456 + 2 * 98.304 + 20);
     near(one_tensor(&s, 1 << 20, everywhere, NULL), 2 * 0.196608 + 2 * 98.304 + 40);
     double best = one_tensor(&s, 1 << 20, NULL, chosen);
@@ -177,19 +163,15 @@ TEST(test_figure5_levels) {
     assert_true(strncmp(chosen, "comp", 4) == 0);
 }
 
-/* Figure 9: the transfer of T0 ends before that of T1 can begin, so a shorter transfer of T0 does not help, and
- * compressing it on the GPU harms. Backward takes 10, 20, 10 us, transfers 8, 16, 8. Algorithm 1 rules such tensors
- * out. */
+/* Figure 9: the transfer of T0 ends before that of T1 can begin, so a shorter transfer of T0 does not help. Compressing
+ * it on the GPU delays backward and makes the step longer. */
 static const esp_plan_tensor figure9[] = {
     {"T0", 2000, 10000, .keep = NULL}, {"T1", 4000, 20000, .keep = NULL}, {"T2", 2000, 10000, .keep = NULL}};
 
 TEST(test_figure9) {
-    /* T0 sends from 10 to 18, the link is idle until 30, T1 sends from 30 to 46, T2 from 46 to 54. */
     near(step(figure9, FP32, FP32, FP32), 54);
-    near(step(figure9, ON_CPU, FP32, FP32), 54); /* the CPU delays no backward, but nothing is gained */
-    /* The GPU delays backward: backward 1 13 to 33, Decomp0 33 to 36, backward 2 36 to 46, T1 33 to 49, T2 49 to 57. */
+    near(step(figure9, ON_CPU, FP32, FP32), 54);
     near(step(figure9, ON_GPU, FP32, FP32), 57);
-    /* Compressing T1 after the idle time helps: Comp1 30 to 33, T1 33 to 37, backward 2 33 to 43, T2 43 to 51. */
     near(step(figure9, FP32, ON_GPU, FP32), 51);
     static const char *const choice[] = {FP32, ON_GPU, ON_CPU};
     for (int i = 0; i < 9; i++)

@@ -32,7 +32,6 @@ static void expect_same(uint64_t got, uint64_t want, const char *what, uint64_t 
                  (unsigned long long)got, (unsigned long long)want);
 }
 
-/* The simulator chooses the same order as the reference where ops run in the order in which they become ready. */
 static void one_generate(uint64_t seed, double zeros) {
     problem_program g;
     program_random(seed, zeros, &g);
@@ -82,7 +81,6 @@ static uint32_t random_links(rng *r, const problem_program *g, uint32_t *links) 
     return n;
 }
 
-/* Returns the next op on a link of tensor or group u. */
 static const esp__plan_op *next_link(const problem_program *g, uint32_t u, uint32_t *at) {
     while (!(g->ops[u][*at].lanes & REF_LINKS)) ++*at;
     return &g->ops[u][(*at)++];
@@ -91,9 +89,6 @@ static int takes(const problem_program *g, uint32_t u, uint32_t *at, uint32_t la
     return u != ESP__NEXT_BACKWARD && g->ops[u][at[u]++].lanes >> lane & 1u;
 }
 
-/* Checks links that run in a given order. If collectives take no time (`instant`), an op may become ready at the very
- * time for which a later one was already chosen. Several orders are then valid, and the test only checks that the
- * result keeps the given order. */
 static void one_generate_with(uint64_t seed, int instant) {
     problem_program g;
     rng r = {seed + 99};
@@ -151,7 +146,6 @@ TEST(test_replay) {
         program_close(&g);
     }
 }
-/* ---- what holds for any program ---- */
 /* In a fixed order, shortening or removing an op never makes the step longer, and lengthening one never makes it
  * shorter. */
 TEST(test_monotone) {
@@ -297,8 +291,6 @@ typedef struct hand_op {
     uint64_t ns;
 } hand_op;
 
-/* Makes a program of n tensors: their backward times, and up to three ops for each. An op on no link or core ends a
- * list. */
 static void hand(problem_program *g, uint32_t n, const uint64_t *compute, const hand_op (*ops)[3]) {
     memset(g, 0, sizeof *g);
     g->arena.on_failure = &g->on_failure;
@@ -346,9 +338,8 @@ TEST(test_comp_before_backward) {
     program_close(&g);
 }
 
-/* A collective on two links waits for both, and no later op uses the gap before it. Tensor 0 is on the link between
- * machines from 1 to 11. Tensor 1 needs both links, is ready at 2 and runs from 11 to 12. Tensor 2 needs the link
- * inside the machine and is ready at 3, but runs from 12 to 17. */
+/* Tensor 1 needs both links, and waits until 11 for the one that tensor 0 uses. Tensor 2 needs only the other link, but
+ * must not overtake tensor 1. */
 TEST(test_no_back_fill) {
     problem_program g;
     hand(&g, 3, (uint64_t[]){1, 1, 1}, (const hand_op[][3]){{{E, 10}}, {{A | E, 1}}, {{A, 5}}});
@@ -376,9 +367,8 @@ TEST(test_links_wait) {
     program_close(&g);
 }
 
-/* Without a fixed order a shorter op can make the step longer, so plans store the order. Tensor 1 is on the link from 4
- * to 6, then tensor 0 (ready at 5) until 16, and it is decompressed until 26. If tensor 1 is ready later, at 6, tensor
- * 0 goes first, from 5 to 15, and is decompressed until 25, while tensor 1 is on the link until 17. */
+/* Without a fixed order, a shorter op can make the step longer. If tensor 1's first op takes 2 ns instead of 4, its
+ * second op delays tensor 0. So plans store the order of ops. */
 TEST(test_ready_order_is_not_monotone) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){1, 1}, (const hand_op[][3]){{{P, 4}, {E, 10}, {C, 10}}, {{A, 2}, {E, 2}}});
@@ -391,8 +381,7 @@ TEST(test_ready_order_is_not_monotone) {
     program_close(&g);
 }
 
-/* A collective first frees its core, then its link, and some time later its result is there. docs/design/planner.md
- * explains this example. */
+/* A collective first frees its processor core, then its link. Its result is there only later. */
 TEST(test_core_link_latency) {
     problem_program g;
     hand(&g, 2, (uint64_t[]){4, 4}, (const hand_op[][3]){{{C | E, 6}}, {{C | E, 6}}});
