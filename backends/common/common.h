@@ -65,8 +65,6 @@ ESP__FN const char *backend_op_name(uint32_t op);
 static inline bool backend_scales(const esp_coll *c) {
     return (c->scale < 0 || c->scale > 0) && (c->scale < 1 || c->scale > 1);
 }
-/* Returns the bytes of one of the `count` items that a collective moves: a number, a row of `width` numbers, or
- * slot_bytes, the memory reserved for one compressed payload. */
 static inline uint64_t backend_item(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * backend_max(c->width, 1);
 }

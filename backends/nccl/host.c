@@ -87,9 +87,7 @@ static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_sl
     const uint64_t row = s->n * nccl_staged_bytes(m, c);
     for (int32_t q = rows ? 0 : m->who.rank; q < (rows ? m->who.size : m->who.rank + 1); q++) {
         uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
-        if (!rows)
-            at = s->at *
-                 nccl_host_bytes(c); /* this buffer only holds data of this rank, so the offset counts from its start */
+        if (!rows) at = s->at * nccl_host_bytes(c);
         if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
         if (n && !in) nccl_get(m, c, s->out + slot, (uint8_t *)c->dst.ptr + at, n);
     }
@@ -121,8 +119,6 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     m->launching = true;
     return st;
 }
-/* Enqueues the copy of the newest piece's result from the device to pinned memory. NCCL must have enqueued the
- * collective before. */
 static esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;

@@ -33,8 +33,6 @@ static void nccl_scalar(esp_dtype d, float x, void *out) {
     else
         memcpy(out, &half, 2);
 }
-/* Sets *op to NCCL's operation for the reduction. An operation that multiplies by a scale is created once and
- * cached. */
 static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     *op = c->reduce == ESP_REDUCE_MAX ? NCCL_MAX : c->reduce == ESP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
     if (!backend_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
@@ -102,7 +100,7 @@ static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
     for (int32_t q = 0; q < m->who.size && !r; q++) r = nccl_one_part(m, k, q);
-    const int end = m->library->ncclGroupEnd(); /* must follow every ncclGroupStart, also after an error */
+    const int end = m->library->ncclGroupEnd();
     return r ? r : end;
 }
 

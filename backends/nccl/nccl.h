@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 enum {
-    NCCL_QUEUE = 64,          /* most unfinished requests on a communicator */
+    NCCL_QUEUE = 64,
     NCCL_PIECE = 1024 * 1024, /* host memory is copied to the device in pieces of so many bytes */
     NCCL_SLOTS = 2,
     NCCL_OPS = 8 /* cached NCCL operations with a scale */
@@ -65,7 +65,7 @@ typedef struct nccl_comm {
     bool aborting; /* abort_thread runs, or must be joined */
     esp_status error;
     nccl_req reqs[NCCL_QUEUE];
-    uint64_t first, next; /* the oldest unfinished request, and the next free one */
+    uint64_t first, next;
     void *stream;
     nccl_slot slots[NCCL_SLOTS];
     uint64_t slot_first, slot_next;

@@ -208,8 +208,7 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
     const esp_status s = m->who.size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
-    if (mine || s)
-        return mine && s != ESP_E_PEER ? mine : s; /* a failed peer is reported before this rank's own error */
+    if (mine || s) return mine && s != ESP_E_PEER ? mine : s;
     for (int32_t q = 0; q < m->who.size; q++)
         if (all[q].status)
             return backend_error(&m->who, all[q].status, "rank %d could not open: see its own error", (int)q);

@@ -6,8 +6,6 @@
 static uint64_t p2p_part_at(const p2p_req *r, int32_t p) {
     return backend_min((uint64_t)p * r->part, r->c.count) * r->unit;
 }
-/* Returns the length of chunk `i` of the data that belong to rank `p`, 0 if they are shorter. *at receives its
- * offset in them. */
 static uint64_t p2p_piece(const p2p_req *r, int32_t p, uint64_t i, uint64_t *at) {
     const uint64_t len = p2p_part_at(r, p + 1) - p2p_part_at(r, p);
     *at = i * r->width;
@@ -61,7 +59,6 @@ static int p2p_post(p2p_comm *m, p2p_column *x, uint32_t what, int32_t peer, uin
     m->messages[place] = (p2p_message){(uint32_t)(x - m->columns), what, peer};
     return 0;
 }
-/* Returns the bytes to send of the `len` at p: of a payload, only header and body, not the unused room after it. */
 static uint64_t p2p_used(const p2p_req *r, const uint8_t *p, uint64_t len) {
     return r->c.slot_bytes && len ? backend_slot_used(p, len) : len;
 }
@@ -80,8 +77,6 @@ static bool p2p_delivers(const p2p_req *r, int32_t from, int32_t to) {
     default: return true;
     }
 }
-/* Returns the address in dst to which rank `from` sends chunk `i`, and sets *len. Returns NULL if the chunk is
- * empty. */
 static uint8_t *p2p_result_to(const p2p_comm *m, const p2p_req *r, int32_t from, uint64_t i, uint64_t *len) {
     const int32_t part = r->whole ? 0 : r->c.op == ESP_COLL_ALLTOALL ? m->who.rank : from;
     uint64_t at;
@@ -98,7 +93,6 @@ static uint8_t *p2p_sum_at(const p2p_comm *m, const p2p_column *x, uint64_t at) 
     if (r->c.op == ESP_COLL_REDUCE && m->who.rank != r->c.root) return x->cell + (uint64_t)m->who.rank * r->width;
     return dst + (r->whole ? 0 : p2p_part_at(r, m->who.rank)) + at;
 }
-/* Returns this rank's chunk for rank `to` in stage 2, and sets *len. Returns NULL if the chunk is empty. */
 static const uint8_t *p2p_result_at(const p2p_comm *m, const p2p_column *x, int32_t to, uint64_t *len) {
     const p2p_req *r = x->r;
     const uint8_t *src = (const uint8_t *)r->c.src.ptr;
@@ -214,8 +208,7 @@ ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x) {
     if (r->sums) return p2p_begin_sum(m, x);
     for (int32_t k = 1; k < m->who.size && !s; k++) s = p2p_receive_result(m, x, p2p_peer(m, m->who.size - k));
     if (r->scatter && !s) s = p2p_begin_scatter(m, x);
-    if (!r->scatter ||
-        m->who.rank == r->c.root) { /* in a large broadcast, ranks other than the root first wait for their piece */
+    if (!r->scatter || m->who.rank == r->c.root) {
         p2p_copy_own(m, x);
         x->summed = true;
         if (!s) s = p2p_send_results(m, x);

@@ -23,7 +23,7 @@ extern "C" {
  * A message's tag contains the chunk's number, the same on all ranks, and a hash of the collective. If ranks call
  * different collectives, their messages do not match (except 1 in P2P_KINDS), and the calls time out. */
 enum {
-    P2P_QUEUE = 64, /* most unfinished requests on a communicator */
+    P2P_QUEUE = 64,
     P2P_AHEAD = 4,
     P2P_WIDE = 512 * 1024,  /* most bytes of a chunk from one rank */
     P2P_NARROW = 32 * 1024, /* least bytes of a chunk, unless memory is short */
@@ -57,13 +57,13 @@ typedef struct p2p_req {
     uint64_t unit, part;
     uint64_t width, cols;
     uint64_t begun, ended; /* chunks that have begun, chunks that are done */
-    uint32_t esize;        /* bytes of a number, or 1 for payloads */
+    uint32_t esize;
     uint32_t kind;
     bool used, done;
     bool whole;
-    bool sums;    /* stage 1 sends inputs, which are added */
-    bool scatter; /* stage 1 sends pieces of the root's data */
-    bool gets;    /* stage 2 sends results */
+    bool sums;
+    bool scatter;
+    bool gets;
     float scale;
     backend_reduction reduction;
 } p2p_req;
@@ -74,7 +74,7 @@ typedef struct p2p_column {
     uint64_t i, seq;
     uint32_t inputs_in, inputs_out, results_in, results_out;
     bool summed;
-    uint8_t *cell; /* inputs from other ranks */
+    uint8_t *cell;
 } p2p_column;
 
 enum { P2P_FREE, P2P_INPUT_IN, P2P_INPUT_OUT, P2P_RESULT_IN, P2P_RESULT_OUT };
@@ -118,7 +118,7 @@ typedef struct p2p_comm {
     int simd;
 } p2p_comm;
 
-/* ---- column.c: cuts a collective into chunks (columns), and runs one chunk ---- */
+/* ---- column.c: cuts a collective into chunks, which the code calls columns, and runs one chunk ---- */
 /* Cuts a collective into chunks. The result depends only on arguments that are equal on all ranks. */
 ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r);
 /* Returns the largest chunk size for which the inputs of all ranks fit into P2P_STAGING bytes. */

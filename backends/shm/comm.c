@@ -20,7 +20,7 @@ ESP__FN esp_status shm_start(void *comm, const esp_coll *c, esp_stream s, void *
     m->req_next++;
     shm_next(m);
     if (m->op.puts && shm_put(m)) shm_notify_peers(m);
-    shm_notify_self(m->job); /* makes poll() on this rank's descriptor return, since data can be copied now */
+    shm_notify_self(m->job);
     *req = r;
     return ESP_OK;
 }
@@ -196,8 +196,7 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region) {
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
     shm_outer_join(m, g, parent, shm_nics(m->head, m->size));
-    if (m->pace.on)
-        m->direct = false; /* an extra copy through shared memory costs little compared with the emulated link */
+    if (m->pace.on) m->direct = false;
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

@@ -64,7 +64,7 @@ static esp_status loop_rendezvous(shm_comm *m, const esp_group *g, esp_status so
         loop_acquire(region);
         s = shm_join(m, g, region);
     } else if (region != MAP_FAILED && m->pid[0]) {
-        munmap(region, bytes); /* all ranks return an error, so none uses the region */
+        munmap(region, bytes);
     } else if (region != MAP_FAILED) {
         /* The exchange failed on this rank, but may have succeeded on others, which then use the region. So the last
          * rank that closes it frees it (shm_free). */

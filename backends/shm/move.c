@@ -9,7 +9,6 @@
 /* ---- flows ---- */
 /* A flow is the sequence of chunks that this rank reads from one other rank over the emulated link. Arrival times
  * are computed for up to SHM_AHEAD chunks in advance, so that a rank that wakes late does not lower the link's rate. */
-/* Returns which rank's part of the data this rank copies from `rank`. */
 static int32_t shm_get_part(const shm_comm *m, int32_t rank) {
     return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
 }
@@ -50,7 +49,6 @@ static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
         *due = bytes ? through + shm_latency(m, rank, through) : from;
     }
 }
-/* Returns when chunk `i`, which `rank` has published, arrives at this rank over the emulated link. */
 static uint64_t shm_flow_due(shm_comm *m, int get, int32_t rank, uint64_t i) {
     shm_op *o = &m->op;
     shm_published *l = &m->published[rank];

@@ -3,8 +3,8 @@
 #include "backends/shm/transport.h"
 
 enum {
-    SHM_SMALL_SUM = 16 * 1024,    /* an allreduce of at most so many bytes is summed by every rank */
-    SHM_SMALL_REDUCE = 64 * 1024, /* a reduce of at most so many bytes is summed by the root alone */
+    SHM_SMALL_SUM = 16 * 1024,
+    SHM_SMALL_REDUCE = 64 * 1024,
     SHM_SMALL_COPY = 16 * 1024,
     SHM_STREAM = 4 << 20 /* larger results bypass the caches */
 };
@@ -15,9 +15,8 @@ ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     uint64_t slots = shm_result_slot(m, o) + o->result_window;
     uint64_t width = SHM_CHUNK, longest = o->part * o->unit;
     if (slots) width = backend_min(width, SHM_CELL / slots / 64 * 64);
-    if (m->pace.on &&
-        m->machines >
-            1) /* a chunk takes at most 0.5 ms on the emulated link, so that transfers of several ranks overlap */
+    /* A chunk takes at most 0.5 ms on the emulated link, so that transfers of several ranks overlap. */
+    if (m->pace.on && m->machines > 1)
         width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
         o->per_slot = (o->unit + width - 1) / width;

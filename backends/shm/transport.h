@@ -20,21 +20,21 @@ enum {
     SHM_CELL = 512 * 1024,    /* bytes of shared memory for one chunk */
     SHM_CHUNK = 256 * 1024,   /* bytes of the longest chunk */
     SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a chunk of f16 or bf16 as f32 */
-    SHM_BUDGET = 1 << 20,     /* test() returns after it has moved so many bytes, in about 0.1 ms */
+    SHM_BUDGET = 1 << 20,
     SHM_STAMPS = 64,
     SHM_AHEAD = 8,
-    SHM_QUEUE = 64, /* most unfinished requests on a communicator */
+    SHM_QUEUE = 64,
     SHM_CALLS = 8,
-    SHM_PHASES = 16, /* most changes of an emulated link's rate */
+    SHM_PHASES = 16,
     SHM_LINK_MAX = 256,
     SHM_NICS = 2, /* NICs per rank: its machine's and its rack's */
     SHM_LOCAL_NAME = 40
 };
 
-/* What a rank publishes in the region. Only that rank writes it. */
+/* What a rank tells the other ranks in shared memory. Only that rank writes it. */
 typedef struct shm_published {
-    uint64_t put, sum, got; /* numbers of chunks that the rank has put, summed, and finished */
-    uint64_t src, dst;      /* addresses of its buffers in its own process */
+    uint64_t put, sum, got;
+    uint64_t src, dst; /* addresses of its buffers in its own process */
     uint64_t start_ns;
     uint32_t reading; /* nonzero while it reads a peer's buffer */
     uint32_t failed;  /* 0, or -status after an error: then src and dst may be freed */
@@ -108,9 +108,9 @@ typedef struct shm_outer {
 
 /* The chunks that this rank reads from one other rank over the emulated link, in step sum or get. */
 typedef struct shm_flow {
-    uint64_t next; /* first chunk that was not sent yet */
+    uint64_t next;
     uint64_t used;
-    uint64_t due[SHM_AHEAD]; /* times at which the chunks arrive */
+    uint64_t due[SHM_AHEAD];
 } shm_flow;
 
 /* The collective that runs now. An item is a number, a row of numbers or a payload. */
@@ -119,26 +119,26 @@ typedef struct shm_op {
     uint64_t unit, part;
     uint64_t width, cols; /* bytes per chunk, number of chunks */
     uint64_t base;
-    uint64_t per_slot; /* into how many chunks a payload is cut, or 0 if it fits one */
+    uint64_t per_slot;
     uint64_t put_i, sum_i, get_i;
     int32_t get_k;
     bool in_window;
     bool result_window;
-    bool whole;           /* data are not divided into a part for each rank */
-    bool per_destination; /* put stores different inputs for each other rank */
+    bool whole;
+    bool per_destination;
     bool puts, sums, gets;
     bool gets_result;
     bool stream;
     bool ring, chain; /* runs around a ring or a chain (ring.c) */
     bool begun;
-    bool compared;             /* all peers run this collective (drive.c) */
-    int32_t place, prev, next; /* position in the ring, and neighbours */
+    bool compared; /* all peers run this collective (drive.c) */
+    int32_t place, prev, next;
     uint64_t steps, group, lag, slots;
     uint32_t esize;
     float scale;
     backend_reduction sum;
     uint64_t start_ns;
-    uint64_t clock_ns;               /* when the emulated link is free again */
+    uint64_t clock_ns;
     uint64_t sum_due_ns, get_due_ns; /* when the copied chunk arrives over the emulated link, or 0 */
     uint64_t end_ns;
 } shm_op;
@@ -169,7 +169,7 @@ typedef struct shm_comm {
     shm_head *head;
     shm_published *published;
     uint8_t *windows;
-    uint64_t cells; /* chunks that fit a rank's window */
+    uint64_t cells;
     uint64_t region_bytes;
     void (*drop_region)(struct shm_comm *m);
     /* arrays with an entry per rank of the group */
@@ -178,7 +178,7 @@ typedef struct shm_comm {
     shm_doorbell **doorbells;
     shm_nic **nics; /* the NIC of its machine */
     uint64_t *used;
-    int32_t *ring_rank; /* the ranks, sorted by rack and machine */
+    int32_t *ring_rank;
     int32_t *order;
     int32_t machines;
     int32_t *pid;
@@ -190,7 +190,7 @@ typedef struct shm_comm {
     shm_flow *flows;
     shm_op op;
     shm_req reqs[SHM_QUEUE];
-    uint64_t req_first, req_next; /* the oldest unfinished request, and the next free one */
+    uint64_t req_first, req_next;
     uint32_t ready;
     uint64_t columns; /* chunks begun so far */
     uint64_t min_got; /* no peer's `got` is lower than this */
@@ -198,8 +198,8 @@ typedef struct shm_comm {
     uint64_t logical_end_ns;
     uint64_t moved;
     int simd;
-    bool must_notify; /* a counter of this rank changed, and a sleeping rank may wait for it */
-    void *sum_acc;    /* sums of a chunk, in f32 for f16 and bf16 */
+    bool must_notify;
+    void *sum_acc; /* sums of a chunk, in f32 for f16 and bf16 */
     uint32_t aborted;
     esp_status error;
     int32_t waits_for; /* the peer that this rank waits for, or -1 */
@@ -212,8 +212,6 @@ typedef struct shm_comm {
 static inline uint64_t shm_part_at(const shm_op *o, int32_t p) {
     return backend_min((uint64_t)p * o->part, o->c.count) * o->unit;
 }
-/* Returns the length of chunk `i` of the data that belong to rank `p`, 0 if they are shorter. *at receives its
- * offset in them. */
 static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_t *at) {
     uint64_t len = shm_part_at(o, p + 1) - shm_part_at(o, p);
     if (o->per_slot) {
@@ -270,7 +268,6 @@ ESP__FN void shm_outer_join(shm_comm *m, const esp_group *g, const shm_comm *par
 
 /* ---- plan.c, ring.c: how a collective is cut into chunks, and what each rank copies and adds ---- */
 ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o);
-/* Chooses the size of a chunk, and computes the number of chunks. */
 ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o);
 /* Orders ranks so that a ring enters and leaves each machine, and each rack, once. */
 ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g);
@@ -281,9 +278,7 @@ ESP__FN int shm_ring(shm_comm *m);
 ESP__FN int shm_ring_finished(shm_comm *m);
 
 /* ---- move.c: the steps put, sum and get ---- */
-/* Starts the collective m->op: publishes the addresses of this rank's buffers to the other ranks. */
 ESP__FN void shm_begin(shm_comm *m, uint64_t start_ns);
-/* Computes when chunks that other ranks have published arrive over the emulated link. */
 ESP__FN void shm_flows(shm_comm *m);
 ESP__FN int shm_put(shm_comm *m);
 ESP__FN int shm_sum(shm_comm *m);
