@@ -91,8 +91,7 @@ static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_pa
         const int last = a->round + 1 == c->traits.n_rounds;
         if (!last && c->table->bound(c->self[level], a->tensor[0], a->round, 1, &b) != ESP_OK)
             die("bound failed", c->table->name);
-        if (!last && !b.payload_bytes)
-            continue; /* n_rounds is a maximum: for vectors, codec powersgd has only the last round */
+        if (!last && !b.payload_bytes) continue;
         a->payload = last ? p : early;
         if (c->table->compress(c->self[level], a) != ESP_OK) die("compress failed", c->table->name);
         a->reduced = early;

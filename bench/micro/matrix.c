@@ -1,5 +1,5 @@
-/* matrix.c: measures codec powersgd on square matrices, with error feedback and one thread: compress (two matrix
- * products) and decompress. GB/s counts the f32 input, 4 bytes per element. Speeds are also given relative to a loop
+/* matrix.c: measures codec powersgd on square matrices, with error feedback and one thread: a whole compress,
+ * and a decompress. GB/s counts the f32 input, 4 bytes per element. Speeds are also given relative to a loop
  * that only moves the bytes: per element, 28 to compress (gradient and residual read 3 times, residual written), 4
  * to decompress. The best of all repetitions counts. Results are in bench/results/micro/matrix.csv
  *     build/bench/matrix [SGEMM.SO [SYMBOL]]     also times the same products by a library's Fortran sgemm_, such

@@ -22,7 +22,7 @@ enum { TENSORS = 8, COUNT = 1 << 19, STEPS = 25 };
 
 typedef struct scene {
     const char *name, *codec;
-    int passes; /* how often the program computes over a tensor before it pushes it */
+    int passes;
 } scene;
 static const scene scenes[] = {
     {"alone", "efsignsgd", 0},

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 enum { MODELS = 9, CODECS = 3, TESTBEDS = 2 };
-/* the first six are the models of the Espresso paper */
 static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit", "bert-base", "gpt2",
                                                 "lstm",  "bert-large", "ncf",    "resnet50"};
 static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};

@@ -65,8 +65,6 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(m->n, vocab, h, m->hidden, h, 1, n->p[OUT].value, vocab, 1, m->score, vocab);
 }
 
-/* Adds derivatives `d` to the gradients of the table rows that each character used. If `shared`, the rows that one
- * character used all get the same row of `d`. */
 static void table_back(const wide *m, const net_param *p, const float *d, int shared) {
     memset(p->grad, 0, p->count * sizeof(float));
     for (size_t i = 0; i < m->n * GRAMS; i++) {
