@@ -234,8 +234,8 @@ enum { CHUNKTOPK_ROOM = CHUNKTOPK_MOST + 16 };
 typedef struct chunktopk_chosen {
     float val[CHUNKTOPK_ROOM];
     uint16_t idx[CHUNKTOPK_ROOM];
-    float usual;  /* running mean of earlier chunks' thresholds, or 0 */
-    float margin; /* a chunk first tries threshold margin * usual */
+    float usual; /* running mean of earlier chunks' thresholds, or 0 */
+    float margin;
 } chunktopk_chosen;
 
 /* Copies the elements marked in `map` to *c, and returns their number. *top receives the largest magnitude's bits. */

@@ -27,7 +27,6 @@ ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
     return any >> 31;
 }
-/* Skips the products if beta and gamma are 1, which is usual. The result is the same. */
 ESP_INLINE float dense_sum_of(float g, float e, float beta, float gamma, bool plain) {
     return plain ? e + g : beta * e + gamma * g;
 }
@@ -86,8 +85,6 @@ static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void 
 static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor[0]->data.ptr; }
 static inline float *dense_out(const esp_codec_args *a) { return (float *)a->tensor[0]->data.ptr; }
 
-/* Returns gradient plus residual (phi) for elements [at, at + n), computed into `tmp`, or the gradient itself if
- * there is no residual. */
 static inline const float *dense_block_phi(const dense_self *s, const esp_codec_args *a, uint64_t at, uint64_t n,
                                            float *tmp) {
     const float *e = esp_residual_of(a, 0);
@@ -157,7 +154,6 @@ static inline void dense_fill_nan(void *out, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) x[i] = bits_float(0x7FC00000u);
 }
 
-/* Writes a payload that marks its tensor as containing NaN or Inf, with `body` bytes of NaN after the header. */
 static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
     dense_fill_nan(esp_payload_body(p), body / sizeof(float));
     h->flags = ESP_PAYLOAD_NONFINITE;
@@ -222,8 +218,6 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
         dense_sum_block(d, out + at, at, end - at < d->block ? end - at : d->block, scale);
 }
 
-/* Checks a payload and reads its header into *h. A payload of finite numbers must have `body` bytes after the
- * header. */
 static inline esp_status dense_check_payload(const dense_self *s, const dense_format *f, const esp_payload *p,
                                              uint64_t count, uint64_t body, esp_payload_header *h) {
     memset(h, 0, sizeof *h);

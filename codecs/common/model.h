@@ -10,10 +10,10 @@
 
 /* Measured or known properties of a codec, from which esp_model_fill computes what the planner asks for. */
 typedef struct esp_facts {
-    uint32_t flags;        /* ESP_MODEL_* */
-    bool reducible;        /* ranks' payloads can be summed as numbers */
-    esp_payload_size size; /* the payload's header is added to `fixed` */
-    double error;          /* mean squared error relative to E x^2 */
+    uint32_t flags; /* ESP_MODEL_* */
+    bool reducible;
+    esp_payload_size size;
+    double error; /* mean squared error relative to E x^2 */
     /* On the CPU, a call with e elements takes 1000 + ns * e nanoseconds, ns[0] to compress and ns[1] to decompress. */
     double setup_ns; /* added to each compress */
     double ns[2];

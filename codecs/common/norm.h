@@ -56,7 +56,6 @@ static inline void norm_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Returns the sum of all |phi|. It is NaN or Inf if an element is, or if the sum overflows. */
 static inline double norm_of_phi(norm_pass *p) {
     const uint64_t n = p->args->tensor[0]->count;
     double sum = 0;

@@ -17,7 +17,6 @@ typedef struct parts_job {
     uint32_t failed; /* atomic: n_tensors - t for the first failed tensor t, otherwise 0 */
 } parts_job;
 
-/* Processes tensor t of the list. A residual or state of 0 bytes means that the tensor has none. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
     esp_codec_args one = esp_codec_args_of(a);

@@ -64,7 +64,7 @@ ESP_TARGET_SCALAR static uint64_t quant_encode_scalar(int8_t *restrict out, floa
     }
     return 0;
 }
-#ifdef ESP_SIMD_X86 /* gcc and clang convert 32-bit to 8-bit integers slowly */
+#ifdef ESP_SIMD_X86
 ESP_TARGET_AVX2 static inline __m256i quant_eight(float *e, const float *g, __m256 beta, __m256 gamma, __m256 unit,
                                                   __m256 inverse) {
     __m256 phi = _mm256_loadu_ps(g);
@@ -139,8 +139,7 @@ ESP_INLINE uint64_t quant_widen_body(unsigned char *restrict out, const int8_t *
 ESP_KERNEL(quant_widen, (unsigned char *restrict out, const int8_t *restrict in, uint64_t width, uint64_t n),
            (out, in, width, n))
 
-/* ---- codecs with a unit for each block: the payload has all units, then all levels
- * -------------------------------- */
+/* ---- codecs with a unit for each block: the payload has all units, then all levels ------------------------------- */
 enum { QUANT_BLOCK_MIN = 32 }; /* a block has at most DENSE_BLOCK elements */
 ESP_ELEMENT uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
 /* Are these the bits of a finite number >= 0? */

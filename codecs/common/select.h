@@ -10,10 +10,10 @@
 #include "codecs/common/simd.h"
 
 enum {
-    SELECT_BLOCK = 4096,  /* numbers in a block, fits the first-level cache */
-    SELECT_SPAN = 65536,  /* numbers per worker task, indexed with 16 bits */
-    SELECT_ROOM = 16384,  /* the list has room for 2 k + SELECT_ROOM numbers */
-    SELECT_SAMPLE = 65536 /* most numbers in the sample; a larger one guesses no better */
+    SELECT_BLOCK = 4096, /* numbers in a block, fits the first-level cache */
+    SELECT_SPAN = 65536, /* numbers per worker task, indexed with 16 bits */
+    SELECT_ROOM = 16384,
+    SELECT_SAMPLE = 65536
 };
 #define SELECT_INF 0x7f800000u
 #define SELECT_ABS 0x7fffffffu

@@ -285,7 +285,6 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
     return ESP_OK;
 }
 
-/* Sets *out to where a payload stores its values. Their number is in the header or, without header, at most `most`. */
 static inline esp_status sparse_values(const esp_tensor *like, const esp_payload_header *h, uint64_t most,
                                        esp_values *out) {
     const uint64_t k = h ? h->aux : most;

@@ -13,8 +13,7 @@ static __device__ __forceinline__ uint32_t chunktopk_size(const chunktopk_shape 
     return count - c * f->chunk < f->chunk ? (uint32_t)(count - c * f->chunk) : f->chunk;
 }
 
-/* ---- threads that process one chunk together: W warps, which are one warp or a whole block
- * ------------------------ */
+/* ---- threads that process one chunk together: W warps, which are one warp or a whole block ----------------------- */
 template <uint32_t W> static __device__ __forceinline__ uint32_t group_me(void) { return threadIdx.x % (32 * W); }
 template <uint32_t W> static __device__ __forceinline__ void group_sync(void) {
     if (W == 1)
@@ -157,8 +156,6 @@ static __device__ __forceinline__ unsigned char chunktopk_byte(const uint16_t *c
         bits |= at < 0 ? (uint32_t)code[i] >> -at : (uint32_t)code[i] << at;
     return (unsigned char)bits;
 }
-/* Writes the listed elements of a chunk to the payload. If there is a residual e, stores there what the payload
- * lacks. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept *l, uint32_t k, uint32_t width,
                                                            uint32_t *head, float *e, unsigned char *out) {
@@ -231,8 +228,6 @@ static __device__ __forceinline__ uint32_t chunktopk_head_at(const unsigned char
     for (uint32_t b = 0; b < 4; b++) h |= (uint32_t)cuda_get(record + b) << 8 * b;
     return h;
 }
-/* One warp checks the payload of a chunk of n elements. Each thread returns whether the elements that it read are
- * valid. */
 static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_shape *f, const unsigned char *record,
                                                           uint32_t n) {
     const uint32_t k = (uint32_t)chunktopk_codes(f, n), mask = f->chunk - 1, bits = k * f->width;
