@@ -1,8 +1,8 @@
-/* chunktopk.c: codec "chunktopk", which sends the k elements of largest magnitude in each chunk of a tensor, with a
- * sign and one of two magnitudes (low or high) for each. After Sarfi, Therien, Lidin, Belilovsky, "Communication
- * efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706). Gradient g and residual e are added to phi =
- * decay e + g when a rank compresses its own gradient, otherwise to phi = beta e + gamma g. High is the mean of the
- * sent magnitudes that reach their overall mean, low is the mean of the smaller ones. */
+/* chunktopk.c: codec "chunktopk", which sends the k elements of largest magnitude in each chunk of a tensor: the
+ * index, the sign, and which of two magnitudes each has. "High" is the mean of those sent magnitudes that are at
+ * least their overall mean, "low" the mean of the others; both are sent with the chunk. After Sarfi, Therien, Lidin,
+ * Belilovsky, "Communication efficient LLM pre-training with SparseLoCo", 2025 (arXiv 2508.15706). As in the paper,
+ * the residual is multiplied by `decay` before a rank's gradient is added to it. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/select.h"
@@ -99,9 +99,9 @@ ESP_INLINE uint64_t chunktopk_count(const float *x, uint64_t n, uint32_t t) {
     for (uint64_t i = 0; i < n; i++) count += (int32_t)select_bits(x[i]) >= least;
     return (uint64_t)count;
 }
-/* Returns the largest t in [lo, hi] that at least k of the n magnitudes reach, or stops early at a t that between k
- * and `enough` magnitudes reach. All magnitudes are within [lo, hi]. Each pass over x tests four thresholds, since
- * a pass over a few elements costs little more for four than for one. */
+/* Returns the largest t in [lo, hi] for which at least k of n magnitudes are >= t. If it finds a t for which at most
+ * `enough` magnitudes are, it returns that t at once. All magnitudes are within [lo, hi]. Each pass over x tests
+ * four thresholds, which costs little more than testing one. */
 ESP_INLINE uint64_t chunktopk_threshold_body(const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo,
                                              uint32_t hi) {
     if (lo == 0 && chunktopk_count(x, n, 1) < k) return 0;
@@ -151,7 +151,8 @@ ESP_INLINE uint64_t chunktopk_sum_body(const float *val, uint64_t n, uint32_t fr
     result[1] = (double)many[0];
     return 0;
 }
-/* Writes the code of x to *code, and returns x minus the value that the code stands for. */
+/* Encodes the element x with index `at` as index, sign and low or high. Returns x minus the value that is sent for
+ * it. */
 ESP_ELEMENT float chunktopk_code_of(float x, uint32_t at, float split, float low, float high, uint64_t width,
                                     uint16_t *code) {
     const uint32_t sign = x < 0, big = bits_float(select_bits(x)) >= split;
@@ -159,7 +160,8 @@ ESP_ELEMENT float chunktopk_code_of(float x, uint32_t at, float split, float low
     *code = (uint16_t)(at | sign << (width - 2) | big << (width - 1));
     return x - (x < 0 ? -sent : sent);
 }
-/* Encodes n values, a multiple of 8, and writes what their codes lose to `rest`. magnitude[] holds low and high. */
+/* Encodes n elements (n is a multiple of 8), and writes each minus its sent value to `rest`. magnitude[] is {low,
+ * high}. */
 ESP_INLINE uint64_t chunktopk_code_body(uint16_t *restrict code, float *restrict rest, const float *restrict val,
                                         const uint16_t *restrict idx, float split, const float magnitude[2],
                                         uint64_t width, uint64_t n) {
@@ -232,8 +234,8 @@ enum { CHUNKTOPK_ROOM = CHUNKTOPK_MOST + 16 };
 typedef struct chunktopk_chosen {
     float val[CHUNKTOPK_ROOM];
     uint16_t idx[CHUNKTOPK_ROOM];
-    float usual;  /* running mean of earlier chunks' thresholds, or 0 */
-    float margin; /* margin * usual is guessed first, mostly a little too low */
+    float usual; /* running mean of earlier chunks' thresholds, or 0 */
+    float margin;
 } chunktopk_chosen;
 
 /* Copies the elements marked in `map` to *c, and returns their number. *top receives the largest magnitude's bits. */
@@ -249,8 +251,9 @@ static uint64_t chunktopk_list(const chunktopk_self *s, const float *x, const ui
     return kept;
 }
 
-/* Sets e to phi (gradient plus residual) and lists its k largest elements in *c; if e is NULL, phi is g. To save time
- * it lists elements above a threshold guessed from earlier chunks and selects among them. False means NaN or Inf. */
+/* Finds the k elements of largest magnitude of a chunk. If there is a residual e, first sets e to beta * e + gamma *
+ * g, and searches there. To save time, it lists the elements above a threshold guessed from earlier chunks, and
+ * searches the list. Returns false if an element is NaN or Inf. */
 static bool chunktopk_choose(const chunktopk_self *s, const esp_codec_args *a, float *e, const float *g, uint64_t n,
                              uint64_t k, chunktopk_chosen *c) {
     uint32_t map[CHUNKTOPK_MOST / 32], top, lo = c->usual > 0 ? float_bits(c->margin * c->usual) : SELECT_INF;
@@ -285,15 +288,16 @@ ESP_ELEMENT uint32_t chunktopk_bf16(double x) {
     const uint32_t v = half_to_bf16((float)x);
     return v == 0x7F80u ? 0x7F7Fu : v;
 }
-/* Returns the two mean magnitudes as bf16, low in the lower half. `all` is the sum of the k magnitudes, `high` that of
- * the `many` large ones. If all are 0, zeros that pad the list count as large, so `many` may exceed k. */
+/* Returns the mean magnitudes low and high as two bf16, low in the lower half. `all` is the sum of the k magnitudes,
+ * `high` that of the `many` that count as high. If all are 0, padding counts as high too, so `many` may exceed k. */
 ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64_t k) {
     const double n_low = (double)k - many;
     const uint32_t h = many > 0 ? chunktopk_bf16(high / many) : 0;
     const uint32_t l = n_low > 0 ? chunktopk_bf16((all - high) / n_low) : h;
     return h << 16 | l;
 }
-/* Returns the magnitudes low and high. Sets *split to the least magnitude sent as high. val[] is 0 from k to `room`. */
+/* Computes the mean magnitudes low and high. Sets *split to the mean of all k: magnitudes from there on are sent as
+ * high. val[] is padded with zeros from k to `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
     const chunktopk_sum_fn sum = chunktopk_sum_for(s->dense.level);
@@ -395,7 +399,7 @@ static const dense_format chunktopk_format = {"chunktopk", CHUNKTOPK_WIRE, 0, ch
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 typedef struct chunktopk_job {
     const chunktopk_self *self;
-    const esp_codec_args *args; /* beta is `decay` for a rank's own gradient */
+    const esp_codec_args *args;
     unsigned char *body;
     uint32_t bad;
 } chunktopk_job;
@@ -472,8 +476,8 @@ static const esp_codec chunktopk_codec = {
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
     .params = chunktopk_params,
-    /* The decay applies to a rank's own gradient, so compression comes before any sum. Payloads are so small that an
-     * allgather is the fastest exchange. */
+    /* With this order of compressing and communicating, each rank's own residual decays. Payloads are so small that
+     * an allgather is fastest. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
     ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, NULL, chunktopk),

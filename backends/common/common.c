@@ -83,7 +83,7 @@ ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t b
     return sum;
 }
 
-/* Checks the type of the items, which are payloads or numbers, and that a reduction can handle it. */
+/* Checks the number type, the room for payloads and the kind of reduction of a collective call. */
 static esp_status backend_check_items(const backend_caller *m, const esp_coll *c) {
     const char *what = backend_op_name(c->op);
     const bool reduces = backend_op_sums(c->op), floats = c->dtype >= ESP_F32 && c->dtype <= ESP_BF16;
@@ -119,7 +119,8 @@ static esp_status backend_check_shape(const backend_caller *m, const esp_coll *c
                              (unsigned long long)c->count, (unsigned long long)width);
     return ESP_OK;
 }
-/* Returns false if `count` is so small that no part of the data is left for this rank. */
+/* Collectives divide `count` items into one part of ceil(count / size) for each rank. Returns false if this rank's
+ * part is empty because `count` is too small. */
 static bool backend_has_part(const backend_caller *m, const esp_coll *c) {
     return (uint64_t)m->rank * ((c->count + (uint64_t)m->size - 1) / (uint64_t)m->size) < c->count;
 }

@@ -65,7 +65,6 @@ ESP__FN const char *backend_op_name(uint32_t op);
 static inline bool backend_scales(const esp_coll *c) {
     return (c->scale < 0 || c->scale > 0) && (c->scale < 1 || c->scale > 1);
 }
-/* Returns the bytes of an item: a number, a row of numbers, or the room for a payload. */
 static inline uint64_t backend_item(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * backend_max(c->width, 1);
 }
@@ -78,15 +77,17 @@ static inline void backend_copy_call(const esp_coll *c, esp_coll *whole) {
     memset(whole, 0, sizeof *whole);
     memcpy(whole, c, c->struct_size);
 }
-/* Returns true if this rank needs the buffer. A rank for which no data is left may pass none. */
+/* Return true if this rank must pass a source (or destination) buffer: not if the collective reads (writes) nothing
+ * here. */
 ESP__FN bool backend_needs_src(const backend_caller *m, const esp_coll *c);
 ESP__FN bool backend_needs_dst(const backend_caller *m, const esp_coll *c);
-/* Fails if a call is malformed. backend_check also fails if a buffer is in device memory. */
+/* Both return an error if a call's arguments are invalid. backend_check also refuses buffers in device memory. */
 ESP__FN esp_status backend_check_call(const backend_caller *m, const esp_coll *c);
 ESP__FN esp_status backend_check(const backend_caller *m, const esp_coll *c);
 /* Returns a hash of the members that must be equal on all ranks of a collective, except the op. */
 ESP__FN uint64_t backend_call_hash(const esp_coll *c);
-/* Returns the bytes that a payload uses of the room that it has, its header included. */
+/* Returns the length of a payload with its header: less than slot_bytes, the memory reserved for it, if it is
+ * shorter. */
 static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) {
     uint64_t body;
     memcpy(&body, (const uint8_t *)slot + offsetof(esp_payload_header, body_bytes), sizeof body);
@@ -94,12 +95,13 @@ static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) 
     __asm__ volatile("" : "+r"(body));
     return body > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + body;
 }
-/* Copies payloads, each of which has room for slot_bytes, but not the unused room. Returns the bytes copied. */
+/* Copies an array of payloads, each stored in slot_bytes bytes, but not the unused bytes after each payload. Returns
+ * the number of bytes copied. */
 ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t slot_bytes);
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
 enum { BACKEND_BLOCK = 1024 }; /* so many numbers are summed in f32 at a time */
-/* The kind of a reduction: an esp_dtype, an esp_reduce, and a level of simd.h. */
+/* A reduction: a number type (esp_dtype), an operation (esp_reduce), and an instruction set (ESP_SIMD_*). */
 typedef struct backend_reduction {
     uint32_t type, op;
     int level;
@@ -115,8 +117,9 @@ static inline bool backend_sums_halves(const backend_reduction *s) {
 /* Sets out to reduce(a, b) * scale, or a * scale if b is NULL. out may be a. Only float sums take a scale or no b. */
 ESP__FN void backend_reduce(const backend_reduction *s, void *out, const void *a, const void *b, uint64_t n,
                             float scale);
-/* A step of a reduction over many ranks: sets acc to reduce(a, b), or to reduce(acc, b) if a is NULL. The last step
- * passes `out` and writes the result * scale there. acc has room for n numbers (f32 for sums of f16 or bf16). */
+/* Adds one more rank's numbers to a reduction: sets acc to reduce(a, b) for the first two ranks, then to reduce(acc,
+ * b) with a = NULL. For the last rank the caller passes `out`, which receives the result times `scale`. acc has room
+ * for n numbers (f32 for sums of f16 or bf16). */
 ESP__FN void backend_reduce_step(const backend_reduction *s, void *out, void *acc, const void *a, const void *b,
                                  uint64_t n, float scale);
 /* Runs a collective of one rank: copies its source, times the scale, to its destination. */

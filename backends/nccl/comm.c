@@ -51,7 +51,6 @@ typedef struct nccl_registration {
     nccl_comm *comm;
     void *handle;
 } nccl_registration;
-/* A buffer that is registered with every communicator of the job. */
 typedef struct nccl_memory {
     struct nccl_memory *next;
     const esp_host *host;
@@ -82,7 +81,7 @@ static void nccl_deregister(nccl_registration *k) {
     k->handle = NULL;
 }
 
-/* Registers a buffer with all communicators of the job, since collectives of several groups use the same buffer. */
+/* Registers a buffer with all communicators of this rank, since collectives of several groups use the same buffer. */
 ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
     nccl_comm *m = (nccl_comm *)comm;
     nccl_job *j = m->job;
@@ -90,7 +89,7 @@ ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh) {
     *mh = NULL;
     if (b->dev.kind != ESP_CUDA || b->dev.ordinal != j->ordinal || !m->library->ncclCommRegister ||
         !m->library->ncclCommDeregister)
-        return ESP_OK; /* host memory is copied in pieces instead */
+        return ESP_OK; /* host memory is not registered: its data are copied through pinned memory */
     for (const nccl_comm *c = j->comms; c; c = c->next_comm) n++;
     nccl_memory *all = (nccl_memory *)backend_alloc(m->who.host, sizeof *all + (uint64_t)n * sizeof *all->of);
     if (!all) return backend_error(&m->who, ESP_E_NOMEM, "no memory for a list of %d communicators", n);

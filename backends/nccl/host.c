@@ -33,7 +33,6 @@ static void nccl_from_order_key(esp_dtype d, int32_t order, uint8_t *p) {
 }
 
 /* ---- shape ------------------------------------------------------------------------------------------------------- */
-/* Pieces are counted in units: numbers if the collective reduces, otherwise bytes. Returns the units of an item. */
 static uint64_t nccl_host_units(const esp_coll *c) {
     return backend_op_sums(c->op) ? backend_max(c->width, 1) : backend_item(c);
 }
@@ -47,7 +46,8 @@ ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c) {
 static uint64_t nccl_host_most(const nccl_comm *m, const esp_coll *c) {
     return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_has_parts(c) ? (uint64_t)m->who.size : 1);
 }
-/* Returns how many units of rank p's part a piece has. *at receives their byte offset in the caller's buffer. */
+/* Rank p's data are processed in pieces. Returns how many numbers (or, without a reduction, bytes) of them are in
+ * piece `s`. *at receives their byte offset in the caller's buffer. */
 static uint64_t nccl_piece_of(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int32_t p, uint64_t *at) {
     const uint64_t units = nccl_host_units(c), all = nccl_has_parts(c) ? nccl_part(m, c, p) * units : c->count * units;
     *at = ((nccl_has_parts(c) ? nccl_begin(m, c, p) * units : 0) + s->at) * nccl_host_bytes(c);
@@ -82,13 +82,12 @@ static void nccl_get(const nccl_comm *m, const esp_coll *c, const uint8_t *from,
     }
 }
 
-/* Copies a piece from the source to pinned memory if `in` is true, otherwise from pinned memory to the result. */
 static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, bool in) {
     const bool rows = in ? nccl_rows_in(c) : nccl_rows_out(c);
     const uint64_t row = s->n * nccl_staged_bytes(m, c);
     for (int32_t q = rows ? 0 : m->who.rank; q < (rows ? m->who.size : m->who.rank + 1); q++) {
         uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
-        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has only this rank's part, or is not divided */
+        if (!rows) at = s->at * nccl_host_bytes(c);
         if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
         if (n && !in) nccl_get(m, c, s->out + slot, (uint8_t *)c->dst.ptr + at, n);
     }
@@ -120,7 +119,6 @@ static esp_status nccl_piece_begin(nccl_comm *m, nccl_req *r) {
     m->launching = true;
     return st;
 }
-/* Enqueues the copy from the device for the newest piece, after NCCL has enqueued its collective. */
 static esp_status nccl_piece_return(nccl_comm *m, const nccl_req *r) {
     const nccl_library *l = m->library;
     const esp_coll *c = &r->c;

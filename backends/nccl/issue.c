@@ -33,7 +33,6 @@ static void nccl_scalar(esp_dtype d, float x, void *out) {
     else
         memcpy(out, &half, 2);
 }
-/* Sets *op to NCCL's operation for the reduction. Operations with a scale are created once and cached. */
 static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
     *op = c->reduce == ESP_REDUCE_MAX ? NCCL_MAX : c->reduce == ESP_REDUCE_MIN ? NCCL_MIN : NCCL_SUM;
     if (!backend_op_sums(c->op) || !nccl_scales_first(c)) return ESP_OK;
@@ -55,13 +54,13 @@ static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
 }
 
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
-/* A collective as NCCL counts it: in numbers if it reduces, otherwise in bytes. Both are called units. */
+/* A call of NCCL, with its data type: numbers if the collective reduces, otherwise bytes. */
 typedef struct nccl_call {
     const esp_coll *c;
     const uint8_t *src;
     uint8_t *dst;
     void *stream;
-    uint64_t unit, bytes; /* units per item, bytes per unit */
+    uint64_t unit, bytes; /* elements of NCCL's data type per item, bytes per element */
     int type, op;
 } nccl_call;
 
@@ -72,7 +71,7 @@ static uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_begin(m, k->c, part) * k->unit * k->bytes;
 }
 
-/* Calls NCCL for rank q's part, if parts differ in length. */
+/* Makes NCCL's calls for rank q's data, in collectives that no single call of NCCL does. */
 static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
     const nccl_library *l = m->library;
     const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->who.rank), at = nccl_at(m, k, q);
@@ -101,7 +100,7 @@ static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
     for (int32_t q = 0; q < m->who.size && !r; q++) r = nccl_one_part(m, k, q);
-    const int end = m->library->ncclGroupEnd(); /* called after an error too, since groups nest */
+    const int end = m->library->ncclGroupEnd();
     return r ? r : end;
 }
 

@@ -1,6 +1,6 @@
-/* nccl.h: shared by the files of backend nccl. plugin.c has its table, library.c opens NCCL and CUDA, comm.c has
- * communicators and registered memory, issue.c calls NCCL's collectives, host.c copies host memory through the
- * device. */
+/* nccl.h: shared by the files of backend nccl. plugin.c opens and runs communicators, library.c loads NCCL and CUDA,
+ * comm.c detects errors and registers memory, issue.c calls NCCL's collectives, host.c copies host memory through
+ * the device. */
 #ifndef NCCL_H
 #define NCCL_H
 #include "backends/common/common.h"
@@ -8,23 +8,25 @@
 #include <pthread.h>
 
 enum {
-    NCCL_QUEUE = 64,          /* most open requests on a communicator */
-    NCCL_PIECE = 1024 * 1024, /* bytes of a piece of host memory */
-    NCCL_SLOTS = 2,           /* pieces in progress at a time */
-    NCCL_OPS = 8              /* cached NCCL operations with a scale */
+    NCCL_QUEUE = 64,
+    NCCL_PIECE = 1024 * 1024, /* host memory is copied to the device in pieces of so many bytes */
+    NCCL_SLOTS = 2,
+    NCCL_OPS = 8 /* cached NCCL operations with a scale */
 };
 
 typedef struct nccl_req {
     esp_coll c;
-    void *stream; /* the caller's, or m->stream for host memory */
+    void *stream;
     bool used, done;
     bool host;   /* the buffers are in host memory */
     bool issued; /* NCCL has enqueued the collective */
-    /* For host memory: numbers or bytes that each rank's part has, that were sent, and that have arrived. */
+    /* For host memory, per rank, in numbers (or bytes if the collective does not reduce): length, copied to the
+     * device, returned. */
     uint64_t total, filled, drained;
 } nccl_req;
 
-/* A piece of host memory on its way: `n` numbers or bytes of each rank's part, from `at` on. in and out are pinned. */
+/* A piece of host memory that is copied through the device: `n` numbers or bytes of each rank's data, from offset
+ * `at`. in and out are pinned memory. */
 typedef struct nccl_slot {
     uint8_t *in, *out;
     unsigned long long device_in, device_out;
@@ -39,7 +41,7 @@ typedef struct nccl_scaled {
     float scale;
 } nccl_scaled;
 
-/* Shared by the communicators of a job, which one thread drives. */
+/* Shared by all communicators of this rank. One thread advances their requests. */
 typedef struct nccl_job {
     const nccl_library *library;
     int refs, event; /* wake() writes to the eventfd `event` */
@@ -63,11 +65,11 @@ typedef struct nccl_comm {
     bool aborting; /* abort_thread runs, or must be joined */
     esp_status error;
     nccl_req reqs[NCCL_QUEUE];
-    uint64_t first, next; /* the running request, and the next free one */
+    uint64_t first, next;
     void *stream;
     nccl_slot slots[NCCL_SLOTS];
     uint64_t slot_first, slot_next;
-    bool launching; /* the newest piece is not yet copied back */
+    bool launching;
     nccl_scaled scaled[NCCL_OPS];
     int n_scaled;
     /* bytes received inside this machine, between machines, and between racks */
@@ -110,11 +112,12 @@ static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t
 static inline uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
     return nccl_begin(m, c, p + 1) - nccl_begin(m, c, p);
 }
-/* Returns true if the source or the result has one part for each rank. If not, pieces are cut from the whole buffer. */
+/* Returns true if the source or result is divided into one part for each rank, in all but allreduce, reduce and
+ * broadcast. */
 static inline bool nccl_has_parts(const esp_coll *c) {
     return c->op != ESP_COLL_ALLREDUCE && c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_BROADCAST;
 }
-/* Returns true if a piece has data of every rank on its way to the device (rows_in), or back (rows_out). */
+/* Return true if this rank's source (rows_in) or result (rows_out) has data for every rank, not only for this one. */
 static inline bool nccl_rows_in(const esp_coll *c) {
     return c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_ALLTOALL;
 }
@@ -136,9 +139,9 @@ ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream);
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c);
 
 /* ---- host.c: on host memory ---- */
-/* Returns how many numbers or bytes pieces must move: those of the longest part, or of the whole buffer. */
+/* Returns how many numbers or bytes are copied for each rank, or in all if the data are not divided among ranks. */
 ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c);
-/* Advances the running request, once nccl_settled() returns ESP_OK. Returns ESP_OK if something moved, ESP_PENDING if
- * nothing did, or an error. */
+/* Does the next copy or call of a request on host memory. Call it only when nccl_settled() returns ESP_OK. Returns
+ * ESP_OK if it did something, ESP_PENDING if it must wait, or an error. */
 ESP__FN esp_status nccl_host_drive(nccl_comm *m, nccl_req *r);
 #endif

@@ -1,8 +1,7 @@
-/* plugin.c: backend "nccl", for ranks that have a GPU each. Collectives on device memory are enqueued on the caller's
- * stream; host memory is copied through the device in pieces. Every group has a non-blocking NCCL communicator.
- * The communicator is created from an id of its own: ncclCommSplit and ncclCommShrink would need all ranks of the
- * parent, but ranks can agree on an error only within their group. Communicators share no resources, since groups of
- * several levels move data at the same time. */
+/* plugin.c: backend "nccl", for ranks that have a GPU each. Collectives on device memory are enqueued on the
+ * caller's stream; host memory is copied through the device in pieces. Every group of ranks has its own non-blocking
+ * NCCL communicator, with an id of its own: ncclCommSplit and ncclCommShrink would need all ranks of the parent.
+ * Communicators share no resources, since several of them move data at the same time. */
 #include "backends/nccl/nccl.h"
 #include <errno.h>
 #include <poll.h>
@@ -209,7 +208,7 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     hello.status = mine, hello.version = m->library ? m->library->version : 0;
     all[0] = hello;
     const esp_status s = m->who.size > 1 ? g->oob_allgather(g->user, &hello, all, sizeof hello) : ESP_OK;
-    if (mine || s) return mine && s != ESP_E_PEER ? mine : s; /* a dead rank matters more than this rank's own error */
+    if (mine || s) return mine && s != ESP_E_PEER ? mine : s;
     for (int32_t q = 0; q < m->who.size; q++)
         if (all[q].status)
             return backend_error(&m->who, all[q].status, "rank %d could not open: see its own error", (int)q);
@@ -320,8 +319,8 @@ static esp_status nccl_device_drive(nccl_comm *m, nccl_req *r) {
     r->done = true;
     return nccl_has_scale(&r->c) && !nccl_scales_first(&r->c) ? nccl_scale_after(m, r) : ESP_OK;
 }
-/* Advances the oldest request only, since NCCL requires all ranks to call collectives in the same order. Returns ESP_OK
- * if something moved. */
+/* Advances the oldest request only, since NCCL requires all ranks to call collectives in the same order. Returns
+ * ESP_OK if it did something, ESP_PENDING if it must wait. */
 static esp_status nccl_drive(nccl_comm *m) {
     esp_status s = nccl_settled(m);
     if (s || m->first == m->next) return s ? s : ESP_PENDING;

@@ -1,12 +1,11 @@
-/* column.c: runs one chunk (column) of a collective in two stages: inputs go to the ranks that add them or pass them
- * on, and results to all ranks (p2p.h). It posts the chunk's messages, and goes on as they complete; nothing blocks. */
+/* column.c: runs one chunk of a collective (the code calls it a column) in two stages, which p2p.h describes. In the
+ * first, ranks receive inputs and add them; in the second, they send results. Nothing blocks. */
 #include "backends/p2p/p2p.h"
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
 static uint64_t p2p_part_at(const p2p_req *r, int32_t p) {
     return backend_min((uint64_t)p * r->part, r->c.count) * r->unit;
 }
-/* Returns the bytes of chunk `i` of rank `p`'s part, 0 if the part is shorter. *at receives its offset in the part. */
 static uint64_t p2p_piece(const p2p_req *r, int32_t p, uint64_t i, uint64_t *at) {
     const uint64_t len = p2p_part_at(r, p + 1) - p2p_part_at(r, p);
     *at = i * r->width;
@@ -35,8 +34,8 @@ ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r) {
     r->gets = !r->sums || (c->op != ESP_COLL_REDUCE_SCATTER && !r->whole);
     r->part = r->whole ? c->count : (c->count + n - 1) / n;
     const uint64_t longest = r->part * r->unit;
-    /* A chunk has one payload of each rank's part, so that a message can be as short as the payload. Other long parts
-     * are cut into at least four chunks, so that inputs and results are sent at the same time. */
+    /* With payloads, a chunk holds one payload, so that short payloads make short messages. Without, long data are
+     * cut into at least four chunks, so that inputs and results are sent at the same time. */
     if (c->slot_bytes)
         r->width = c->slot_bytes;
     else
@@ -49,7 +48,6 @@ static uint32_t p2p_tag(const p2p_column *x, uint32_t stage) {
     return (x->r->kind * P2P_COLUMNS + (uint32_t)(x->seq % P2P_COLUMNS)) * 2 + stage;
 }
 
-/* Posts a send or receive of an input (stage 0) or a result (stage 1). */
 static int p2p_post(p2p_comm *m, p2p_column *x, uint32_t what, int32_t peer, uint32_t stage, const void *p,
                     uint64_t bytes) {
     const uint32_t place = m->free[m->n_free - 1];
@@ -61,7 +59,6 @@ static int p2p_post(p2p_comm *m, p2p_column *x, uint32_t what, int32_t peer, uin
     m->messages[place] = (p2p_message){(uint32_t)(x - m->columns), what, peer};
     return 0;
 }
-/* Returns the bytes to send: all `len`, but of a payload only those that it uses. */
 static uint64_t p2p_used(const p2p_req *r, const uint8_t *p, uint64_t len) {
     return r->c.slot_bytes && len ? backend_slot_used(p, len) : len;
 }
@@ -69,7 +66,8 @@ static uint64_t p2p_used(const p2p_req *r, const uint8_t *p, uint64_t len) {
 static bool p2p_adds(const p2p_comm *m, const p2p_req *r) {
     return r->sums && (!r->whole || r->c.op == ESP_COLL_ALLREDUCE || m->who.rank == r->c.root);
 }
-/* Returns true if rank `from` sends rank `to` a result or, in collectives without sums, its data. */
+/* Returns true if rank `from` sends a result to rank `to`. In collectives without sums, the result is the data of
+ * `from`. */
 static bool p2p_delivers(const p2p_req *r, int32_t from, int32_t to) {
     if (from == to || !r->gets) return false;
     switch (r->c.op) {
@@ -79,7 +77,6 @@ static bool p2p_delivers(const p2p_req *r, int32_t from, int32_t to) {
     default: return true;
     }
 }
-/* Returns where the data that `from` sends as a result are written, or NULL if they are empty. */
 static uint8_t *p2p_result_to(const p2p_comm *m, const p2p_req *r, int32_t from, uint64_t i, uint64_t *len) {
     const int32_t part = r->whole ? 0 : r->c.op == ESP_COLL_ALLTOALL ? m->who.rank : from;
     uint64_t at;
@@ -87,7 +84,8 @@ static uint8_t *p2p_result_to(const p2p_comm *m, const p2p_req *r, int32_t from,
     if (!*len) return NULL;
     return (uint8_t *)r->c.dst.ptr + (r->whole ? 0 : p2p_part_at(r, from)) + at;
 }
-/* Returns where this rank writes its sum: in dst or, without a dst, in the memory for inputs. */
+/* Returns where this rank stores the sum that it computes. A rank of a reduce that is not the root has no dst, and
+ * uses scratch memory. */
 static uint8_t *p2p_sum_at(const p2p_comm *m, const p2p_column *x, uint64_t at) {
     const p2p_req *r = x->r;
     uint8_t *dst = (uint8_t *)r->c.dst.ptr;
@@ -95,7 +93,6 @@ static uint8_t *p2p_sum_at(const p2p_comm *m, const p2p_column *x, uint64_t at) 
     if (r->c.op == ESP_COLL_REDUCE && m->who.rank != r->c.root) return x->cell + (uint64_t)m->who.rank * r->width;
     return dst + (r->whole ? 0 : p2p_part_at(r, m->who.rank)) + at;
 }
-/* Returns the data that this rank sends to `to` as a result, or NULL if they are empty. */
 static const uint8_t *p2p_result_at(const p2p_comm *m, const p2p_column *x, int32_t to, uint64_t *len) {
     const p2p_req *r = x->r;
     const uint8_t *src = (const uint8_t *)r->c.src.ptr;
@@ -132,7 +129,7 @@ static int p2p_send_results(p2p_comm *m, p2p_column *x) {
     }
     return 0;
 }
-/* Copies this rank's own data to dst, if the collective does not write them there otherwise. */
+/* Copies this rank's own data to dst in allgather, alltoall and gather, since no message brings them. */
 static void p2p_copy_own(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     const bool root = m->who.rank == r->c.root;
@@ -143,7 +140,8 @@ static void p2p_copy_own(p2p_comm *m, p2p_column *x) {
     if (to && from && to != from) memcpy(to, from, p2p_used(r, from, len));
 }
 
-/* Sends each rank the part of this rank's input that it adds (or, in a broadcast, passes on). */
+/* Stage 1: sends every other rank the piece of this rank's input that the other rank adds up or, in a broadcast,
+ * forwards. */
 static int p2p_send_inputs(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     int s = 0;
@@ -158,8 +156,8 @@ static int p2p_send_inputs(p2p_comm *m, p2p_column *x) {
     }
     return s;
 }
-/* Begins a sum: sends each rank the input that it adds, and receives the inputs that this rank adds. A result may
- * overwrite an input, so p2p_message_done posts its receive after the input was sent. */
+/* Starts a sum: sends pieces of this rank's input to the ranks that add them, and posts receives for the pieces that
+ * this rank adds. Results are received only after an input was sent (p2p_message_done), since they may overwrite it. */
 static int p2p_begin_sum(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     uint64_t at, own = p2p_piece(r, r->whole ? 0 : m->who.rank, x->i, &at);
@@ -171,7 +169,8 @@ static int p2p_begin_sum(p2p_comm *m, p2p_column *x) {
     }
     return s ? s : p2p_send_inputs(m, x);
 }
-/* Begins a large broadcast: the root sends each rank the part of the data that this rank will pass on. */
+/* Starts a large broadcast: the root sends every rank a different piece, which that rank then forwards to all
+ * others. */
 static int p2p_begin_scatter(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     uint64_t at, own = p2p_piece(r, m->who.rank, x->i, &at);
@@ -184,7 +183,7 @@ static int p2p_begin_scatter(p2p_comm *m, p2p_column *x) {
     return p2p_send_inputs(m, x);
 }
 
-/* Adds all ranks' inputs for this rank's part, in rank order, in blocks that fit the first-level cache. */
+/* Adds the pieces that all ranks sent, in the order of ranks, in blocks that fit the first-level cache. */
 static void p2p_sum(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     float acc[BACKEND_BLOCK];
@@ -209,7 +208,7 @@ ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x) {
     if (r->sums) return p2p_begin_sum(m, x);
     for (int32_t k = 1; k < m->who.size && !s; k++) s = p2p_receive_result(m, x, p2p_peer(m, m->who.size - k));
     if (r->scatter && !s) s = p2p_begin_scatter(m, x);
-    if (!r->scatter || m->who.rank == r->c.root) { /* the others must receive data before they send them on */
+    if (!r->scatter || m->who.rank == r->c.root) {
         p2p_copy_own(m, x);
         x->summed = true;
         if (!s) s = p2p_send_results(m, x);
@@ -227,7 +226,7 @@ ESP__FN int p2p_message_done(p2p_comm *m, p2p_column *x, const p2p_message *t) {
 }
 ESP__FN int p2p_advance(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
-    /* If a small sum is in place, its input must be sent before the result overwrites it. */
+    /* src and dst may be the same memory, so inputs must be sent before the sum overwrites them */
     if (!x->summed && !x->inputs_in && !(r->whole && x->inputs_out)) {
         x->summed = true;
         uint64_t at;

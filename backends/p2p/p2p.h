@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Every rank owns a part of the data. The parts are cut into chunks, which the code calls columns: chunk i holds bytes
- * [i width, (i+1) width) of every part. It has up to two stages:
+/* Every rank owns a part of the data, which is cut into chunks. A chunk of all parts is processed in up to two
+ * stages:
  *     op              stage 1 sends to a part's owner   stage 2 sends from a part's owner
  *     ALLREDUCE       inputs, which the owner adds      the result, to all ranks
  *     REDUCE          inputs, which the owner adds      the result, to the root
@@ -17,22 +17,21 @@ extern "C" {
  *     ALLGATHER       nothing                           the input, to all ranks
  *     GATHER          nothing                           the input, to the root
  *     ALLTOALL        nothing                           each rank's part, to that rank
- * Instead, every rank of a small sum sends its whole input to all ranks (REDUCE: to the root), which add. A small
- * broadcast, or one of payloads, only has stage 2, from the root. Inputs are added in rank order, so that results have
- * the same bits as those of backends loop and shm.
- * Up to P2P_AHEAD chunks are in progress, also of later collectives. All ranks number chunks in the same order, and a
- * message's tag contains the number. It also contains a hash of the collective: if ranks run different collectives at
- * the same time, their messages seldom match (1 in P2P_KINDS), and the call times out instead of adding wrong data. */
+ * Small allreduces and reduces have one stage: ranks send whole inputs to all ranks (or the root), which add them. So
+ * do small broadcasts, from the root. Inputs are added in rank order, so results have the same bits as with backends
+ * loop and shm.
+ * A message's tag contains the chunk's number, the same on all ranks, and a hash of the collective. If ranks call
+ * different collectives, their messages do not match (except 1 in P2P_KINDS), and the calls time out. */
 enum {
-    P2P_QUEUE = 64, /* most open requests on a communicator */
+    P2P_QUEUE = 64,
     P2P_AHEAD = 4,
-    P2P_WIDE = 512 * 1024,  /* bytes of a part's longest chunk */
-    P2P_NARROW = 32 * 1024, /* bytes; shorter parts are not cut */
-    P2P_STAGING = 8 << 20,  /* bytes of memory for the inputs of a chunk */
-    P2P_LEAST = 4096,       /* bytes of the shortest chunk */
-    P2P_SMALL = 64 * 1024,  /* up to these bytes, every rank adds the whole sum */
-    P2P_COLUMNS = 2048,     /* chunk numbers before they repeat */
-    P2P_KINDS = 256,        /* values of a collective's hash */
+    P2P_WIDE = 512 * 1024,  /* most bytes of a chunk from one rank */
+    P2P_NARROW = 32 * 1024, /* least bytes of a chunk, unless memory is short */
+    P2P_STAGING = 8 << 20,  /* bytes of scratch memory for a chunk's received inputs */
+    P2P_LEAST = 4096,       /* least bytes of a chunk, even if P2P_STAGING is too small */
+    P2P_SMALL = 64 * 1024,
+    P2P_COLUMNS = 2048,
+    P2P_KINDS = 256,
     P2P_TAGS = 2 * P2P_COLUMNS * P2P_KINDS,
     P2P_MESSAGE = 1 << 30,
     P2P_DONE = 64,
@@ -55,27 +54,27 @@ typedef struct p2p_wire {
 
 typedef struct p2p_req {
     esp_coll c;
-    uint64_t unit, part;   /* bytes per item, items per part */
-    uint64_t width, cols;  /* bytes per chunk of a part, number of chunks */
+    uint64_t unit, part;
+    uint64_t width, cols;
     uint64_t begun, ended; /* chunks that have begun, chunks that are done */
-    uint32_t esize;        /* bytes of a number, or 1 for payloads */
+    uint32_t esize;
     uint32_t kind;
     bool used, done;
-    bool whole;   /* all ranks process all data, not a part each */
-    bool sums;    /* inputs are sent and added (stage 1) */
-    bool scatter; /* the root sends each rank a part (stage 1) */
-    bool gets;    /* results are sent (stage 2) */
+    bool whole;
+    bool sums;
+    bool scatter;
+    bool gets;
     float scale;
     backend_reduction reduction;
 } p2p_req;
 
-/* A chunk in progress, with the numbers of its incomplete messages: inputs and results, received and sent. */
+/* A chunk in progress. The counters are its unfinished messages of stage 1 (inputs) and 2 (results). */
 typedef struct p2p_column {
     p2p_req *r;
     uint64_t i, seq;
     uint32_t inputs_in, inputs_out, results_in, results_out;
     bool summed;
-    uint8_t *cell; /* memory for inputs: `width` bytes per rank */
+    uint8_t *cell;
 } p2p_column;
 
 enum { P2P_FREE, P2P_INPUT_IN, P2P_INPUT_OUT, P2P_RESULT_IN, P2P_RESULT_OUT };
@@ -103,13 +102,13 @@ typedef struct p2p_comm {
     uint8_t *level;
     p2p_req reqs[P2P_QUEUE];
     uint64_t first;
-    uint64_t next_begin; /* oldest request with chunks to begin */
+    uint64_t next_begin;
     uint64_t next_req;
     uint64_t seq; /* chunks begun so far */
     p2p_column columns[P2P_AHEAD];
     uint8_t *staging;
     uint64_t cell_bytes;
-    p2p_message *messages; /* [places]: the posted messages */
+    p2p_message *messages;
     uint32_t *free;
     uint32_t places, n_free;
     uint32_t ready;
@@ -119,19 +118,19 @@ typedef struct p2p_comm {
     int simd;
 } p2p_comm;
 
-/* ---- column.c: cuts a collective into chunks (columns), and runs one chunk ---- */
-/* Cuts a collective into chunks. All ranks must compute the same from the same call. */
+/* ---- column.c: cuts a collective into chunks, which the code calls columns, and runs one chunk ---- */
+/* Cuts a collective into chunks. The result depends only on arguments that are equal on all ranks. */
 ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r);
-/* Returns the bytes of the longest chunk whose inputs fit the memory for them. */
+/* Returns the largest chunk size for which the inputs of all ranks fit into P2P_STAGING bytes. */
 ESP__FN uint64_t p2p_widest(int32_t ranks);
-/* Posts all messages of a chunk that need not wait for another message of it. */
+/* Posts a chunk's first messages: those that do not depend on data which the chunk must receive first. */
 ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x);
 /* Counts a completed message, and posts messages that waited for it. */
 ESP__FN int p2p_message_done(p2p_comm *m, p2p_column *x, const p2p_message *t);
 /* Sends results when all inputs have come. Returns 1 if the chunk is done. */
 ESP__FN int p2p_advance(p2p_comm *m, p2p_column *x);
 
-/* ---- comm.c: opens a communicator, to which the backend adds its p2p_wire; the backend table ---- */
+/* ---- comm.c: opens a communicator and runs its collectives ---- */
 ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *name, p2p_comm **out);
 ESP__FN void p2p_close(void *comm);
 ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req);
@@ -142,7 +141,7 @@ ESP__FN int32_t p2p_wait_fd(void *comm);
 ESP__FN esp_status p2p_abort(void *comm);
 ESP__FN int32_t p2p_straggler(void *comm, void *req);
 ESP__FN esp_status p2p_traffic(void *comm, esp_traffic *out);
-/* The table of backend `id`, which defines id_probe and id_open. meet_with is the table's meet, or NULL. */
+/* Defines a backend table for backend `id`, which provides id_probe and id_open. meet_with may be NULL. */
 #define P2P_TABLE(id, more_caps, text, parameters, meet_with)                                                          \
     {                                                                                                                  \
         .struct_size = sizeof(esp_backend),                                                                            \

@@ -20,7 +20,7 @@ ESP__FN esp_status shm_start(void *comm, const esp_coll *c, esp_stream s, void *
     m->req_next++;
     shm_next(m);
     if (m->op.puts && shm_put(m)) shm_notify_peers(m);
-    shm_notify_self(m->job); /* wakes a poll() of this rank, which has data to move now */
+    shm_notify_self(m->job);
     *req = r;
     return ESP_OK;
 }
@@ -49,7 +49,7 @@ ESP__FN int32_t shm_straggler(void *comm, void *req) {
     shm_comm *m = (shm_comm *)comm;
     return ((shm_req *)req)->done || !shm_running(m) ? -1 : m->waits_for;
 }
-/* A communicator's arrays outside the shared region: X(name, entries for each rank). */
+/* Calls X(array, entries per rank) for each array that a communicator allocates outside the shared memory. */
 #define SHM_ARRAYS(X)                                                                                                  \
     X(job_rank, 1)                                                                                                     \
     X(level, 1)                                                                                                        \
@@ -61,7 +61,8 @@ ESP__FN esp_status shm_traffic(void *comm, esp_traffic *out) {
 }
 
 /* ---- the region ---- */
-/* Returns how many chunks a rank may be ahead of its readers: so few that readers mostly find them in a cache. */
+/* Returns how many chunks of each rank the shared memory holds. If these are few, most are still in a cache when
+ * they are read. */
 static uint64_t shm_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
 ESP__FN uint64_t shm_region_bytes(int32_t n) {
     uint64_t each =
@@ -79,7 +80,8 @@ static void shm_free(shm_comm *m) {
     SHM_ARRAYS(SHM_RELEASE)
     backend_release(m->host, m, sizeof *m);
 }
-/* The communicator of all ranks owns memory that the others use too, so it is freed when the job's last one closes. */
+/* The first communicator, of all ranks, owns memory that later ones use, so it is freed after the last of them has
+ * closed. */
 ESP__FN void shm_close(void *comm) {
     shm_comm *m = (shm_comm *)comm;
     if (!m) return;
@@ -194,7 +196,7 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region) {
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
     shm_outer_join(m, g, parent, shm_nics(m->head, m->size));
-    if (m->pace.on) m->direct = false; /* an extra copy takes little time beside this slow link */
+    if (m->pace.on) m->direct = false;
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

@@ -64,10 +64,10 @@ static esp_status loop_rendezvous(shm_comm *m, const esp_group *g, esp_status so
         loop_acquire(region);
         s = shm_join(m, g, region);
     } else if (region != MAP_FAILED && m->pid[0]) {
-        munmap(region, bytes); /* all ranks failed, so none uses the region */
+        munmap(region, bytes);
     } else if (region != MAP_FAILED) {
-        /* The exchange may have succeeded on other ranks, which then use the region, so shm_free() only drops a
-         * reference. */
+        /* The exchange failed on this rank, but may have succeeded on others, which then use the region. So the last
+         * rank that closes it frees it (shm_free). */
         m->head = region;
         m->region_bytes = bytes;
     }

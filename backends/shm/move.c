@@ -7,13 +7,12 @@
 #endif
 
 /* ---- flows ---- */
-/* A flow is the sequence of chunks that this rank reads from one peer over the emulated link. Up to SHM_AHEAD chunks of
- * each flow occupy the link before they are read, so that ranks which wake late do not slow it down. */
-/* Returns the rank whose part of the data get reads from `rank`. */
+/* A flow is the sequence of chunks that this rank reads from one other rank over the emulated link. Arrival times
+ * are computed for up to SHM_AHEAD chunks in advance, so that a rank that wakes late does not lower the link's rate. */
 static int32_t shm_get_part(const shm_comm *m, int32_t rank) {
     return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
 }
-/* Returns the bytes of chunk `i` that pass the link: all, but of a payload only those that it uses. */
+/* Returns how many bytes of chunk `i` are sent over the emulated link. Unused bytes after a payload are not. */
 static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, shm_flow *f) {
     shm_op *o = &m->op;
     int32_t part = get ? shm_get_part(m, rank) : o->whole ? 0 : m->rank;
@@ -27,12 +26,12 @@ static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, s
     for (uint64_t s = 0; s < len; s += o->unit) sum += backend_slot_used(p + s, o->unit);
     return sum;
 }
-/* Returns when a peer's chunk `i` was ready to be read, on the emulated link's clock (link.c). */
+/* Returns the time, on the emulated clock of link.c, at which chunk `i` of the rank that `l` describes was ready. */
 static uint64_t shm_ready_ns(const shm_op *o, const shm_published *l, int get, uint64_t i) {
     return __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % SHM_STAMPS] : &l->start_ns,
                            __ATOMIC_RELAXED);
 }
-/* Puts chunks of `rank` on the link when they are ready, but at most SHM_AHEAD before they are read. */
+/* Computes arrival times of chunks that `rank` has published, for at most SHM_AHEAD chunks that were not read yet. */
 static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
     shm_op *o = &m->op;
     shm_published *l = &m->published[rank];
@@ -50,7 +49,6 @@ static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
         *due = bytes ? through + shm_latency(m, rank, through) : from;
     }
 }
-/* Returns when chunk `i` of `rank`, which is ready there, arrives on the emulated link's clock. */
 static uint64_t shm_flow_due(shm_comm *m, int get, int32_t rank, uint64_t i) {
     shm_op *o = &m->op;
     shm_published *l = &m->published[rank];
@@ -184,8 +182,8 @@ static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len
     shm_leave(m);
     return q == m->size ? 0 : shm_peer_failed(m, a ? q : 0);
 }
-/* Publishes how many chunks this rank has finished. Peers wait for it before they overwrite memory that this rank
- * reads, and at the end of a collective. */
+/* Publishes how many chunks this rank has finished. Others wait for it before they overwrite memory that this rank
+ * reads. */
 static void shm_publish_got(shm_comm *m) {
     shm_op *o = &m->op;
     uint64_t got = o->base + backend_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);

@@ -1,13 +1,13 @@
-/* ring.c: runs collectives around a ring of ranks. It is used only with an emulated link, if reading peers directly
- * would send the same bytes over a machine's link more than once: a ring enters and leaves each machine once. Broadcast
- * and reduce use a chain from or to the root. Sums are added in the order of the ring and f16 and bf16 are rounded at
- * every hop, as on a real ring; each part is summed once, so all ranks get the same bits. */
+/* ring.c: runs collectives around a ring of ranks, for large data and an emulated network. A ring enters and leaves
+ * each machine once, so fewer bytes pass between machines than if ranks read each other's data directly. Broadcast
+ * and reduce use an open chain with the root at one end. Each rank adds its numbers to the sum of the previous rank,
+ * and rounds f16 and bf16. Every part is summed only once, so all ranks get the same bits. */
 #include "backends/shm/transport.h"
 
-/* A part is cut into chunks, and `group` chunks go around together. Ring item (g, s, i) is step s of chunk i of group
- * g. A rank processes its items in order and counts them in `sum`. An item reads what the previous rank wrote `lag`
- * items ago, and writes to this rank's window, over data that the next rank has read already. There is no deadlock,
- * since the slowest rank never waits for a faster one. */
+/* A work item of a rank in a ring: it reads what the previous rank wrote `lag` items ago, adds or copies it, and
+ * writes the result to its own shared memory for the next rank. Items are numbered so that `group` chunks take a
+ * step before the first of them takes the next. Counter `sum` is the number of finished items. Ranks cannot wait for
+ * each other in a circle, since the one with the fewest finished items never has to wait. */
 typedef struct shm_item {
     uint64_t chunk;
     int32_t step;
@@ -33,7 +33,8 @@ ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g) {
     }
 }
 
-/* Finds this rank's neighbours. The ranks of the root's machine are together at one end of a chain. */
+/* Finds this rank's position and neighbours. A chain begins with the root and the other ranks of its machine; a
+ * reduce goes through it backwards. */
 static void shm_ring_neighbours(const shm_comm *m, shm_op *o) {
     int32_t n = m->size, at = 0, start = 0;
     bool reduce = o->c.op == ESP_COLL_REDUCE;
@@ -82,7 +83,8 @@ static shm_item shm_ring_item(const shm_comm *m, uint64_t idx) {
         t.part = 0, t.reads = x > 0, t.keeps = x < n - 1;
         return t;
     }
-    /* In step s, position x of the ring adds to part x-1-s, and so completes its own part; allgather copies x-s. */
+    /* In step s the rank at position x adds to part x-1-s (modulo n), so its last sum is its own part. In an
+     * allgather it copies part x-s. */
     int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
     t.part = m->order[(x - shift + 2 * n) % n];
     t.reads = t.step > 0;

@@ -7,38 +7,39 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Every rank has a part of the data. The parts are cut into chunks: chunk i holds bytes [i width, (i+1) width) of every
- * part. In the region each rank has a window of cells, each with room for one chunk. A chunk takes up to three steps:
- *     put   copies inputs into this rank's window (only if peers cannot read its buffer)
- *     sum   reads a chunk of every rank's input, adds in rank order, and writes the result
- *     get   reads a chunk of a peer's input or result into dst
- * Each rank publishes for each step how many chunks it has processed, counted through all collectives. Chunk x uses
- * cell x % cells, which may be overwritten after all peers have finished chunk x - cells. A rank writes only its own
- * counters, so a rank that dies leaves nothing locked. The emulated link has its own clock (link.c). */
+/* The data are divided into one part for each rank, and the parts into chunks: chunk i holds bytes [i width, (i+1)
+ * width) of every part. In the shared memory each rank has a window of several cells, with room for one chunk each.
+ * A chunk takes up to three steps:
+ *     put   copies inputs into this rank's window (not needed if others can read this rank's buffers)
+ *     sum   adds a chunk of all ranks' inputs, in rank order
+ *     get   copies a chunk of another rank's input or result to dst
+ * Each rank publishes how many chunks it has put, summed and finished since the communicator opened. Chunk x uses
+ * cell x % cells, after all ranks have finished chunk x - cells. Only the rank itself writes its counters, so a rank
+ * that dies leaves nothing locked. */
 enum {
     SHM_CELL = 512 * 1024,    /* bytes of shared memory for one chunk */
     SHM_CHUNK = 256 * 1024,   /* bytes of the longest chunk */
     SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a chunk of f16 or bf16 as f32 */
-    SHM_BUDGET = 1 << 20,     /* bytes that one test() moves, in about 0.1 ms */
-    SHM_STAMPS = 64,          /* so many latest chunks have published times */
-    SHM_AHEAD = 8,            /* chunks per peer that may be on the link at a time */
-    SHM_QUEUE = 64,           /* most open requests on a communicator */
-    SHM_CALLS = 8,            /* so many collectives a root may be ahead of others */
-    SHM_PHASES = 16,          /* most changes of a link while a job runs */
+    SHM_BUDGET = 1 << 20,
+    SHM_STAMPS = 64,
+    SHM_AHEAD = 8,
+    SHM_QUEUE = 64,
+    SHM_CALLS = 8,
+    SHM_PHASES = 16,
     SHM_LINK_MAX = 256,
     SHM_NICS = 2, /* NICs per rank: its machine's and its rack's */
     SHM_LOCAL_NAME = 40
 };
 
-/* What a rank publishes in the region. Only that rank writes it. */
+/* What a rank tells the other ranks in shared memory. Only that rank writes it. */
 typedef struct shm_published {
-    uint64_t put, sum, got; /* chunks copied, summed, and entirely finished */
-    uint64_t src, dst;      /* addresses of its buffers in its own process */
-    uint64_t start_ns;      /* when its inputs were ready, on the emulated clock */
-    uint32_t reading;       /* nonzero while it reads a peer's buffer */
-    uint32_t failed;        /* -status after a failure, when its buffers may be freed */
+    uint64_t put, sum, got;
+    uint64_t src, dst; /* addresses of its buffers in its own process */
+    uint64_t start_ns;
+    uint32_t reading; /* nonzero while it reads a peer's buffer */
+    uint32_t failed;  /* 0, or -status after an error: then src and dst may be freed */
     uint64_t reserved0;
-    uint64_t call[SHM_CALLS];   /* its latest collectives (drive.c) */
+    uint64_t call[SHM_CALLS];
     uint64_t stamp[SHM_STAMPS]; /* when a chunk was summed, on the emulated clock */
 } shm_published;
 
@@ -62,19 +63,19 @@ typedef struct shm_nic {
 
 /* The start of a shared region. doorbells[n], nics[SHM_NICS][n], published[n] and the memory for chunks follow it. */
 typedef struct shm_head {
-    uint32_t refs;   /* backend loop: communicators that use the memory */
+    uint32_t refs;
     uint32_t broken; /* 1 + the first rank that failed, or 0 */
     uint64_t reserved0[7];
 } shm_head;
 
 /* What ranks exchange when a communicator opens, before they share memory. */
 typedef struct shm_hello {
-    int32_t status; /* status of the rank so far; a failure fails all ranks */
+    int32_t status;
     int32_t pid, job_rank;
     uint32_t params;
-    uint64_t address;            /* backend loop: address of the region, by rank 0 */
-    char socket[SHM_LOCAL_NAME]; /* backend shm: the socket that passes the memory */
-    uint64_t opened_ns;          /* a link's times count from rank 0's */
+    uint64_t address;
+    char socket[SHM_LOCAL_NAME];
+    uint64_t opened_ns;
 } shm_hello;
 
 /* The slowest emulated link between this communicator's ranks. */
@@ -89,7 +90,7 @@ typedef struct shm_phase {
     double ns_per_byte;
     uint64_t latency_ns, from_ns;
 } shm_phase;
-/* An emulated link: its phases, or a file that tells its present state. */
+/* An emulated link: rates and latencies, each from a time on, or a file that is read again and again. */
 typedef struct shm_link {
     shm_phase phases[SHM_PHASES];
     int n;
@@ -105,41 +106,41 @@ typedef struct shm_outer {
     shm_link link;  /* not emulated if it has no phases */
 } shm_outer;
 
-/* The chunks of one peer on their way over the emulated link, for the step sum or get. */
+/* The chunks that this rank reads from one other rank over the emulated link, in step sum or get. */
 typedef struct shm_flow {
-    uint64_t next;           /* first chunk that is not on the link yet */
-    uint64_t used;           /* bytes that the payload at `next` uses */
-    uint64_t due[SHM_AHEAD]; /* when a chunk arrives, on the emulated clock */
+    uint64_t next;
+    uint64_t used;
+    uint64_t due[SHM_AHEAD];
 } shm_flow;
 
 /* The collective that runs now. An item is a number, a row of numbers or a payload. */
 typedef struct shm_op {
     esp_coll c;
-    uint64_t unit, part;  /* bytes per item, items per part */
+    uint64_t unit, part;
     uint64_t width, cols; /* bytes per chunk, number of chunks */
-    uint64_t base;        /* chunks of earlier collectives */
-    uint64_t per_slot;    /* chunks per payload if several, else 0 */
+    uint64_t base;
+    uint64_t per_slot;
     uint64_t put_i, sum_i, get_i;
-    int32_t get_k;         /* next peer from which get reads chunk get_i */
-    bool in_window;        /* peers read inputs from the shared memory */
-    bool result_window;    /* peers read results from the shared memory */
-    bool whole;            /* all ranks process all data, not a part each */
-    bool per_destination;  /* inputs are stored separately for each reader */
-    bool puts, sums, gets; /* whether this rank does put, sum and get */
-    bool gets_result;      /* get reads results, not inputs */
+    int32_t get_k;
+    bool in_window;
+    bool result_window;
+    bool whole;
+    bool per_destination;
+    bool puts, sums, gets;
+    bool gets_result;
     bool stream;
     bool ring, chain; /* runs around a ring or a chain (ring.c) */
     bool begun;
-    bool compared;             /* all peers run this collective (drive.c) */
-    int32_t place, prev, next; /* in the ring: its own position, its neighbours */
+    bool compared; /* all peers run this collective (drive.c) */
+    int32_t place, prev, next;
     uint64_t steps, group, lag, slots;
     uint32_t esize;
     float scale;
     backend_reduction sum;
-    uint64_t start_ns;               /* when it began, on the emulated clock */
-    uint64_t clock_ns;               /* when the link is free again, on that clock */
-    uint64_t sum_due_ns, get_due_ns; /* when a copied chunk may be published, or 0 */
-    uint64_t end_ns;                 /* when it ends, as far as is known */
+    uint64_t start_ns;
+    uint64_t clock_ns;
+    uint64_t sum_due_ns, get_due_ns; /* when the copied chunk arrives over the emulated link, or 0 */
+    uint64_t end_ns;
 } shm_op;
 
 typedef struct shm_req {
@@ -148,7 +149,7 @@ typedef struct shm_req {
     bool used, done;
 } shm_req;
 
-/* Shared by all communicators of one rank, whose thread drives all of them and sleeps for all of them together. */
+/* Shared by all communicators of one rank. Its thread runs all of them, and can sleep for all of them at once. */
 typedef struct shm_job {
     struct shm_comm *comms;
     struct shm_comm *owner; /* the communicator of all ranks */
@@ -168,28 +169,28 @@ typedef struct shm_comm {
     shm_head *head;
     shm_published *published;
     uint8_t *windows;
-    uint64_t cells; /* chunks that a rank may be ahead of its readers */
+    uint64_t cells;
     uint64_t region_bytes;
     void (*drop_region)(struct shm_comm *m);
     /* arrays with an entry per rank of the group */
     int32_t *job_rank;
     uint8_t *level;
     shm_doorbell **doorbells;
-    shm_nic **nics;     /* the NIC of its machine */
-    uint64_t *used;     /* bytes that the payload being read uses */
-    int32_t *ring_rank; /* the ranks, with those of a machine together */
-    int32_t *order;     /* the ranks in the order of the ring or chain */
+    shm_nic **nics; /* the NIC of its machine */
+    uint64_t *used;
+    int32_t *ring_rank;
+    int32_t *order;
     int32_t machines;
     int32_t *pid;
     shm_hello *hello;
     bool direct;   /* peers can read each other's buffers (threads) */
-    shm_pace pace; /* link at the start, for which all ranks plan */
-    shm_link link; /* link now, for which transfers are timed */
+    shm_pace pace; /* the link at the start, for which collectives are planned */
+    shm_link link;
     shm_outer outer;
-    shm_flow *flows; /* [2][size], for sum, then for get */
+    shm_flow *flows;
     shm_op op;
     shm_req reqs[SHM_QUEUE];
-    uint64_t req_first, req_next; /* the running request, and the next free one */
+    uint64_t req_first, req_next;
     uint32_t ready;
     uint64_t columns; /* chunks begun so far */
     uint64_t min_got; /* no peer's `got` is lower than this */
@@ -197,8 +198,8 @@ typedef struct shm_comm {
     uint64_t logical_end_ns;
     uint64_t moved;
     int simd;
-    bool must_notify; /* a sleeping peer may wait for a counter that moved */
-    void *sum_acc;    /* sums of a chunk, in f32 for f16 and bf16 */
+    bool must_notify;
+    void *sum_acc; /* sums of a chunk, in f32 for f16 and bf16 */
     uint32_t aborted;
     esp_status error;
     int32_t waits_for; /* the peer that this rank waits for, or -1 */
@@ -211,7 +212,6 @@ typedef struct shm_comm {
 static inline uint64_t shm_part_at(const shm_op *o, int32_t p) {
     return backend_min((uint64_t)p * o->part, o->c.count) * o->unit;
 }
-/* Returns the bytes of chunk `i` of rank `p`'s part, 0 if the part is shorter. *at receives its offset in the part. */
 static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_t *at) {
     uint64_t len = shm_part_at(o, p + 1) - shm_part_at(o, p);
     if (o->per_slot) {
@@ -222,16 +222,17 @@ static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_
     *at = i * o->width;
     return *at < len ? backend_min(o->width, len - *at) : 0;
 }
-/* Returns how many of `len` bytes belong to a payload of `used` bytes that begins `in` bytes before them. */
+/* Of a payload the first `used` bytes are valid. Returns how many of these are among the `len` bytes from offset
+ * `in` on. */
 static inline uint64_t shm_used_here(uint64_t used, uint64_t in, uint64_t len) {
     return used > in ? backend_min(len, used - in) : 0;
 }
-/* Returns the address in shared memory of chunk `i` of `rank`: of its input number `slot`, or of its result. */
+/* Returns the address of chunk `i` in the window of `rank`. Its cell has room for several inputs (for different
+ * readers) and a result; `slot` numbers them. */
 static inline uint8_t *shm_cell(const shm_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
     uint64_t cell = (m->op.base + i) % m->cells;
     return m->windows + ((uint64_t)rank * m->cells + cell) * SHM_CELL + slot * m->op.width;
 }
-/* Returns the `slot` of a result, which is stored after the inputs. */
 static inline uint64_t shm_result_slot(const shm_comm *m, const shm_op *o) {
     return !o->in_window ? 0 : o->per_destination ? (uint64_t)m->size : 1;
 }
@@ -256,37 +257,33 @@ ESP__FN const char *shm_read_link(const char *path, shm_link *l);
 /* Reads the link's file again every 100 ms. While the file is malformed, the link stays as it is. */
 ESP__FN void shm_link_poll(shm_comm *m, uint64_t now);
 ESP__FN esp_status shm_params(shm_comm *m, const char *params);
-/* Reserves all links between `rank` and this rank for `bytes` that are ready at time `from`. Returns when the slowest
- * link has passed them, without the latency. */
+/* Sends `bytes`, which are ready at time `from`, over the emulated links from `rank` to this rank. Returns the time
+ * at which they have passed the slowest link, without its latency. */
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes);
 ESP__FN uint64_t shm_latency(const shm_comm *m, int32_t rank, uint64_t ns);
 /* Returns the lowest rank on the same machine (level 1) or in the same rack (level 2) as rank q. */
 ESP__FN int32_t shm_unit(const esp_group *g, uint32_t level, int32_t q);
-/* Finds the NICs of racks: in the parent communicator or, without a parent, in the array `nics`. Collectives between
- * racks are planned for the slower of the two links. */
+/* Finds the emulated links between racks: those of `parent` or, if it is NULL, those in `nics`. */
 ESP__FN void shm_outer_join(shm_comm *m, const esp_group *g, const shm_comm *parent, shm_nic *nics);
 
-/* ---- plan.c, ring.c: the plan of a collective ---- */
+/* ---- plan.c, ring.c: how a collective is cut into chunks, and what each rank copies and adds ---- */
 ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o);
-/* Cuts the collective into chunks, by the members that shm_plan or shm_ring_plan has set. */
 ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o);
 /* Orders ranks so that a ring enters and leaves each machine, and each rack, once. */
 ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g);
-/* Turns the plan into a ring if fewer bytes then pass the link. */
+/* Makes a large collective go around a ring of ranks if there is an emulated link between machines. */
 ESP__FN void shm_ring_plan(const shm_comm *m, shm_op *o);
 /* Runs a ring. Returns 1 if it moved something, 0 if it must wait, a negative number on an error. */
 ESP__FN int shm_ring(shm_comm *m);
 ESP__FN int shm_ring_finished(shm_comm *m);
 
 /* ---- move.c: the steps put, sum and get ---- */
-/* Begins the planned collective: publishes the addresses of this rank's buffers. */
 ESP__FN void shm_begin(shm_comm *m, uint64_t start_ns);
-/* Puts more of the running collective on the emulated link. */
 ESP__FN void shm_flows(shm_comm *m);
 ESP__FN int shm_put(shm_comm *m);
 ESP__FN int shm_sum(shm_comm *m);
 ESP__FN int shm_get(shm_comm *m);
-/* Returns true if this rank has done its share of the collective, and no peer needs its buffers any more. */
+/* Returns true if this rank has finished its steps of the collective, and no other rank still reads its buffers. */
 ESP__FN bool shm_finished(shm_comm *m);
 /* Returns true if all peers have finished all chunks before number `x`. */
 ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x);
@@ -295,10 +292,12 @@ ESP__FN esp_status shm_peer_failed(shm_comm *m, int32_t rank);
 
 /* ---- drive.c: the collectives of a communicator, in the order in which they were started ---- */
 ESP__FN void shm_next(shm_comm *m);
-/* Moves about SHM_BUDGET bytes. Returns 1 if it moved something, 0 if it did not, a negative number on an error. */
+/* Copies and adds until about SHM_BUDGET bytes were moved. Returns 1 if any were, 0 if it must wait, a negative
+ * number on an error. */
 ESP__FN int shm_drive(shm_comm *m);
-/* Drives every communicator of the job. Returns SHM_MOVED if more may move at once, plus SHM_READY if a finished
- * request waits for its test(). *due receives the earliest time at which data arrive over the emulated link. */
+/* Calls shm_drive for every communicator of this rank. Returns SHM_MOVED if more may move at once, plus SHM_READY if
+ * a finished request waits for its test(). *due receives the earliest time at which data arrive over the emulated
+ * link. */
 enum { SHM_MOVED = 1, SHM_READY = 2 };
 ESP__FN int shm_drive_all(shm_job *j, int *pending, uint64_t *due);
 /* Marks the communicator as failed and notifies its peers. Returns its first error. */
@@ -307,7 +306,7 @@ ESP__FN esp_status shm_fail(shm_comm *m, esp_status s);
 /* ---- wait.c: wakes peers, and waits for them ---- */
 /* Wakes sleeping peers after a counter of this rank moved. If that fails, `must_notify` stays set. */
 ESP__FN void shm_notify_peers(shm_comm *m);
-/* Makes this rank's own descriptor readable, if it has one. */
+/* Makes the descriptor of this rank's shm_wait_fd readable, if it is open. */
 ESP__FN void shm_notify_self(shm_job *j);
 ESP__FN void shm_publish_failure(shm_comm *m);
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us);
@@ -315,7 +314,7 @@ ESP__FN void shm_wake(void *comm);
 ESP__FN int32_t shm_wait_fd(void *comm);
 ESP__FN void shm_wait_close(shm_job *j);
 
-/* ---- comm.c: the rest of the backend table, opening and closing ---- */
+/* ---- comm.c: opens and closes communicators, starts and tests requests ---- */
 ESP__FN esp_status shm_start(void *comm, const esp_coll *c, esp_stream s, void **req);
 ESP__FN esp_status shm_test(void *comm, void *req);
 ESP__FN esp_status shm_abort(void *comm);
@@ -327,12 +326,12 @@ typedef esp_status (*shm_rendezvous)(shm_comm *m, const esp_group *g, esp_status
 ESP__FN esp_status shm_transport_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
                                       shm_rendezvous rendezvous, void **comm);
 ESP__FN shm_hello shm_hello_of(const shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
-/* Exchanges the hellos of all ranks, and returns the same status on all of them. If the exchange itself fails,
+/* Exchanges a shm_hello with every rank, and returns the same status on all of them. If the exchange itself fails,
  * m->pid[0] stays 0, and other ranks may have succeeded. */
 ESP__FN esp_status shm_exchange(shm_comm *m, const esp_group *g, const shm_hello *mine);
 ESP__FN esp_status shm_same_params(shm_comm *m);
 ESP__FN uint64_t shm_region_bytes(int32_t n);
-/* Divides the shared memory, which must be zeroed, into the arrays of shm_comm. */
+/* Finds the places of the communicator's arrays in `region`, shared memory that must be zeroed. */
 ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region);
 
 /* Defines the table of backend `id`, which has the functions id_probe and id_comm_open. */

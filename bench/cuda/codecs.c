@@ -1,9 +1,10 @@
-/* codecs.c: measures codecs on CUDA by direct calls of their tables, without a context. It prints CSV with a row for
- * each codec, size and call. `copy` is the device's own copy of 4 bytes per element, with which all others compare.
+/* codecs.c: measures codecs on CUDA by calls of their compress and decompress functions, without training. It prints
+ * CSV with a row for each codec, size and function. Row `copy` is a device-to-device copy of 4 bytes per element,
+ * for comparison.
  *
- *     build/bench/cuda [SPEC...]            on a GPU: median of 21 calls after 5, timed by events of the device
- *     build/bench/cuda-counted [SPEC...]    on the CPU runtime of tests/cuda: counts launches and the bytes that
- *                                           kernels move, and computes their time at 3.35 TB/s (an H100's memory) */
+ *     build/bench/cuda [SPEC...]            on a GPU: median of 21 calls after 5 for warm-up, timed by CUDA events
+ *     build/bench/cuda-counted [SPEC...]    on tests/cuda, which runs kernels on the CPU: counts launches and the bytes
+ *                                           that kernels move, and divides these by an H100's 3.35 TB/s */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +81,8 @@ static int by_size(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-/* Returns the ns of one call. Sets *in_a_row to the ns of a call when calls follow each other without pause. */
+/* Returns the median time of a call in ns. Sets *in_a_row to the mean time when calls are enqueued without waiting
+ * in between. */
 static double measured(const job *j, double *in_a_row) {
     double ns[RUNS];
     uint64_t took = 0;
@@ -123,7 +125,7 @@ static void row(const char *spec, uint64_t n, const char *what, int feedback, ui
 }
 
 /* ---- one codec, one size ----------------------------------------------------------------------------------------- */
-enum { MOST = 4 };                       /* payloads of one decompress */
+enum { MOST = 4 };
 static void fill(float *x, uint64_t n) { /* normally distributed numbers */
     uint64_t s = 88172645463325252u;
     for (uint64_t i = 0; i < n; i++) {

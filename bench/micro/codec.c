@@ -1,8 +1,7 @@
-/* codec.c: measures how fast each codec compresses (with error feedback) and decompresses with one thread, by size and
- * instruction set. GB/s counts the f32 input, 4 bytes per element. Next to it are ratios to three loops over as many
- * elements in the same run: memcpy, triad (a = b + 3 c), and stream, which moves the bytes of a compress: it reads
- * gradient and residual twice (the first time to look for NaN and Inf), writes the residual, and writes as many bytes
- * as the payload has. 1.00 means as fast as the loop. All measurements of a size take turns; the best of each counts.
+/* codec.c: measures how fast each codec compresses (with error feedback) and decompresses on one thread, for several
+ * sizes and instruction sets. GB/s counts the f32 input, 4 bytes per element. Three simple loops over as many
+ * elements are measured too, and speeds are also given relative to them (1.00 means as fast): memcpy; triad (a = b +
+ * 3 c); and stream, which reads and writes as many bytes as a compress does. The best of all repetitions counts.
  *     build/bench/codec [-n REPEATS] [SPEC...] >bench/results/micro/codec.csv      by default 7 repeats of all codecs
  */
 #include <stdio.h>
@@ -84,15 +83,15 @@ static void open_codec(bench_codec *c, const char *spec, int best) {
     if (c->table->traits && c->table->traits(c->self[0], &c->traits) != ESP_OK) die("traits failed", spec);
 }
 
-/* A codec such as PowerSGD compresses in several rounds: the payload of each is input of the next, the last one's stays
- * in `p`. */
+/* Codec powersgd compresses in several rounds, each with the payload of the round before as an input. `p` receives
+ * the last payload. */
 static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_payload *p, esp_payload *early) {
     for (a->round = 0; a->round < c->traits.n_rounds; a->round++) {
         esp_bound b = {sizeof b, 0, 0, 0, 0};
         const int last = a->round + 1 == c->traits.n_rounds;
         if (!last && c->table->bound(c->self[level], a->tensor[0], a->round, 1, &b) != ESP_OK)
             die("bound failed", c->table->name);
-        if (!last && !b.payload_bytes) continue; /* tensors of this shape skip this round */
+        if (!last && !b.payload_bytes) continue;
         a->payload = last ? p : early;
         if (c->table->compress(c->self[level], a) != ESP_OK) die("compress failed", c->table->name);
         a->reduced = early;

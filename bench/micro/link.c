@@ -1,5 +1,5 @@
-/* link.c: checks that the emulated link between machines has the requested rate. It runs every collective between
- * machines of one rank each, and divides the bytes that the textbook algorithm sends by the measured time.
+/* link.c: checks that the emulated network between machines has the requested rate. It runs every collective between
+ * machines of one rank each, and divides the bytes that must pass a machine's link by the measured time.
  *     build/bench/link >bench/results/micro/link.csv */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION

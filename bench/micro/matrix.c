@@ -1,7 +1,7 @@
-/* matrix.c: measures codec powersgd on square matrices, with error feedback and one thread: both rounds of a compress,
- * and a decompress. GB/s counts the f32 input, 4 bytes per element. Next to it is the ratio to a loop that moves as
- * many bytes as the codec must per element: 28 to compress (3 reads of gradient and residual, 1 write), 4 to
- * decompress. All measurements of a size take turns; the best of each counts. Results: bench/results/micro/matrix.csv
+/* matrix.c: measures codec powersgd on square matrices, with error feedback and one thread: a whole compress,
+ * and a decompress. GB/s counts the f32 input, 4 bytes per element. Speeds are also given relative to a loop
+ * that only moves the bytes: per element, 28 to compress (gradient and residual read 3 times, residual written), 4
+ * to decompress. The best of all repetitions counts. Results are in bench/results/micro/matrix.csv
  *     build/bench/matrix [SGEMM.SO [SYMBOL]]     also times the same products by a library's Fortran sgemm_, such
  *                                                as OpenBLAS's, on a stored sum of gradient and residual */
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
-/* shard.c: measures a step of sharded tensors, from the first push to the last gathered parameter, with compression
- * and without. Ranks are forked processes over shm: 2 machines with 2 ranks each and an emulated link between them. The
- * compressed and the uncompressed job take turns, so that their ratio is not disturbed by other load. There is no
- * backward and no update, so nothing hides this time.
+/* shard.c: measures the communication of a training step with sharded tensors, from the first pushed gradient to the
+ * last gathered parameter, with compression and without. Nothing is computed meanwhile. Ranks are forked processes
+ * over shm: 2 machines with 2 ranks each and an emulated network between them. Compressed and uncompressed steps
+ * take turns, so that other load changes their ratio little.
  *     build/bench/shard [LINK] >bench/results/micro/shard.csv        LINK is 1gbit by default */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION

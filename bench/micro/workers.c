@@ -1,6 +1,6 @@
-/* workers.c: compares compression on the library's own threads with compression on the trainer's OpenMP team: the
- * step time and the number of threads. The trainer either only pushes and waits, or also computes with OpenMP. One
- * rank makes a step of compression only. Both kinds take turns, and a pair of runs gives a ratio of best steps.
+/* workers.c: compares two sets of threads on which gradients can be compressed: the library's own, and the OpenMP
+ * threads of the program. It measures step time and number of threads, with one rank, in a program that only
+ * compresses and in one that also computes with OpenMP. Runs with either set take turns.
  *   build/bench/workers [PAIRS] >bench/results/micro/workers.csv        PAIRS is 12 by default */
 #define ESPRESSO_STATIC
 #define ESPRESSO_IMPLEMENTATION
@@ -22,7 +22,7 @@ enum { TENSORS = 8, COUNT = 1 << 19, STEPS = 25 };
 
 typedef struct scene {
     const char *name, *codec;
-    int passes; /* how often the trainer computes over a tensor before its push */
+    int passes;
 } scene;
 static const scene scenes[] = {
     {"alone", "efsignsgd", 0},

@@ -1,6 +1,6 @@
-/* coll_table.h: the collectives, sizes and repetitions that all programs of this comparison measure, and the line
- * that they print. "bytes" are those of the whole buffer: the input of a sum, the result of a gather, the input of
- * an alltoall. */
+/* coll_table.h: the collectives, sizes and repetitions that bench/micro/coll.c and the programs for gloo and MPI
+ * measure, and the line that they print. "bytes" is the size of the whole buffer: the input of a sum or an alltoall,
+ * the result of a gather. */
 #ifndef COLL_TABLE_H
 #define COLL_TABLE_H
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* input.h: the inputs of bench/plan: published traces as models, and the Espresso paper's testbeds and codecs. A small
- * scanner for model files spares the bench a JSON library. It also opens the files of results. */
+/* input.h: the inputs of bench/plan: model files with measured backward times, and the testbeds and codecs of the
+ * Espresso paper. It reads model files without a JSON library, and also opens the files of results. */
 #include "bench/head.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 enum { MODELS = 9, CODECS = 3, TESTBEDS = 2 };
-/* The six models of the Espresso paper come first; quality.h uses only these. */
 static const char *const model_names[MODELS] = {"vgg16", "resnet101",  "ugatit", "bert-base", "gpt2",
                                                 "lstm",  "bert-large", "ncf",    "resnet50"};
 static const char *const codec_specs[CODECS] = {"dgc:ratio=0.01", "randomk:ratio=0.01", "efsignsgd"};
@@ -109,7 +108,7 @@ typedef struct bench_case {
 static void case_open(bench_case *c, uint32_t codec, uint32_t testbed, uint32_t machines) {
     c->system = *esp__builtin_system(testbed_names[testbed]);
     c->system.machines = machines;
-    esp_ctx *ctx = NULL; /* opens codecs, which describe their costs */
+    esp_ctx *ctx = NULL;
     if (esp__open_alone(&ctx)) die(esp_last_error(NULL), "codecs");
     if (esp__builtin_costs(ctx, codec_specs[codec], &c->system, NULL, &c->costs))
         die(esp_last_error(ctx), codec_specs[codec]);

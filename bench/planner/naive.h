@@ -1,11 +1,11 @@
-/* naive.h: the baseline for the planner's speed. It makes one pass of the paper's greedy Algorithm 1: for every tensor
- * it simulates the whole step with every option, without the planner's shortcuts. */
+/* naive.h: a slow planner, for comparison: for every tensor it tries every combination of collectives and
+ * compressions, and simulates the whole step for each. This is one pass of greedy Algorithm 1 of the Espresso paper. */
 
 typedef struct tree_list {
     esp__option *options;
     uint32_t n, room;
 } tree_list;
-static tree_list every_option; /* tree_options fills it for each system */
+static tree_list every_option;
 
 static int option_add(void *user, const esp__option *o) {
     tree_list *l = user;
@@ -21,7 +21,6 @@ static const tree_list *tree_options(uint32_t devices) {
     return &every_option;
 }
 
-/* A planning problem, and the arena that owns its memory. */
 typedef struct bench_problem {
     jmp_buf no_memory;
     esp__arena arena;
@@ -42,7 +41,6 @@ static void problem_open(bench_problem *b, const esp_plan_model *model, const be
 }
 static void problem_close(bench_problem *b) { esp__arena_free(&b->arena); }
 
-/* Returns for every option its ops on this tensor with their times, or NULL if it cannot run on this system. */
 static const esp__path **paths_all(esp__problem *p, const esp__extent *u, const tree_list *tree) {
     const esp__path **paths = esp__arena_get(p->arena, tree->n * sizeof *paths);
     for (uint32_t i = 0; i < tree->n; i++) paths[i] = esp__path_of(p, u, &tree->options[i], 0);
@@ -50,8 +48,8 @@ static const esp__path **paths_all(esp__problem *p, const esp__extent *u, const 
 }
 
 typedef struct naive_result {
-    double ms, step_ms; /* duration of the pass, and of the planned step (0 if unfinished) */
-    uint32_t done, n;   /* tensors evaluated, of n; if fewer, `ms` is extrapolated */
+    double ms, step_ms;
+    uint32_t done, n;
     uint32_t options;
 } naive_result;
 
@@ -72,7 +70,8 @@ static naive_result naive_greedy(const esp_plan_model *model, const bench_case *
     const esp__ranked *by_size = esp__ranking(&b.p, &d);
     const esp__path **paths = NULL;
     for (r.n = d.n_units; r.done < r.n && ms_since(start) < most_ms; r.done++) {
-        uint32_t u = by_size[r.done].unit; /* tensors of equal size follow each other and share `paths` */
+        /* Tensors of equal size follow each other, and have the same options and times. */
+        uint32_t u = by_size[r.done].unit;
         if (!r.done || by_size[r.done - 1].elements != by_size[r.done].elements)
             paths = paths_all(&b.p, &d.units[u], tree);
         const esp__path *chosen = d.paths[u];

@@ -1,5 +1,5 @@
-/* plan.c: measures how fast the planner is and how good its plans are, with one thread. bench/planner/plan.sh runs
- * both. Models are the published traces in ESPRESSO_SHARED/models (or ../shared/models), else those of planner/models.
+/* plan.c: measures how fast the planner is and how good its plans are, on one thread. bench/planner/plan.sh runs it.
+ * Model files are in ESPRESSO_SHARED/models (or ../shared/models) or, if missing there, in planner/models.
  *
  *     build/bench/plan speed [DIR]      writes plan-speed.csv, plan-growth.csv, plan-parts.csv and plan-trials.csv
  *     build/bench/plan quality [DIR]    writes plan-quality.csv and plan-misses.csv, for 144 cases: 6 models x 3 codecs

@@ -11,8 +11,8 @@ enum { OUT, OUT_BIAS, LAST, PER_LAYER = 3, EMBEDDING = LAST + LAYERS * PER_LAYER
 enum { RECURRENT, INPUT, BIAS };                                                    /* parameters of a layer */
 enum { IN, FORGET, CELL, EMIT, GATES };                                             /* order of the gates in a row */
 
-/* A row has the numbers of one sequence at one time step. Rows of a time step are adjacent. h and c begin with the
- * state before the first step. */
+/* Each array has a row of numbers for each sequence (of the batch) and time step; rows of a time step are adjacent.
+ * h and c begin with rows for the state before the first step. */
 typedef struct layer {
     float *x, *gate, *c, *h, *dh; /* x is the layer's input, which is h of the layer below */
 } layer;
@@ -63,7 +63,7 @@ static int lstm_open(net *n, uint64_t seed) {
 
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* Computes one time step of a layer: gates, c and h. The gates already contain the input's part. */
+/* Computes one time step of a layer: gates, c and h. `gate` already contains the products with the layer's input. */
 static void forward_once(const net *n, layer *y, const float *recurrent, size_t t) {
     const size_t h = n->hidden, b = n->batch;
     float *gate = y->gate + t * b * GATES * h;
@@ -99,7 +99,7 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(rows, n->vocab, h, m->l[LAYERS - 1].h + b * h, h, 1, n->p[OUT].value, n->vocab, 1, m->score, n->vocab);
 }
 
-/* Goes back one time step. Replaces the gates by the derivatives of their sums. */
+/* Backward pass of one time step. Replaces the gates by the derivatives of the loss with respect to the gates' sums. */
 static void backward_once(const net *n, lstm *m, layer *y, const float *recurrent, size_t t) {
     const size_t h = n->hidden, b = n->batch;
     float *gate = y->gate + t * b * GATES * h;

@@ -1,6 +1,6 @@
-/* main.c: trains one of this folder's models on many ranks, for benches. They differ from the models in examples: an
- * LSTM's gradients come in bursts and overlap little with computing; the wide model has few large tensors. The
- * training loop is that of examples/train. */
+/* main.c: trains an LSTM or a wide model on many ranks, for benchmarks. An LSTM's gradients are ready only at the
+ * end of backward, so they overlap little with computing; the wide model has few large tensors. The training loop is
+ * that of examples/train. */
 #include "espresso.h"
 #include "net.h"
 #include <stdio.h>
@@ -133,7 +133,7 @@ static void step(trainer *t, size_t s) {
 
 /* Parameters have the same bits on all ranks after any step and with any codec. */
 static void compare_ranks(const trainer *t) {
-    const net *n = &t->net; /* receives rank 0's parameters in the gradients' memory */
+    const net *n = &t->net;
     if (esp_rank(t->ctx) == 0) memcpy(n->grad, n->value, n->n_values * sizeof(float));
     check(t, esp_broadcast(t->ctx, n->grad, n->n_values * sizeof(float), 0), "esp_broadcast");
     if (memcmp(n->grad, n->value, n->n_values * sizeof(float))) die("parameters", "differ from rank 0's");

@@ -1,4 +1,3 @@
-/* net.c: parameters, first values, loss and update, for both models of this folder. */
 #include "net.h"
 #include "examples/train/parallel.h"
 #include <math.h>

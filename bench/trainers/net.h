@@ -36,8 +36,8 @@ typedef struct net_kind {
     const char *name;
     size_t width, hidden, length, batch; /* default sizes of the model */
     int (*open)(net *n, uint64_t seed);  /* n's sizes are set; returns -1 if memory is short */
-    /* Returns the mean loss, in nats per character, of seq[b][1 .. length] given the characters before each. With
-     * `ready`, also computes all gradients, and calls `ready` as soon as gradient i is complete. */
+    /* Returns the mean loss, in nats per character, of predicting characters seq[b][1 .. length], each from those
+     * before it. If `ready` is not NULL, also computes all gradients, and calls `ready` when gradient i is complete. */
     double (*pass)(net *n, const uint8_t *const *seq, void (*ready)(void *user, int i), void *user);
 } net_kind;
 extern const net_kind net_lstm, net_wide;

@@ -35,7 +35,8 @@ static int wide_open_table(net *n, uint64_t seed, size_t table) {
 }
 static int wide_open(net *n, uint64_t seed) { return wide_open_table(n, seed, TABLE); }
 
-/* Hashes the characters before each one to rows of the tables, without reaching back before the piece of text. */
+/* For each character to predict, hashes the 1 to 4 characters before it to rows of the tables. At the start of a
+ * sequence there are fewer. */
 static void hash_rows(const net *n, wide *m, const uint8_t *const *seq) {
     for (size_t i = 0; i < m->n; i++) {
         const size_t at = i % n->length;
@@ -64,8 +65,6 @@ static void forward(net *n, const uint8_t *const *seq) {
     gemm(m->n, vocab, h, m->hidden, h, 1, n->p[OUT].value, vocab, 1, m->score, vocab);
 }
 
-/* Adds row i of `d` to the gradients of the table rows that character i uses. If `shared`, all of them get the same row
- * of `d`, else each has its own. */
 static void table_back(const wide *m, const net_param *p, const float *d, int shared) {
     memset(p->grad, 0, p->count * sizeof(float));
     for (size_t i = 0; i < m->n * GRAMS; i++) {

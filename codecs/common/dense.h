@@ -1,6 +1,6 @@
-/* dense.h: shared by codecs: opening, work on several threads, phi = beta * residual + gamma * gradient, a check of phi
- * for NaN and Inf, and decoding for codecs that send every element. If an element is NaN or Inf, the residual must not
- * change; so with error feedback a first pass checks all elements before a second pass writes. */
+/* dense.h: shared by codecs: opening, work on several threads, adding gradient and residual (phi = beta * residual +
+ * gamma * gradient), and decoding for codecs that send every element. If an element is NaN or Inf, the residual must
+ * not change, so with error feedback all elements are checked before any is written. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
@@ -8,8 +8,8 @@
 #include "codecs/common/model.h"
 #include "codecs/common/params.h"
 
-/* The elements of a block, which with its results fits the first-level cache, and of the smallest task of a worker
- * thread, which must also be a multiple of NORM_BLOCK. */
+/* Elements in a block, which fit the first-level cache, and least elements for each worker thread (a multiple of
+ * NORM_BLOCK). */
 enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
 /* Numbers in a payload may have any alignment, so they are read and written through these types. */
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
@@ -27,7 +27,6 @@ ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
     return any >> 31;
 }
-/* Skips the products if beta and gamma are 1, as they nearly always are. The result is the same. */
 ESP_INLINE float dense_sum_of(float g, float e, float beta, float gamma, bool plain) {
     return plain ? e + g : beta * e + gamma * g;
 }
@@ -38,7 +37,7 @@ ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float b
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(dense_sum_of(g[i], e[i], beta, gamma, plain));
     return any >> 31;
 }
-/* phi may be g or e, but must not overlap them otherwise. */
+/* Sets phi to beta * e + gamma * g. phi may be the same array as g or e. */
 ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, float beta, float gamma, uint64_t n) {
     const bool plain = beta == 1 && gamma == 1;
     ESP_SIMD
@@ -63,7 +62,8 @@ typedef struct dense_self {
     int level;
 } dense_self;
 
-/* Begins open(): parses the parameters (esp_params_parse), and allocates `bytes` zeroed bytes for *self. */
+/* The first part of a codec's open(): parses the parameters, and allocates a zeroed struct of `bytes` bytes for
+ * *self. */
 static inline esp_status dense_open(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
                                     const char *all, size_t bytes, void **self) {
     const esp_status st = esp_params_parse(h, codec, params, p, n, all);
@@ -85,7 +85,6 @@ static inline void dense_run(const dense_self *s, uint64_t n, void (*body)(void 
 static inline const float *dense_in(const esp_codec_args *a) { return (const float *)a->tensor[0]->data.ptr; }
 static inline float *dense_out(const esp_codec_args *a) { return (float *)a->tensor[0]->data.ptr; }
 
-/* Returns phi of one block: computed into `tmp`, or without error feedback the gradient itself. */
 static inline const float *dense_block_phi(const dense_self *s, const esp_codec_args *a, uint64_t at, uint64_t n,
                                            float *tmp) {
     const float *e = esp_residual_of(a, 0);
@@ -99,7 +98,8 @@ typedef struct dense_job {
     const dense_self *self;
     const esp_codec_args *args;
     void *user;
-    /* Writes a block to the payload and, if `residual` is not NULL, the block's residual. */
+    /* Writes elements [at, at + n), given in phi, to the payload. If `residual` is not NULL, writes their residual
+     * there. */
     void (*encode)(void *user, const float *phi, float *residual, uint64_t at, uint64_t n);
     uint32_t bad;
 } dense_job;
@@ -154,7 +154,6 @@ static inline void dense_fill_nan(void *out, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) x[i] = bits_float(0x7FC00000u);
 }
 
-/* Writes the payload of a tensor with a NaN or Inf: a header that says so, and NaN in the `body` bytes that follow. */
 static inline esp_status dense_send_nan(esp_payload *p, esp_payload_header *h, uint64_t body) {
     dense_fill_nan(esp_payload_body(p), body / sizeof(float));
     h->flags = ESP_PAYLOAD_NONFINITE;
@@ -177,7 +176,7 @@ typedef struct dense_block {
 typedef struct dense_format {
     const char *name;
     uint32_t wire_version;
-    /* True if a payload marked NONFINITE is as long as others, because collectives sum payloads. */
+    /* true if a payload with NaN or Inf must be as long as others, because collectives sum payloads */
     bool nan_body;
     /* Returns whether a payload is valid. NULL if every payload of the right size is. */
     bool (*valid)(const void *self, const esp_payload_header *h, const unsigned char *body);
@@ -219,7 +218,6 @@ static inline void dense_sum_piece(void *arg, uint64_t begin, uint64_t end) {
         dense_sum_block(d, out + at, at, end - at < d->block ? end - at : d->block, scale);
 }
 
-/* Checks a payload and reads its header. `body` is the right size without header, if the input was finite. */
 static inline esp_status dense_check_payload(const dense_self *s, const dense_format *f, const esp_payload *p,
                                              uint64_t count, uint64_t body, esp_payload_header *h) {
     memset(h, 0, sizeof *h);

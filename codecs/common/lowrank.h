@@ -1,14 +1,14 @@
-/* lowrank.h: for codec powersgd, the products phi Q, phi^T P and phi - P Q of an m x n matrix with few vectors. phi =
- * beta residual + gamma gradient is row-major and never stored. P is m x r, row-major; Q is stored as r rows of n
- * numbers. Every sum has one fixed order of additions, so threads and instruction sets do not change its bits. BLAS
- * would change them, and up to rank 4 it is slower (bench/results/micro/matrix.csv). */
+/* lowrank.h: matrix products for codec powersgd. phi = beta residual + gamma gradient is an m x n matrix, row-major,
+ * computed when needed and never stored; P is m x r, row-major; Q is n x r, stored transposed. The products are phi
+ * Q, phi^T P and phi - P Q^T. Every sum has one fixed order of additions, so results do not depend on threads and
+ * instruction sets. BLAS does not guarantee that, and up to r = 4 it is slower (bench/results/micro/matrix.csv). */
 #ifndef ESP_LOWRANK_H
 #define ESP_LOWRANK_H
 #include "codecs/common/norm.h"
 
 enum {
-    LOWRANK_BLOCK = 1024,   /* columns that a kernel processes at a time */
-    LOWRANK_ROWS = 256,     /* least rows that a partial sum of phi^T P covers */
+    LOWRANK_BLOCK = 1024, /* columns that a kernel processes at a time */
+    LOWRANK_ROWS = 256,
     LOWRANK_SUMS = 16,      /* most partial sums */
     LOWRANK_GRAIN = 1 << 15 /* least elements in a worker's task */
 };
@@ -146,7 +146,7 @@ ESP_KERNEL(lowrank_put,
            (out, set, scale, p, q, ld, n, r))
 
 /* ---- whole products ---------------------------------------------------------------------------------------------- */
-/* The arguments and results of a product. Each product uses only the members that its formula names. */
+/* A product of matrices phi, p and q: each function uses only the members that it needs. */
 typedef struct lowrank_job {
     const dense_self *self;
     uint64_t m, n, r;
@@ -219,7 +219,8 @@ static inline void lowrank_q_tasks(void *arg, uint64_t begin, uint64_t end) {
         lowrank_q_task(l, t / blocks, at, l->n - at < LOWRANK_BLOCK ? l->n - at : LOWRANK_BLOCK, phi);
     }
 }
-/* Writes (phi^T p)^T, r x n numbers, to the beginning of `sums`, which has room for lowrank_n_sums(m) such results. */
+/* Computes phi^T p and stores it transposed, as r rows of n numbers, at `sums`. `sums` has room for
+ * lowrank_n_sums(m) such results. */
 static inline void lowrank_qt(lowrank_job *l) {
     const uint64_t blocks = (l->n + LOWRANK_BLOCK - 1) / LOWRANK_BLOCK, each = l->r * l->n;
     l->n_sums = lowrank_n_sums(l->m);
@@ -235,7 +236,7 @@ static inline void lowrank_rest_rows(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
         rest(l->out + i * l->n, l->g + i * l->n, l->beta, l->gamma, l->p + i * l->r, l->q, l->n, l->n, l->r);
 }
-/* Sets out to beta * out + gamma * g - p q. */
+/* Sets out to beta * out + gamma * g - p q^T: the residual that remains. */
 static inline void lowrank_rest_of(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_rest_rows); }
 
 static inline void lowrank_put_rows(void *arg, uint64_t begin, uint64_t end) {

@@ -8,13 +8,13 @@
 
 #define ESP_MODEL_PI 3.14159265358979323846
 
-/* Facts about a codec, from which esp_model_fill computes the codec's model for the planner. */
+/* Measured or known properties of a codec, from which esp_model_fill computes what the planner asks for. */
 typedef struct esp_facts {
-    uint32_t flags;        /* ESP_MODEL_* */
-    bool reducible;        /* a sum of payloads is as long as one */
-    esp_payload_size size; /* `fixed` excludes the payload's header */
-    double error;          /* mean squared error relative to E x^2 */
-    /* On the CPU, e elements take 1000 + ns * e nanoseconds, [0] to compress, [1] to decompress. */
+    uint32_t flags; /* ESP_MODEL_* */
+    bool reducible;
+    esp_payload_size size;
+    double error; /* mean squared error relative to E x^2 */
+    /* On the CPU, a call with e elements takes 1000 + ns * e nanoseconds, ns[0] to compress and ns[1] to decompress. */
     double setup_ns; /* added to each compress */
     double ns[2];
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to

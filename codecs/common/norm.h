@@ -31,7 +31,8 @@ static inline float norm_tree(const float part[NORM_LANES]) {
 
 static inline uint64_t norm_blocks(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK; }
 
-/* A pass over phi (gradient plus residual). `also`, if not NULL, is called for each block of at most DENSE_BLOCK. */
+/* Sums |phi|, where phi is gradient plus residual. `also`, if not NULL, is called for each block of at most
+ * DENSE_BLOCK elements. */
 typedef struct norm_pass {
     const dense_self *self;
     const esp_codec_args *args;
@@ -55,7 +56,6 @@ static inline void norm_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* Returns the sum of |phi|. It is NaN or Inf if an element is, or if it overflows. */
 static inline double norm_of_phi(norm_pass *p) {
     const uint64_t n = p->args->tensor[0]->count;
     double sum = 0;

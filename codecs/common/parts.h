@@ -1,10 +1,12 @@
-/* parts.h: for codecs with ESP_CODEC_LISTS, splits a call with a list of tensors (or pieces of tensors) into calls with
- * one each. Worker threads process small ones side by side; a large one uses all threads itself. */
+/* parts.h: for codecs with flag ESP_CODEC_LISTS, whose compress and decompress get a list of tensors: splits such a
+ * call into calls with one tensor each. Small tensors are processed in parallel; a large tensor uses all worker
+ * threads itself. */
 #ifndef ESP_PARTS_H
 #define ESP_PARTS_H
 #include "codecs/common/params.h"
 
-/* Compresses or decompresses one tensor. `h` replaces the host of open(), since it may have no worker threads. */
+/* Compresses or decompresses one tensor. Implementations must use `h`, not the host that open() got: on a worker
+ * thread `h` has no parallel_for. */
 typedef esp_status (*parts_fn)(const void *self, const esp_host *h, const esp_codec_args *a);
 
 typedef struct parts_job {
@@ -15,7 +17,6 @@ typedef struct parts_job {
     uint32_t failed; /* atomic: n_tensors - t for the first failed tensor t, otherwise 0 */
 } parts_job;
 
-/* Runs the call for tensor t. In the lists of residuals and states an entry of 0 bytes stands for none. */
 static inline esp_status parts_one(const parts_job *j, uint32_t t) {
     const esp_codec_args *a = j->args;
     esp_codec_args one = esp_codec_args_of(a);
@@ -42,7 +43,8 @@ static inline void parts_some(void *arg, uint64_t begin, uint64_t end) {
         if (parts_one(j, t) != ESP_OK) esp_codec_raise(&j->failed, j->args->n_tensors - t);
 }
 
-/* Runs a call for all tensors of its list. One of at least `large` elements can keep all worker threads busy. */
+/* Processes all tensors of the list: one after the other if one has at least `large` elements, or all together have
+ * fewer; otherwise in parallel. */
 static inline esp_status parts_run(const void *self, const esp_host *h, const esp_codec_args *a, uint64_t large,
                                    parts_fn run) {
     parts_job j = {a, self, h, run, 0};

@@ -1,5 +1,5 @@
-/* plain.h: uncompressed f32 numbers, for codecs none, warmup and powersgd. If one is NaN or Inf, all are sent as NaN if
- * collectives may sum the payloads (nan_body), otherwise only a header is sent. */
+/* plain.h: encodes and decodes uncompressed f32 numbers, for codecs none, warmup and powersgd. For a tensor with NaN
+ * or Inf it sends only NaNs or, if collectives never sum the payloads, only a header. */
 #ifndef ESP_PLAIN_H
 #define ESP_PLAIN_H
 #include "codecs/common/dense.h"

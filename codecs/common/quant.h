@@ -40,9 +40,10 @@ ESP_INLINE uint64_t quant_top_body(const float *g, const float *e, float beta, f
 
 ESP_KERNEL(quant_top, (const float *g, const float *e, float beta, float gamma, uint64_t n), (g, e, beta, gamma, n))
 
-/* ---- levels of phi = beta e + gamma g, or of g where e is NULL; e becomes the residual --------------------------- */
-/* Adding 1.5 * 2^23 to a number rounds it to an integer, which is then in the lowest bits of the sum. Code must
- * subtract QUANT_ROUND_BITS as an unsigned number: the difference wraps if x is beyond the range of the levels. */
+/* ---- rounding to levels: phi = beta e + gamma g, or g if e is NULL; e receives the residual ---------------------- */
+/* Adding 1.5 * 2^23 to a float rounds it to an integer, which is then in the lowest bits of the sum. The 8-bit level
+ * is the lowest byte after QUANT_ROUND_BITS is subtracted; the subtraction is unsigned, since it may wrap for large
+ * inputs. */
 #define QUANT_ROUND 12582912.0f
 #define QUANT_ROUND_BITS 0x4B400000u
 ESP_ELEMENT float quant_sum(float phi, quant_range r) { return phi * r.inverse + QUANT_ROUND; }
@@ -63,7 +64,7 @@ ESP_TARGET_SCALAR static uint64_t quant_encode_scalar(int8_t *restrict out, floa
     }
     return 0;
 }
-#ifdef ESP_SIMD_X86 /* compilers convert 32 bits to 8 slowly */
+#ifdef ESP_SIMD_X86
 ESP_TARGET_AVX2 static inline __m256i quant_eight(float *e, const float *g, __m256 beta, __m256 gamma, __m256 unit,
                                                   __m256 inverse) {
     __m256 phi = _mm256_loadu_ps(g);
@@ -138,7 +139,7 @@ ESP_INLINE uint64_t quant_widen_body(unsigned char *restrict out, const int8_t *
 ESP_KERNEL(quant_widen, (unsigned char *restrict out, const int8_t *restrict in, uint64_t width, uint64_t n),
            (out, in, width, n))
 
-/* ---- block codecs: units, then levels ---------------------------------------------------------------------------- */
+/* ---- codecs with a unit for each block: the payload has all units, then all levels ------------------------------- */
 enum { QUANT_BLOCK_MIN = 32 }; /* a block has at most DENSE_BLOCK elements */
 ESP_ELEMENT uint64_t quant_units(uint64_t count, uint64_t block) { return (count + block - 1) / block; }
 /* Are these the bits of a finite number >= 0? */

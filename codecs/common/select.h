@@ -10,10 +10,10 @@
 #include "codecs/common/simd.h"
 
 enum {
-    SELECT_BLOCK = 4096,  /* numbers in a block, fits the first-level cache */
-    SELECT_SPAN = 65536,  /* numbers per worker task, indexed with 16 bits */
-    SELECT_ROOM = 16384,  /* the list holds 2 k numbers and this many more */
-    SELECT_SAMPLE = 65536 /* largest sample; more gains nothing */
+    SELECT_BLOCK = 4096, /* numbers in a block, fits the first-level cache */
+    SELECT_SPAN = 65536, /* numbers per worker task, indexed with 16 bits */
+    SELECT_ROOM = 16384,
+    SELECT_SAMPLE = 65536
 };
 #define SELECT_INF 0x7f800000u
 #define SELECT_ABS 0x7fffffffu
@@ -278,7 +278,8 @@ static inline uint32_t select_edge(select_job *s, uint64_t *reach) {
     return s->prefix << s->shift;
 }
 
-/* Guesses a threshold that the k largest numbers probably reach, and few others. Returns 1 if a sample cannot help. */
+/* Guesses from a sample a threshold that the k largest numbers probably reach, and few others. Returns 1, the least
+ * positive threshold, if the tensor is too small for a sample or nearly all numbers are wanted. */
 static inline uint32_t select_guess(select_job *s) {
     uint64_t lines = (s->n_sample < s->cap ? s->n_sample : s->cap) / 16, all = s->count / 16, above;
     float buf[16];

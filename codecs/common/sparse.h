@@ -26,10 +26,10 @@ ESP_ELEMENT uint64_t sparse_body_bytes(uint64_t count, uint64_t k) {
     return 4 * k + 4 * sparse_spans(count) + (sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k);
 }
 
-/* Returns the facts for the planner of a codec whose compress moves `moved` bytes per element. A sent element takes a
- * value and a 16-bit index, or if that is shorter a value and one bit per element of the tensor; the few bytes per span
- * are ignored. On a GPU two passes read phi and write the residual (codecs/cuda/common/select.h). In addition, each
- * sent value moves 40 bytes at compress, and 76 at decompress, where it reads and writes a whole sector of 32 bytes. */
+/* Returns a codec's size and cost for the planner. Its compress moves `moved` bytes per element on the CPU. A sent
+ * element takes 4 bytes for the value, and 2 for the index or, if that is shorter, all indices take one bit per
+ * element of the tensor. On a GPU, two passes read gradient and residual and write the residual. In addition, each
+ * sent value moves 40 bytes in compress, and 76 in decompress, which reads and writes memory in sectors of 32 bytes. */
 static inline esp_facts sparse_facts(double ratio, double moved) {
     const esp_payload_size places = {0, 6, 6 * ratio, 0, 0}, map = {0, 0, 4 * ratio + 0.125, 0, 0};
     const esp_facts f = {
@@ -201,7 +201,8 @@ static inline bool sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t 
     return at == k && sparse_values_finite(body, k);
 }
 
-/* Where the data of the next span (65536 elements) begin in a payload. If the payload has no values, `held` is NULL. */
+/* Pointers to the next span of 65536 elements in a payload: its values, their number, their indices or bitmap. If
+ * the payload has no values, `held` is NULL. */
 typedef struct sparse_reader {
     const uint8_t *val, *held, *place;
     bool map;
@@ -284,7 +285,6 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
     return ESP_OK;
 }
 
-/* Tells where a payload has its values, of which it has up to `most`. */
 static inline esp_status sparse_values(const esp_tensor *like, const esp_payload_header *h, uint64_t most,
                                        esp_values *out) {
     const uint64_t k = h ? h->aux : most;

@@ -72,7 +72,8 @@ static inline esp_status wrap_model(const wrap_inner *w, const esp_tensor *like,
     return w->table->model(w->self, like, n_reduced, d, m);
 }
 
-/* Combines the wire versions of both codecs: each has a hexadecimal digit, the outermost codec the lowest. */
+/* Combines the wire versions of both codecs: the outer codec's in the lowest hexadecimal digit, the inner one's
+ * above. */
 static inline uint32_t wrap_wire_version(uint32_t own, const wrap_inner *w) {
     return own + 16 * w->traits.wire_version;
 }

@@ -1,7 +1,7 @@
-/* chunktopk.cu: codec "chunktopk" on CUDA; its formulas are in codecs/chunktopk.c. A block processes a chunk of more
- * than 512 elements, a warp a smaller one. The selection is exact: each thread finds its largest element, and the k-th
- * largest of these is a threshold that at least k elements reach, and few more. Those elements are listed, and the k
- * largest of the list are sent. With error feedback a kernel first checks for NaN and Inf. */
+/* chunktopk.cu: codec "chunktopk" on CUDA, which sends the k largest elements of each chunk of a tensor; formulas
+ * are in codecs/chunktopk.c. A CUDA block processes a chunk of more than 512 elements, a warp a smaller one. First,
+ * each thread finds its largest element; the k-th largest of these is a threshold that at least k elements reach,
+ * and few more. Those are listed, and the k largest are selected from the list. */
 #include "codecs/cuda/common/block.h"
 #include "codecs/cuda/common/dense.h"
 #include "codecs/chunktopk.c"
@@ -13,8 +13,7 @@ static __device__ __forceinline__ uint32_t chunktopk_size(const chunktopk_shape 
     return count - c * f->chunk < f->chunk ? (uint32_t)(count - c * f->chunk) : f->chunk;
 }
 
-/* ---- a group of W warps that processes one chunk: one warp, or a whole block ------------------------------------- */
-/* All threads of a group (W warps) call these functions. */
+/* ---- threads that process one chunk together: W warps, which are one warp or a whole block ----------------------- */
 template <uint32_t W> static __device__ __forceinline__ uint32_t group_me(void) { return threadIdx.x % (32 * W); }
 template <uint32_t W> static __device__ __forceinline__ void group_sync(void) {
     if (W == 1)
@@ -26,7 +25,8 @@ template <uint32_t W> static __device__ __forceinline__ uint32_t group_count(int
     if (W == 1) return (uint32_t)__popc(__ballot_sync(0xFFFFFFFFu, is));
     return (uint32_t)__syncthreads_count(is);
 }
-/* Returns the sum of `mine` over the group's warps with lower numbers. All threads of a warp pass the same `mine`. */
+/* Returns the sum of `mine` over warps with lower numbers in the group, and *total over all. All threads of a warp
+ * pass the same value. */
 template <uint32_t W>
 static __device__ __forceinline__ uint32_t group_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
     if (W > 1) return cuda_warps_before(mine, warps, total);
@@ -64,7 +64,8 @@ static __device__ __forceinline__ uint32_t chunktopk_cut(uint32_t lo, uint32_t r
     if (reached <= enough) *over = reached;
     return lo;
 }
-/* Keeps k of m listed elements: all `over` elements above t, and the first ones equal to t. */
+/* Removes elements from a list of m until k are left: it keeps the `over` elements above t, and the first ones equal
+ * to t. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_keep(const chunktopk_kept *l, uint32_t m, uint32_t k, uint32_t t,
                                                       uint32_t over) {
@@ -115,7 +116,8 @@ static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l,
         }
         return reach;
     });
-    /* If exactly k elements reach t, all of them are above t - 1, and there are no ties to choose from. */
+    /* Lists the k largest elements of a chunk. Each thread holds R of them: element q of thread i of a warp is
+     * number 32 q + i of the warp's elements. Elements from n on must be 0. */
     if (over == k)
         chunktopk_keep<W>(l, m, k, t - 1, k);
     else
@@ -154,7 +156,6 @@ static __device__ __forceinline__ unsigned char chunktopk_byte(const uint16_t *c
         bits |= at < 0 ? (uint32_t)code[i] >> -at : (uint32_t)code[i] << at;
     return (unsigned char)bits;
 }
-/* Writes the listed elements of a chunk to the payload. If there is a residual e, subtracts the sent values from it. */
 template <uint32_t W>
 static __device__ __forceinline__ void chunktopk_record_of(const chunktopk_kept *l, uint32_t k, uint32_t width,
                                                            uint32_t *head, float *e, unsigned char *out) {
@@ -227,7 +228,6 @@ static __device__ __forceinline__ uint32_t chunktopk_head_at(const unsigned char
     for (uint32_t b = 0; b < 4; b++) h |= (uint32_t)cuda_get(record + b) << 8 * b;
     return h;
 }
-/* One warp checks the payload of a chunk of n elements. Each thread returns whether its own codes are valid. */
 static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_shape *f, const unsigned char *record,
                                                           uint32_t n) {
     const uint32_t k = (uint32_t)chunktopk_codes(f, n), mask = f->chunk - 1, bits = k * f->width;

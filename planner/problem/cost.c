@@ -55,7 +55,7 @@ ESP__FN double esp__traffic(uint32_t coll, double n, double before, double piece
     case ESP_COLL_ALLTOALL:
     case ESP_COLL_ALLGATHER:
     case ESP_COLL_GATHER: return (n - 1.0) * piece;
-    default: return before; /* pipelined, so each rank sends the buffer once */
+    default: return before; /* a broadcast or reduce is pipelined: each rank sends the buffer once */
     }
 }
 
@@ -79,7 +79,8 @@ ESP__FN const esp_plan_link *esp__system_link(const esp_plan_system *s, uint32_t
     return level == 1 ? &s->intra : level == 2 ? &s->inter : &s->outer[level - 3].link;
 }
 
-/* Returns the outermost of the collective's levels that has several members; its links have the longest latency. */
+/* Returns the outermost level (1 inside a machine, 2 between machines, 3 between racks) over which the collective
+ * sends data. Its links have the longest latency. */
 static uint32_t esp__system_outermost(const esp_plan_system *s, uint32_t scope) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
@@ -100,9 +101,9 @@ ESP__FN uint32_t esp__system_ranks(const esp_plan_system *s, uint32_t first, uin
     return n;
 }
 
-/* Returns which share of a measured table's bytes crosses one uplink here. Tables are measured while all ranks of a
- * machine or rack send, but fewer may send here. The roots of reduces and gathers are spread over machines, and an
- * uplink carries only the data of its own machine's roots. */
+/* Returns which fraction of the bytes that crossed an uplink of a machine or rack in a measurement crosses it here.
+ * In measurements all ranks of the machine or rack send, here fewer may. The roots of reduces and gathers are spread
+ * over machines, and an uplink carries only the data of its own machine's roots. */
 ESP__FN double esp__table_share(const esp_plan_system *s, uint32_t scope, uint32_t coll, uint32_t flows) {
     uint32_t first, last;
     esp__scope_levels(scope, esp__system_levels(s), &first, &last);
@@ -129,8 +130,8 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint
     if (n < 2) return 0.0;
     if (tables && tables->table[coll].n)
         return esp__measured_ns(s, &tables->table[coll], scope, coll, before, piece, flows);
-    /* A ring crosses each uplink once in each direction. An alltoall sends each part that leaves the machine across its
-     * uplink. The slowest link determines the time. */
+    /* The slowest link determines the time. In a ring, each link between machines or racks carries as many bytes as
+     * a rank sends. In an alltoall it carries everything that leaves the machine or rack. */
     for (uint32_t level = first; level <= outermost; level++) {
         double inside = esp__system_ranks(s, first, level - 1), bytes = traffic;
         if (esp__system_size(s, level) == 1) continue;

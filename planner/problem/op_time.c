@@ -17,8 +17,7 @@ static void esp__sizes(const esp__problem *p, uint64_t e, uint64_t size[ESP__CUT
 
 ESP__FN void esp__shape_make(const esp__problem *p, uint64_t elements, uint64_t cols, const esp_plan_codec *codec,
                              esp__shape *out) {
-    const uint64_t width =
-        cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? cols : 1; /* parts of matrices have whole rows */
+    const uint64_t width = cols && codec && codec->caps & ESP_CODEC_NEEDS_MATRIX ? cols : 1;
     esp__sizes(p, elements / width, out->size);
     for (uint32_t k = 0; k < p->n_cuts; k++) out->size[k] *= width;
     out->elements = elements, out->cols = cols;
@@ -67,8 +66,8 @@ static double esp__codec_ns(const esp__op_template *op, const esp_cost_curve *cu
     return op->device == ESP_ON_GPU ? one : one * op->on_cpu;
 }
 
-/* Returns the time to decompress all payloads that a rank holds. `curve` is the time for the first payload of an
- * element. */
+/* Returns the time to decompress several payloads. `curve` is the time for one; further ones of the same elements
+ * may take less (esp__decompress_more). */
 static double esp__decomp_ns(const esp__problem *p, const esp__op_template *op, const esp_plan_codec *codec,
                              const esp_cost_curve *curve, double elements) {
     const esp_cost_curve *more = esp__decompress_more(codec, curve, op->device);
@@ -85,7 +84,8 @@ static double esp__dispatch_ns(const esp__problem *p, uint32_t lanes) {
     return most;
 }
 
-/* Whether the op can run with this codec at any size; `codec` is NULL for no compression. */
+/* Returns 1 if this compression, decompression or collective works with the codec. `codec` is NULL without
+ * compression. */
 ESP__FN int esp__template_possible(const esp__op_template *op, const esp_plan_codec *codec) {
     switch (op->kind) {
     case ESP_PLAN_COLLECTIVE: return !op->compressed || (codec && esp__payloads_pass(codec, op));
@@ -139,7 +139,7 @@ ESP__FN esp__op_time esp__template_time(const esp__problem *p, const esp__op_tem
 /* Returns the bytes of memory for the residual, the codec's state, and the payloads that the op makes or receives. */
 ESP__FN uint64_t esp__template_memory(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                       const esp_plan_codec *codec) {
-    const int first = op->early + 1u >= op->n_rounds; /* later exchanges reuse its residual and state */
+    const int first = op->early + 1u >= op->n_rounds;
     double bytes = 0.0;
     uint64_t state = 0;
     if (op->kind == ESP_PLAN_COMPRESS || (op->kind == ESP_PLAN_COLLECTIVE && op->compressed))

@@ -1,16 +1,17 @@
-/* problem.h: what the files in problem/ share: the graph of all options, and the times of ops. */
+/* problem.h: shared by the files in problem/. They list the options of a tensor, each a sequence of collectives,
+ * compressions and decompressions (ops), and compute the times of ops. */
 #ifndef ESP__PROBLEM_H
 #define ESP__PROBLEM_H
 #include "planner/plan.h"
 
 /* ---- tree.c ---------------------------------------------------------------------------------------------------- */
 typedef struct esp__tree_filter {
-    uint32_t parts, devices; /* bits: ESP__TREE_*; 1 << ESP_ON_CPU or ESP_ON_GPU */
-    bool extended;           /* whether to visit options that sum payloads undecoded */
-    /* Globs: the text of an option must contain all of `match` and none of `forbid`. */
+    uint32_t parts, devices;
+    bool extended; /* include options that sum payloads without decompressing them */
+    /* Patterns with wildcards: an option's text must contain all of `match` and none of `forbid`. */
     const char *const *match, *const *forbid;
     uint32_t n_match, n_forbid;
-    int max_comp; /* how often an option may compress; -1: no limit */
+    int max_comp;
 } esp__tree_filter;
 
 typedef struct esp__tree_counts {
@@ -25,23 +26,18 @@ typedef struct esp__edge {
 typedef struct esp__node {
     uint32_t first, n;
 } esp__node;
-/* All allowed options, as a graph whose edges are ops. Each path from the root to node 0 is an option. Edges lead to
- * smaller node numbers. */
+/* All allowed options, as a graph. An edge is an op (a compression, decompression, copy or collective), and each
+ * path from node `root` to node 0 is an option. Edges lead to lower node numbers. */
 struct esp__tree {
     esp__node *nodes;
     esp__edge *edges;
     uint32_t n_nodes, root, n_options;
     uint32_t codec;
-    /* rounds[n - 1]: options with codecs that exchange payloads n times, such as PowerSGD */
+    /* rounds[n - 1]: options for codecs such as PowerSGD that compress in n rounds, each with collectives of its own */
     struct esp__tree *rounds[ESP_ROUNDS_MAX];
 };
 
-enum {
-    ESP__OP_PACK = 0,
-    ESP__OP_UNPACK = 1,
-    ESP__TEMPLATE_ROOM = 16384, /* half suffice if no codec has bound() */
-    ESP__OP_END = 0xffff
-};
+enum { ESP__OP_PACK = 0, ESP__OP_UNPACK = 1, ESP__TEMPLATE_ROOM = 16384, ESP__OP_END = 0xffff };
 /* ---- op_time.c ------------------------------------------------------------------------------------------------- */
 /* Values of esp__op_time.ns for an op that cannot run, and for an op that is not timed yet. */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
@@ -70,7 +66,7 @@ ESP__FN esp_status esp__check_system(const esp_plan_system *s);
 ESP__FN esp_status esp__check_codec(const esp_plan_codec *c, uint32_t i);
 ESP__FN esp_status esp__check_model(esp__problem *p);
 ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u);
-/* Returns the bytes of a payload that encodes one of the parts into which `cut` divides a tensor. */
+/* Returns the bytes of one payload, if a rank compresses the share of a tensor that `cut` describes. */
 ESP__FN double esp__template_payload(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,
                                      const esp_plan_codec *codec, uint8_t cut);
 #endif

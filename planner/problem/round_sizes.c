@@ -1,5 +1,5 @@
-/* round_sizes.c: computes payload sizes of codecs that take matrices or need several exchanges, such as PowerSGD. It
- * asks the codec's bound(), as the library does at run time. */
+/* round_sizes.c: computes payload sizes of codecs that take matrices or compress in several rounds, such as
+ * PowerSGD. It calls the codec's bound(), as the library does at run time. */
 #include "planner/problem/problem.h"
 
 /* Describes a part of a tensor to a codec as the library does at run time. A part of a matrix is a matrix only if it

@@ -1,5 +1,6 @@
-/* templates.c: finds the options that the system and the user's constraints allow, and writes them as ops without
- * sizes. A graph stores them, in which options that end with the same ops share these. */
+/* templates.c: finds the options (sequences of collectives, compressions and decompressions) that the system and the
+ * user's constraints allow, and lists the ops of each, without sizes. Options are stored in a graph, in which equal
+ * ends of options are stored once. */
 #include "planner/problem/problem.h"
 
 /* Lists all ways to divide a tensor among ranks: by machines, by the ranks of a machine, by both, and so on. */
@@ -58,9 +59,9 @@ static uint8_t esp__lane_mask(const esp__problem *p, const esp__step *s) {
     return (uint8_t)(lanes | esp__core_lane(p, s));
 }
 
-/* Sets which ranks run the op. After a reduce or gather to a root and until the broadcast from it, only the root of
- * each group does; the bits of `rooted` tell the levels of such groups. Roots of the groups that a machine's ranks
- * belong to are on different machines. */
+/* Sets how many ranks run the op. After a reduce or gather only the root of each group of ranks goes on, until a
+ * broadcast. `rooted` has a bit for each scope, such as inter, in which this is so. If the ranks of a machine belong
+ * to different groups, the roots of these groups are on different machines. */
 static void esp__flows_of(const esp__problem *p, uint32_t rooted, esp__op_template *op) {
     uint32_t first, last, from, to, roots = 1, k = p->system.ranks_per_machine;
     op->flows = ESP__FLOWS_ALL;
@@ -97,8 +98,8 @@ static void esp__template_copy(const esp__problem *p, const esp__region *r, uint
     op->reverse = reverse;
 }
 
-/* Returns the levels over which the payloads of the compression at step `i` are summed undecoded: in the last exchange,
- * or in earlier ones if `early`. */
+/* Returns a bit for each scope, such as inter, in which payloads of the compression at step `i` are summed without
+ * decompressing them: in the codec's last round or, if `early`, in rounds before it. */
 static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early) {
     uint32_t scopes = 0;
     for (uint32_t k = i + 1; k < o->n && o->steps[k].kind != ESP__STAGE_DECOMP; k++)
@@ -107,9 +108,9 @@ static uint16_t esp__scopes_reduced(const esp__option *o, uint32_t i, int early)
     return (uint16_t)scopes;
 }
 
-/* For a codec that needs several exchanges, writes the collectives of one before the last. The compression at step `i`
- * is `comp` and makes payloads of region `r`. Each collective that sums becomes an allreduce of undecoded payloads; one
- * that distributes a rank's payload stays. */
+/* For a codec that compresses in several rounds, lists the collectives of a round before the last. They exchange the
+ * payloads of `comp`, which compresses region `r` of the tensor at step `i`. Where the option sums, payloads are
+ * summed by an allreduce; where it distributes one rank's payload, they are distributed in the same way. */
 static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o, uint32_t i, esp__region r,
                                      const esp__coordinates *at, uint32_t rooted, const esp__op_template *comp,
                                      esp__op_template *out) {
@@ -139,8 +140,8 @@ static uint32_t esp__early_templates(const esp__problem *p, const esp__option *o
     return n;
 }
 
-/* Writes the ops of one option and returns their number. Sizes are those of a rank that is root of every reduce and
- * gather, because it holds most. n_rounds is the number of exchanges of a codec with bound(); 0 for other codecs. */
+/* Lists the ops of one option, and returns their number. Sizes are those of a rank that is root of every reduce and
+ * gather, because it holds most. n_rounds is the number of rounds of a codec with bound(), 0 for other codecs. */
 ESP__FN uint32_t esp__op_templates(const esp__problem *p, const esp__option *o, uint32_t n_rounds,
                                    esp__op_template *out) {
     esp__coordinates at;
@@ -202,9 +203,9 @@ ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *o
     return (uint16_t)i;
 }
 
-/* ---- a trie of all options, then the graph ----------------------------------------------------------------------- */
+/* ---- a trie (prefix tree) of all options, then the graph ---- */
 typedef struct esp__trie_node {
-    uint32_t child, sibling, same; /* same: the graph's node that replaces it */
+    uint32_t child, sibling, same;
     uint16_t op;
     uint16_t n_children;
 } esp__trie_node;
@@ -319,7 +320,7 @@ static int esp__plant(void *user, const esp__option *o) {
     if (!esp__option_wanted(w, o) || (w->n_rounds && !esp__option_of_rounds(w, o))) return 0;
     uint32_t n = esp__op_templates(w->p, o, w->n_rounds, ops);
     for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
-    esp__trie_child(w, at, ESP__OP_END); /* because another option may continue here */
+    esp__trie_child(w, at, ESP__OP_END); /* ends the option, since a longer one may begin with the same ops */
     w->n_options++;
     return 0;
 }
@@ -380,8 +381,9 @@ static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t dev
     return tree;
 }
 
-/* Builds the graph of options for one constraint: `shard` as in esp_plan_tensor, the text of the only option, the only
- * codec, and whether to exclude compression. NULL or ESP__NO_CODEC restricts nothing. */
+/* Builds the graph of options. Each parameter restricts them: `shard` is as in esp_plan_tensor, `only_option` the
+ * text of the only option, `codec` the only codec, and `no_comp` excludes compression. NULL or ESP__NO_CODEC
+ * restricts nothing. */
 ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char *only_option, uint32_t codec,
                                   bool no_comp) {
     esp__planting *w = esp__arena_get(p->arena, sizeof *w);
@@ -404,7 +406,7 @@ ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char
     return tree;
 }
 
-/* Returns the options for `codec`, which exchanges payloads n_rounds times. `codec` may be NULL. */
+/* Returns the options for `codec`, which compresses in n_rounds rounds and may be NULL. */
 ESP__FN const esp__tree *esp__tree_for(const esp__tree *tree, const esp_plan_codec *codec, uint32_t n_rounds) {
     return codec && codec->bound ? tree->rounds[n_rounds - 1] : tree;
 }

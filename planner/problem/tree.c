@@ -1,4 +1,5 @@
-/* tree.c: visits all options that a filter selects, for the planner and for command-line tools. */
+/* tree.c: calls a function for each option (sequence of collectives, compressions and decompressions) that a filter
+ * allows, for the planner and for command-line tools. */
 #include "planner/problem/problem.h"
 #include <fnmatch.h>
 

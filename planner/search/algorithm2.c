@@ -1,14 +1,15 @@
-/* algorithm2.c: Espresso's Algorithm 2 (section 4.4), which moves compression from the GPU to the CPU after Algorithm
- * 1. A group here has all tensors of one size with one option. Within a group, the earliest tensors in backward order
- * move first, because they leave most time to hide the slower CPU (Lemma 1). So one number per group determines which
- * tensors move. The search tries all combinations of these numbers if they are few, else one group after the other. */
+/* algorithm2.c: Algorithm 2 of the Espresso paper (section 4.4), which moves compression from the GPU to the CPU
+ * after Algorithm 1 has chosen an option for each tensor. Tensors of one size with the same option are a group. In a
+ * group, the tensors whose gradients are ready first are moved first, because they leave most time to hide the
+ * slower CPU (the paper's Lemma 1). So the search only needs to find one number for each group. It tries all
+ * combinations of these numbers if they are few, otherwise one group after the other. */
 #include "planner/search/algorithm2.h"
 
 static int esp__path_has(const esp__problem *p, const esp__path *path, uint32_t device) {
     return !esp__path_on(p, path, 1u << (1u - device));
 }
 
-/* Whether both options have the same codec and steps, if devices are ignored. */
+/* Returns 1 if the options differ in devices only: the codec and the sequence of steps are the same. */
 static int esp__same_steps(const esp__path *a, const esp__path *b) {
     if (a->codec != b->codec || !a->option || !b->option || a->option->n != b->option->n) return 0;
     for (uint32_t i = 0; i < a->option->n; i++) {
@@ -18,8 +19,8 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
     return 1;
 }
 
-/* Lists the options to which a group may move: its own with other devices. If there is none among the choices, takes
- * the first option that compresses only on the CPU. */
+/* Lists the options that may replace the option of a group: those that differ from it in devices only, and use the
+ * CPU. If the choices `c` have none, takes the first one that compresses on the CPU only. */
 static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
     for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
         if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_ON_CPU))
@@ -78,7 +79,7 @@ ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const 
     }
     const uint64_t time = esp__by_ready(p, d, NULL);
     for (uint32_t i = 0; i < n; i++) d->paths[changes[i].unit] = old[i];
-    if (!p->core_ops) p->work = work; /* too cheap to count as work of the search */
+    if (!p->core_ops) p->work = work;
     esp__arena_rewind(p->arena, mark);
     return time < limit ? time : UINT64_MAX;
 }
@@ -165,7 +166,7 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
         esp__offload_all(&o);
     else
         esp__offload_by_group(&o);
-    if (o.best == d->makespan) return; /* d keeps its own order of ops, which may be better */
+    if (o.best == d->makespan) return;
     esp__offload_best(&o);
     for (uint32_t i = 0, n = esp__offload_changes(&o); i < n; i++) d->paths[o.changes[i].unit] = o.changes[i].path;
     esp__generate(p, d);

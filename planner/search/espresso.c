@@ -8,8 +8,9 @@
  * buffers for tensor fusion. */
 enum { ESP__CHUNKS_MOST = 8, ESP__LARGE_SHARE = 64, ESP__FUSED_ELEMENTS = 1 << 20 };
 
-/* Returns in how many chunks the tensor alone would be synchronized soonest. The first chunk takes the time of all its
- * ops. The chunks overlap, so each further one adds only its time on the busiest processor or link. */
+/* Returns in how many chunks the tensor would be synchronized soonest if there were no other tensors. The first
+ * chunk takes the sum of its ops' times. Since chunks overlap, each further one only adds its time on the processor
+ * or link that it uses longest. */
 static uint32_t esp__chunks_for(esp__problem *p, uint32_t tensor, uint64_t elements) {
     uint64_t least = UINT64_MAX;
     uint32_t best = 1;

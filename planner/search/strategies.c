@@ -1,5 +1,5 @@
-/* strategies.c: the table of strategies by name, in the order of display: the comparison strategies and "espresso".
- * "espresso+" is not in it, but esp__search_all in search.c. */
+/* strategies.c: the table of named strategies, in the order of display: those for comparison, and "espresso". The
+ * default search "espresso+" is not in it, but in search.c (esp__search_all). */
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 

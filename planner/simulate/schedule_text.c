@@ -8,7 +8,7 @@ ESP__FN const char *esp__codec_word(const esp__problem *p, const esp__path *path
     return path->codec == ESP__NO_CODEC ? ESP__CODEC_NONE : p->codecs[path->codec].spec;
 }
 
-/* Returns what the line "order" of a strategy file says for op `k`. */
+/* Returns the entry that stands for op `k` in the line "order" of a strategy file. */
 static esp__order_entry esp__path_entry(const esp__path *path, uint32_t k, uint32_t unit) {
     const esp__plan_op *op = &path->ops[k];
     esp__order_entry e = {unit, ESP__ENTRY_STEP, op->step};
@@ -92,7 +92,8 @@ static esp__order_units esp__schedule_order_units(const esp__schedule_reading *r
                               .rounds = esp__schedule_rounds};
 }
 
-/* Fails if the option gives every rank the whole result although the tensor is sharded, or the other way round. */
+/* Fails if a tensor is sharded (each rank gets a part of the mean), but the option gives every rank the whole mean,
+ * or the other way round. */
 static esp_status esp__read_narrow(const esp__problem *p, const char *where, const esp__unit_line *x,
                                    const esp__option *o) {
     for (uint32_t i = x->first; i < x->first + x->n; i++) {
@@ -152,7 +153,8 @@ static esp_status esp__read_entry(void *user, const char *where, const esp__orde
     return ESP_OK;
 }
 
-/* Takes over the order of ops from the text and returns 1. Returns 0 if an op that this system needs is missing. */
+/* Copies the order of all ops from the text, and returns 1. Returns 0 if the text lacks an op that this system
+ * needs. */
 static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t tensor = 0, unit = 0;
@@ -178,8 +180,8 @@ static int esp__order_whole(esp__schedule_reading *r, uint8_t *op) {
     return 1;
 }
 
-/* Orders all ops if the text orders collectives only. A copy to or from the host also occupies a link; it runs directly
- * before the next collective of its tensor or group. */
+/* Computes an order of all ops if the text orders collectives only. A copy between host and device also uses a link;
+ * it is put directly before the next collective of its tensor or group. */
 static esp_status esp__order_links(esp__schedule_reading *r, const char *name, uint8_t *op) {
     esp__schedule *d = r->d;
     uint32_t *links = esp__arena_get(r->p->arena, d->n_sequence * sizeof *links), n = 0;

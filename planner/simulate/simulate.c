@@ -39,7 +39,8 @@ static uint64_t esp__clock_run(esp__clock *c, uint32_t lanes, uint64_t ready, co
     return start;
 }
 
-/* Runs the next backward and returns its start. The tensors and groups that end with its tensor become ready. */
+/* Simulates the next tensor's backward pass, and returns its start. A tensor, or a group that ends with this tensor,
+ * becomes ready. */
 ESP__FN uint64_t esp__clock_backward(esp__clock *c, const esp__problem *p, const esp__schedule *d) {
     const esp__op_time time = esp__backward_time(p->compute[c->tensor]);
     uint64_t start = esp__clock_run(c, 1u << ESP__LANE_COMPUTE, c->backward_ready, &time);
@@ -58,11 +59,11 @@ ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t
 }
 
 /* ---- generating -------------------------------------------------------------------------------------------------- */
-/* A heap has the ops that are ready, sorted by ready time and then by key: u << 8 | (index of the op + 1) for an op of
- * tensor or group u, and u << 8 for the backward before u becomes ready. */
+/* The heap has the ops that are ready, sorted by the time at which they became ready, and then by key. The key is u <<
+ * 8 | (index of the op + 1) for an op of tensor or group u, and u << 8 for the backward pass before u becomes ready. */
 
-/* Puts the next op of tensor or group u into the heap. If the order on links is given (`fixed_links`), leaves out ops
- * on links. */
+/* Adds the next op of tensor or group u to the heap, but if the order of ops on links is given (`fixed_links`), no
+ * op that uses links. */
 static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedule *d, uint32_t u, int fixed_links) {
     const esp__path *path = d->paths[u];
     if (c->op[u] == path->n) return;
@@ -119,8 +120,8 @@ static int esp__links_lead(const esp__link_queues *q, uint32_t links, uint32_t u
     return 1;
 }
 
-/* If the next op of tensor or group u is next on all of its links, puts it into the heap, where it waits for its
- * processor from the time at which the links are free. */
+/* Adds the next op of tensor or group u to the heap if it is first in the queues of all links that it uses. In the
+ * heap it waits for its processor, from the time at which its links are free. */
 static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d, const esp__link_queues *q,
                             uint32_t u) {
     if (c->turn[u] || !esp__links_lead(q, esp__links_of(c, d, u), u)) return;
@@ -129,8 +130,9 @@ static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d,
                    (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
-/* Takes the first op from the heap. An op that needs links is taken twice: first it only joins their queues, and the
- * result is ESP__NOTHING_RAN; later it runs. The result is then its tensor or group, or ESP__NEXT_BACKWARD. */
+/* Runs the first op of the heap. An op that uses links comes twice: the first time it only joins the links' queues,
+ * and the result is ESP__NOTHING_RAN. Otherwise the result is the tensor or group whose op ran, or
+ * ESP__NEXT_BACKWARD. */
 static uint32_t esp__queue_run_cores(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                      esp__link_queues *q) {
     const uint64_t key = h->at[0].key;
@@ -183,18 +185,18 @@ ESP__FN uint64_t esp__generate(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- links in a given order -------------------------------------------------------------------------------------- */
-/* Returns the tensor or group whose op is next on link `lane`, or -1 if that op cannot run yet. */
+/* Returns the tensor or group whose op is next in the given order on link `lane`, or -1 if that op cannot run yet. */
 static int esp__links_first(const esp__clock *c, const esp__schedule *d, const esp__link_queues *q, uint32_t lane) {
     if (q->next[lane] == q->n[lane]) return -1;
     uint32_t u = q->unit[lane][q->next[lane]], lanes;
     if (u >= c->unit || c->op[u] == d->paths[u]->n) return -1;
     lanes = (d->paths[u]->ops[c->op[u]].lanes & ESP__LINK_LANES) >> ESP__LANE_INTRA;
-    if (!(lanes >> lane & 1u)) return -1; /* an earlier op must run first */
+    if (!(lanes >> lane & 1u)) return -1;
     return esp__links_lead(q, lanes, u) ? (int)u : -1;
 }
 
-/* Whether the op of u on links runs before the heap's first op, which may need the same processor: if it needs no
- * processor, or if its links are free before the other op is ready. */
+/* Returns 1 if the op of u, which uses links, must run before the heap's first op: if it needs no processor, or if
+ * its links are free before the other op is ready. */
 static int esp__links_before(const esp__clock *c, const esp__schedule *d, uint32_t u, const esp__heap *h) {
     const uint32_t lanes = d->paths[u]->ops[c->op[u]].lanes;
     if (!(lanes & ESP__CORE_LANES) || !h->n) return 1;
@@ -202,8 +204,8 @@ static int esp__links_before(const esp__clock *c, const esp__schedule *d, uint32
     return at < h->at[0].ready || (at == h->at[0].ready && ((uint64_t)u << 8 | (c->op[u] + 1u)) < h->at[0].key);
 }
 
-/* Among the ops that are next on all of their links, runs the one that can start first. Returns its tensor or group, or
- * -1 if there is none or the heap's first op must run before it. */
+/* Of the ops that are next on all links that they use, runs the one that can start first. Returns its tensor or
+ * group, or -1 if there is none or the heap's first op must run before it. */
 static int esp__links_run(esp__clock *c, const esp__problem *p, const esp__schedule *d, esp__link_queues *q,
                           const esp__heap *h) {
     uint64_t soonest = UINT64_MAX;

@@ -1,6 +1,6 @@
-/* urgency.c: makes further orders of ops, from which the search takes the one with the shortest step. When a processor
- * or link becomes free, it runs the most urgent of its ready ops. Which rule of urgency is best depends on what limits
- * the step. */
+/* urgency.c: tries other orders of ops, and keeps the one with the shortest step. When a processor or link becomes
+ * free, it runs the most urgent of the ops that are ready. There are several rules of urgency, since none is best
+ * for all models and systems. */
 #include "espresso_impl/base/heap.h"
 #include "planner/simulate/schedule.h"
 
@@ -19,8 +19,7 @@ typedef struct esp__ordering {
     uint32_t rule;
 } esp__ordering;
 
-/* An op that needs several of these waits in the queue of only one: the outermost of its links, else cpu, else
- * compute. */
+/* An op that needs several processors or links waits in one queue only, that of the highest bit in `lanes`. */
 static uint32_t esp__lane_of(uint32_t lanes) {
     uint32_t lane = 0;
     while (lanes >> (lane + 1)) lane++;
@@ -104,7 +103,8 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
     return d->makespan;
 }
 
-/* Orders the schedule's ops by ready time or by one of the rules if that makes the step shorter. Returns 1 if so. */
+/* Tries each rule of urgency, and the order in which ops become ready. If one makes the step shorter, changes `d`
+ * and returns 1. */
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d) {
     esp__schedule *other = &p->spare[2];
     int better = 0;

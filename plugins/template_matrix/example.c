@@ -7,7 +7,8 @@
 #include "espresso.h"
 #include <math.h>
 
-/* Increase it whenever the body changes: ranks with different versions do not start. */ enum { EXAMPLE_WIRE = 1 };
+/* Increase it when the payload's format changes: ranks with different versions do not start. */
+enum { EXAMPLE_WIRE = 1 };
 static const char example_name[] = "example";
 static char example_self; /* a codec without parameters needs no memory */
 
@@ -20,13 +21,13 @@ static esp_status example_open(const esp_host *h, const char *params, void **sel
 }
 static void example_close(void *self) { (void)self; }
 
-/* Returns how many numbers the body has. */
+/* Returns how many numbers a payload has. */
 static uint64_t example_numbers(const esp_tensor *t) { return t->rows ? t->rows : t->count; }
 
 static esp_status example_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                 esp_bound *out) {
     (void)self;
-    (void)round, (void)n_reduced; /* one round, and a sum is as large as a payload */
+    (void)round, (void)n_reduced; /* for codecs with several rounds, or whose payloads grow when they are summed */
     const esp_bound b = {out->struct_size, 0, esp_payload_capacity(example_numbers(like) * 4), 0,
                          0}; /* no scratch memory, no state */
     memcpy(out, &b,

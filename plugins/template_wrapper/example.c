@@ -63,7 +63,8 @@ static esp_status example_open_inner(example *c, const char *of) {
     c->traits.n_rounds = c->inner->n_rounds;
     c->traits.default_option = c->inner->default_option;
     if (ESP_HAS(esp_codec, c->inner, traits)) s = c->inner->traits(c->inner_self, &c->traits);
-    /* The empty payloads need the inner codec's header, but a wrapper may send headers of yet another codec. */
+    /* An empty payload gets a header of the inner codec. A wrapper may send headers of other codecs, so it cannot be
+     * used here. */
     if (!s && (c->traits.n_rounds != 1 || c->traits.caps & ESP_CODEC_WRAPPER))
         s = example_fail(c->host, ESP_E_UNSUPPORTED,
                          "of=: neither a codec of several rounds nor a wrapper can be used here");
@@ -126,7 +127,7 @@ static esp_status example_decompress(void *self, const esp_codec_args *a) {
 static const esp_codec example_codec = {
     .struct_size = sizeof example_codec,
     .wire_version = EXAMPLE_WIRE,
-    /* all capabilities that an instance may have */
+    /* all capabilities that traits() may return */
     .caps = ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_DETERMINISTIC | ESP_CODEC_NEEDS_MATRIX,
     .dtypes = ESP_BIT(ESP_F32),
     .devices = ESP_BIT(ESP_CPU),

@@ -4,7 +4,7 @@
 
 typedef struct second_self {
     const char *name;
-    uint64_t every, width; /* sends `width` bytes of every `every`-th number */
+    uint64_t every, width;
 } second_self;
 static second_self everysecond = {"everysecond", 2, 4}, upperhalf = {"upperhalf", 1, 2};
 

@@ -221,7 +221,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .model = faulty_model};
 static const esp_codec *const faulty_codecs[] = {&faulty_codec};
 
-/* ---- the backend: backend loop with one fault -------------------------------------------------------------------- */
+/* ---- a backend that is backend loop with one fault, which a parameter names -------------------------------------- */
 static const char *const net_faults[] = {"none",  "sum",     "slots",  "bits",  "abort",
                                          "sleep", "traffic", "varlen", "scale", "paced"};
 enum {

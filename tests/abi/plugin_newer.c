@@ -1,5 +1,5 @@
-/* plugin_newer.c is a plugin as a newer espresso.h would make it: its tables are longer than the host's. By the size of
- * the host's table it checks for a service that this host lacks, as every plugin should. */
+/* plugin_newer.c is a plugin as a newer espresso.h would make it: its tables are longer than the library's. It finds
+ * out by the host's struct_size that this host lacks a newer function, as every plugin should. */
 #define RAW_NAME "newer"
 #include "raw_codec.h"
 

@@ -1,4 +1,5 @@
-/* raw_codec.h is a codec that only copies, for the plugins that tests load. The including file defines RAW_NAME. */
+/* raw_codec.h is a codec that copies numbers without compressing them, for test plugins. The including file defines
+ * RAW_NAME, the codec's name. */
 #include "espresso.h"
 
 static const esp_host *raw_host;

@@ -1,6 +1,6 @@
 /* test_plugins.c loads plugins that are compiled with an older and a newer header, and plugins that the library must
  * refuse. The plugins are plugin_*.c of this folder, linked as build/tests/abi/libespresso-<name>.so. */
-/* runs: no-tsan: one rank at a time: no thread but the context's own */
+/* runs: no-tsan: starts only threads of the library, which other tests run under the thread sanitizer */
 #include "tests/lib/test.h"
 
 static char dir[3072];
@@ -108,7 +108,7 @@ TEST(test_broken_file) {
     ctx = open_ctx(name, 0);
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_E_ABI);
     assert_error(ctx, path);
-    setenv("ESPRESSO_PLUGIN_PATH", dir, 1); /* the search continues to the valid plugin */
+    setenv("ESPRESSO_PLUGIN_PATH", dir, 1);
     assert_int_equal(esp_plugin_load(ctx, "older"), ESP_OK);
     unsetenv("ESPRESSO_PLUGIN_PATH");
     esp_close(ctx);

@@ -1,6 +1,6 @@
 /* test_trust.c checks that plugins that another user could change are not loaded, and that the error names the
  * remedy. */
-/* runs: no-tsan: one rank at a time: no thread but the context's own */
+/* runs: no-tsan: starts only threads of the library, which other tests run under the thread sanitizer */
 #include "tests/lib/test.h"
 
 static char top[64], in[96], file[160], link_in[96], link_to[160];

@@ -1,5 +1,5 @@
-/* collectives.h checks every collective against plain arithmetic, in functions that each rank calls. A test may define
- * RANKS_COLL to run collectives in its own way. */
+/* collectives.h checks every collective against plain arithmetic, in functions that each rank calls. A test may
+ * define RANKS_COLL, the function that runs a collective. */
 #ifndef TEST_COLLECTIVES_H
 #define TEST_COLLECTIVES_H
 #include "numbers.h"
@@ -118,7 +118,7 @@ static inline void all_numbers(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 
-/* ---- payloads of different sizes: at least their used bytes must arrive ---- */
+/* ---- payloads of different lengths: all bytes up to the end of each payload must arrive ---- */
 static uint64_t body_of(int32_t rank, uint64_t slot, uint64_t slot_bytes) {
     uint64_t most = slot_bytes - ESP_PAYLOAD_HEADER, pick = mix(slot * 17 + (uint64_t)rank);
     return pick % 5 == 0 ? 0 : pick % 5 == 1 ? most : pick % (most + 1);
@@ -179,7 +179,7 @@ static inline void all_slots(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 
-/* ---- a few cases of both kinds, for each way that data takes ---- */
+/* ---- a few collectives of numbers and of payloads ---- */
 static inline void few(ranks_me *me) {
     static const uint64_t shapes[][2] = {{1, 1}, {7, 1}, {5, 3}, {9001, 1}};
     uint64_t pick = (uint64_t)me->size;

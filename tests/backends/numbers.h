@@ -38,7 +38,7 @@ static uint32_t low_bits(esp_dtype t, uint32_t x) {
     uint64_t bytes = esp_dtype_bytes(t);
     return bytes == 4 ? x : x & (bytes == 2 ? 0xffffu : 0xffu);
 }
-static uint32_t bits_of_int(esp_dtype t, int v) { /* floats are small integers */
+static uint32_t bits_of_int(esp_dtype t, int v) {
     float f = (float)v;
     uint32_t u;
     if (!is_float(t)) return low_bits(t, (uint32_t)v);
@@ -103,7 +103,7 @@ static uint32_t reduced(const number_case *c, int32_t n, uint64_t i) {
     if (!is_float(c->type) || c->reduce > ESP_REDUCE_SUM) return all;
     return bits_of_int(c->type, (int)(sum * (c->scale > 0 ? (double)c->scale : 1)));
 }
-/* Returns the expected number `i` of the result, counted over the whole buffer. */
+/* Returns what number `i` of the whole buffer must be after the collective. */
 static uint32_t expected(const number_case *c, int32_t rank, int32_t n, uint64_t i) {
     uint64_t per = part_size(c->count, n) * c->width;
     if (c->op == ESP_COLL_BROADCAST) return number(c, c->root, i);

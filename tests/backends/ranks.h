@@ -9,7 +9,7 @@
 enum { RANKS_MAX = 16, RANKS_OOB = 65536 };
 
 typedef struct ranks_shared {
-    pthread_barrier_t barrier[1 + RANKS_MAX]; /* [0] is for all ranks, [1 + r] for the group whose first rank is r */
+    pthread_barrier_t barrier[1 + RANKS_MAX]; /* [0]: all ranks; [1 + r]: the group whose first rank is r */
     uint8_t oob[RANKS_MAX][RANKS_OOB];
     int failed, mark;
     char text[512];
@@ -64,7 +64,8 @@ static esp_status ranks_oob(void *user, const void *in, void *out, uint64_t byte
 }
 
 static int32_t ranks_machine(const ranks_me *me, int32_t rank) { return me->per_machine ? rank / me->per_machine : 0; }
-/* Opens a communicator of all ranks (scope 0), of this machine's ranks (1), or of one rank on each machine (2). */
+/* Opens a communicator of all ranks (scope 0), of the ranks on this machine (1), or of one rank from each machine
+ * (2). */
 static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     ranks_group g;
     esp_group eg;
@@ -83,7 +84,6 @@ static void *ranks_open(ranks_me *me, int32_t scope, void *parent) {
     g.shared = me->shared;
     g.barrier = &me->shared->barrier[scope ? 1 + g.members[0] : 0];
     if (scope) {
-        /* The first rank of a group initialises the group's barrier while all ranks are between two other barriers. */
         pthread_barrier_wait(&me->shared->barrier[0]);
         if (g.me == 0) {
             pthread_barrierattr_t a;

@@ -1,5 +1,5 @@
-/* test_collectives.c runs every collective with the backends loop and shm and the template of a backend, directly and
- * over rings, within and between machines. */
+/* test_collectives.c runs every collective on backends loop and shm, within a machine and over an emulated network
+ * between machines, and on the backend of plugins/template_backend. */
 /* runs: slow tsan */
 #include "tests/lib/test.h"
 #include "collectives.h"
@@ -23,7 +23,6 @@ TEST(loop_linked) { run_both("loop", "inter=100gbit,latency=1us", 1); }
 TEST(loop_ring) { run_both("loop", "inter=100gbit", 2); }
 TEST(shm_ring) { run_both("shm", "inter=100gbit", 2); }
 
-/* The template runs the collectives that its table states, and refuses others. Its folder is empty afterwards. */
 TEST(template_by_files) {
     const esp_backend *b = espresso_plugin_v1_example(&ranks_host)->backends[0];
     char dir[] = "/tmp/espresso-test-XXXXXX", params[64];

@@ -1,5 +1,5 @@
 /* test_rules.c runs `espresso plugins --check` on every built-in backend. */
-/* runs: no-tsan: ranks are processes, and threads that backends/test_collectives and test_waiting have */
+/* runs: no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/lib/run_check.h"
 

@@ -1,5 +1,5 @@
-/* test_schedule.c checks an emulated link whose speed and latency change while a job runs: its parameters, transfer
- * times at given times, the file that describes it, and that collectives stay correct. */
+/* test_schedule.c checks emulated network links whose speed and latency change while a job runs: their parameters,
+ * transfer times, the file that may describe a link, and that collectives stay correct. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 

@@ -71,7 +71,6 @@ static int give_once(int listener, int fd) {
     struct pollfd p = {listener, POLLIN, 0};
     return poll(&p, 1, 20000) == 1 ? shm_send_to_all(listener, fd) : -1;
 }
-/* Starts a process of user `uid` that sends memory of that kind once. */
 static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
     int ends[2];
     pid_t pid;
@@ -93,8 +92,7 @@ static pid_t giver(int kind, uid_t uid, char name[SHM_LOCAL_NAME]) {
 TEST(test_kinds) {
     static const char *const words[GIVES_KINDS] = {
         NULL,        "another size", "another size", "a file, not memory", "its size may change",
-        "no memory", NULL, /* the kernel closes the second descriptor */
-        "none came"};
+        "no memory", NULL,           "none came"};
     if (!shm_has_seals()) test_skip("this system has no seals");
     for (int kind = 0; kind < GIVES_KINDS; kind++) {
         char name[SHM_LOCAL_NAME];
@@ -127,7 +125,6 @@ TEST(test_from_others) {
     child_wait(pid);
 }
 
-/* Memory is not sent to a process of another user, however often it connects, while a rank still receives it. */
 TEST(test_to_others) {
     char name[SHM_LOCAL_NAME];
     const char *why = NULL;

@@ -1,5 +1,5 @@
-/* test_wait_fd.c checks a thread that sleeps in poll() on the descriptors of one or two backends: when descriptors are
- * readable, that no change is missed, and that a backend makes no system calls for a descriptor that nobody uses. */
+/* test_wait_fd.c checks that a thread can sleep in poll() on the file descriptors of one or two backends: they are
+ * readable whenever something has changed. For a descriptor that nobody uses, a backend makes no system calls. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include <poll.h>
@@ -55,7 +55,7 @@ static void states(ranks_me *me) {
         b->wake(comm);
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "two calls of wake() ended by one progress()");
-        b->progress(comm, 1); /* a sleep, after which the caller must test again */
+        b->progress(comm, 1);
         expect(me, readable(fd, 0), "readable after another sleep");
         b->progress(comm, 0);
         expect(me, !readable(fd, 0), "not readable before rank 0 comes");
@@ -145,8 +145,7 @@ static void open_pair(ranks_me *me, pair *p, int polls) {
     memset(p, 0, sizeof *p);
     for (int k = 0; k < 2; k++) {
         ranks_me other = *me;
-        other.b = p->b[k] =
-            strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b; /* backend loop has only threads */
+        other.b = p->b[k] = strcmp(me->b->name, "shm") ? ranks_backend(names[k]) : me->b;
         p->comm[k] = ranks_open(&other, 0, NULL);
         p->x[k] = (float *)malloc(sizeof(float) * 200000);
         p->fd[k] = p->comm[k] && polls ? p->b[k]->wait_fd(p->comm[k]) : -1;
@@ -224,7 +223,6 @@ static void aborted(ranks_me *me) {
 TEST(abort_wakes) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, aborted, -1);
 }
-/* A rank dies while it sleeps in poll(). Ranks that notify it continue. */
 static void dies_polling(ranks_me *me) {
     float x[10] = {0};
     esp_coll c = sum_of(10, x);
@@ -240,7 +238,7 @@ static void dies_polling(ranks_me *me) {
     while (!__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST)) usleep(1000);
     if (me->rank == 0) {
         kill(__atomic_load_n(&me->shared->mark, __ATOMIC_SEQ_CST), SIGKILL);
-        usleep(50000); /* its socket may be closed by now or not */
+        usleep(50000);
         expect(me, me->b->start(comm, &c, none, &req) == ESP_OK && me->b->test(comm, req) == ESP_PENDING, "start");
     }
     me->b->close(comm);

@@ -24,7 +24,7 @@ static float noise(int32_t rank, uint64_t i) {
     return ((float)(x & 0xffffff) - 8388608.0f) * (float)(1.0 / (double)(UINT64_C(1) << (x >> 59)));
 }
 
-/* ---- sums: in rank order, with the bits of a plain loop; in a ring only equal bits on all ranks ---- */
+/* ---- sums: added in rank order, with the bits of a plain loop; around a ring, equal bits on all ranks ---- */
 static void rank_order(ranks_me *me) {
     enum { N = 40003 };
     void *comm = ranks_open(me, 0, NULL);
@@ -100,8 +100,7 @@ TEST(halves) {
         }
         backend_reduce(&s, (uint8_t *)out, (const uint8_t *)in, (const uint8_t *)zero, 65536, 1.0f);
         for (uint32_t i = 0; i < 65536; i++)
-            if (out[i] != ((i & 0x7fffu) > 0x7c00u ? 0x7e00u : i)) /* all NaNs become the same one */
-                fail_msg("f16 %04x became %04x", i, out[i]);
+            if (out[i] != ((i & 0x7fffu) > 0x7c00u ? 0x7e00u : i)) fail_msg("f16 %04x became %04x", i, out[i]);
         for (uint32_t i = 0; i < 65536; i++) {
             uint32_t u = i << 16 | (i * 40503u & 0xffffu);
             if (i % 3 == 0)
@@ -199,7 +198,7 @@ static void three_comms(ranks_me *me) {
             }
         }
     }
-    for (int g = 0; g < 3; g++) /* the parent closes first, and its children must not need it */
+    for (int g = 0; g < 3; g++)
         if (comm[g]) me->b->close(comm[g]);
     free(x);
 }
@@ -327,12 +326,11 @@ TEST(wake_ends_sleeping) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 2, 0, sleeps, -1);
 }
 
-/* ---- the emulated link: bytes as in the textbook, and no faster than the link ---- */
+/* ---- the emulated network: it carries the expected number of bytes, and no faster than its rate ---- */
 static void volumes(ranks_me *me) {
     enum { N = 24 * 4096 };
     static const struct {
         uint32_t op;
-        /* The bytes that 4 ranks send between machines, divided by the buffer's bytes. */
         double direct, ring;
     } table[] = {
         {ESP_COLL_ALLREDUCE, 6, 3}, {ESP_COLL_REDUCE_SCATTER, 3, 1.5}, {ESP_COLL_ALLGATHER, 3, 1.5},

@@ -83,7 +83,7 @@ TEST(full_disk, setup, folder_remove) {
     assert_string_equal(content(path), "old");
     assert_int_equal(names(), 1);
     assert_int_equal(esp__file_write_all(open("/dev/full", O_WRONLY | O_CLOEXEC), "x", 1), ENOSPC);
-    assert_int_equal(esp__file_replace("/dev/full", "x", 1), ENOSPC); /* a device is written directly */
+    assert_int_equal(esp__file_replace("/dev/full", "x", 1), ENOSPC);
     assert_int_equal(esp__file_replace("/dev/null", "x", 1), 0);
     struct stat st;
     assert_true(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));

@@ -40,7 +40,6 @@ TEST(bound, setup, folder_remove) {
     assert_in_range(esp__cores(), 1, (unsigned)CPU_COUNT(&before));
 }
 
-/* A container sees its own group as the root. Outside of one, the process's group and all groups above it count. */
 TEST(version_2, setup, folder_remove) {
     assert_int_equal(esp__cores_given(root), 0);
     put("proc/self/cgroup", "0::/\n");
@@ -60,7 +59,7 @@ TEST(version_2, setup, folder_remove) {
     assert_int_equal(esp__cores_given(root), 4);
     put("sys/fs/cgroup/a.slice/b/cpu.max", "200000 100000\n");
     assert_int_equal(esp__cores_given(root), 2);
-    put("proc/self/cgroup", "0::/../b\n"); /* the group is outside, so only visible limits count */
+    put("proc/self/cgroup", "0::/../b\n");
     assert_int_equal(esp__cores_given(root), 9);
     put("sys/fs/cgroup/cpu.max", "nonsense\n");
     assert_int_equal(esp__cores_given(root), 0);
@@ -68,12 +67,12 @@ TEST(version_2, setup, folder_remove) {
 
 TEST(version_1, setup, folder_remove) {
     put("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/7\n1:name=systemd:/\n0::/\n");
-    put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n"); /* a limit of another controller does not count */
+    put("sys/fs/cgroup/memory/cpu.cfs_quota_us", "100000\n");
     put("sys/fs/cgroup/memory/cpu.cfs_period_us", "100000\n");
     put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
     put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
     assert_int_equal(esp__cores_given(root), 0);
-    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n"); /* the container's group, mounted as the root */
+    put("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
     assert_int_equal(esp__cores_given(root), 3);
     put("sys/fs/cgroup/cpu,cpuacct/docker/7/cpu.cfs_quota_us", "200000\n");
     put("sys/fs/cgroup/cpu,cpuacct/docker/7/cpu.cfs_period_us", "100000\n");

@@ -4,8 +4,8 @@
 #include "tests/lib/test.h"
 #include <sys/syscall.h>
 
-/* Returns bits: whether this child seems to have opened its parent's context (0) and its own (1). Its own child's bits
- * follow from bit 2 on. */
+/* Bit 0 of the result is set if this child is taken for the process that opened `parent`, bit 1 if for the one that
+ * opened `mine`. Bits 2 and 3 say the same of a child of this child. */
 static int child_says(const esp__process *parent) {
     esp__process mine;
     esp__process_open(&mine);
@@ -18,7 +18,7 @@ static int child_says(const esp__process *parent) {
 }
 
 TEST(children_are_others) {
-    for (int kind = 0; kind < 4; kind++) { /* with and without kernel support; fork() and raw clone */
+    for (int kind = 0; kind < 4; kind++) {
         esp__process p;
         esp__process_open(&p);
         void *page = p.page;
@@ -34,7 +34,6 @@ TEST(children_are_others) {
     }
 }
 
-/* Only a shared page of memory is read, so a wrong pid changes nothing. Closing leaves nothing mapped. */
 TEST(asks_no_kernel) {
     esp__process p;
     esp__process_open(&p);

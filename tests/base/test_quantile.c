@@ -1,4 +1,4 @@
-/* test_quantile.c checks medians and quantiles, interpolated between neighbours or as one of the list's numbers. */
+/* test_quantile.c checks medians and quantiles, with and without interpolation. */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/quantile.h"
 

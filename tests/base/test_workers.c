@@ -1,5 +1,5 @@
-/* test_workers.c checks that the worker threads run every index of a loop once, in pieces that begin at multiples of
- * the grain, whichever thread calls. */
+/* test_workers.c checks that worker threads run every index of a loop once, in pieces that begin at multiples of a
+ * given number, whichever thread starts the loop. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 

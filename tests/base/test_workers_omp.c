@@ -1,7 +1,6 @@
-/* test_workers_omp.c checks loops of the library that run on the trainer's OpenMP team: every index runs once, a
- * context starts neither compression threads nor a second team, and results equal those of the library's own
- * threads. */
-/* runs: quiet no-tsan: runs loops on an OpenMP team: the sanitizer does not understand the barriers of libgomp */
+/* test_workers_omp.c checks loops of the library that run on the program's OpenMP threads: every index runs once, no
+ * threads of the library are started for compression, and results equal those with such threads. */
+/* runs: quiet no-tsan: the thread sanitizer does not understand the barriers of libgomp, the OpenMP library */
 #include "tests/lib/test.h"
 #include <sched.h>
 #ifdef _OPENMP
@@ -52,7 +51,7 @@ static loop *loop_new(esp__workers *w, uint64_t n, uint64_t grain) {
 static atomic_int offers, waiting, quit;
 static void offer(esp_ctx *ctx) { atomic_fetch_add(&offers, 1); }
 
-/* Runs as the library's compression thread: it starts a loop after the trainer's threads began to wait. */
+/* Acts as the library's compression thread: starts a loop after other threads have begun to wait. */
 static void *cpu_main(void *arg) {
     loop *l = (loop *)arg;
     esp__workers_never_lend();
@@ -63,7 +62,6 @@ static void *cpu_main(void *arg) {
     return NULL;
 }
 
-/* Waits and runs pieces of loops meanwhile, as esp_wait does. */
 static int wait_and_help(loop *l) {
     int helped = 0;
     atomic_store(&waiting, 1);
@@ -103,7 +101,6 @@ static loop *run_scene(scene s, int *helped) {
     return l;
 }
 
-/* Pieces take long here, so the team joins before the loop ends and runs the remaining ones. */
 TEST(test_who_waits_helps) {
     int helped;
     loop *l = run_scene((scene){.slow = 3000}, &helped);
@@ -125,8 +122,6 @@ TEST(test_at_most_n) {
     free(l);
 }
 
-/* Inside a parallel region no further thread starts, even if nested regions are allowed. Each waiting thread runs
- * pieces itself. */
 TEST(test_waiting_inside_a_region) {
     int helped, levels = omp_get_max_active_levels(), before;
     omp_set_max_active_levels(4);
@@ -150,8 +145,6 @@ static void nested(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-/* A thread that is not the library's compression thread runs its loop on its own team. A loop inside another loop or a
- * parallel region, or one that has only one piece, runs in the calling thread. */
 TEST(test_own_loops) {
     esp__workers *w = NULL;
     assert_int_equal(esp__workers_open_omp(NULL, 0, offer, &w), ESP_OK);
@@ -256,8 +249,6 @@ TEST(test_same_results) {
     }
 }
 
-/* With ESPRESSO_WORKERS=openmp, the process has the trainer's team and at most three threads of the library: for
- * compression, for links, and the watchdog, which a job of one rank does not have. With pthreads it has more. */
 TEST(test_one_pool) {
 #pragma omp parallel num_threads(TEAM)
     {}

@@ -1,5 +1,5 @@
-/* conformance.h helps tests of single codecs: it opens codecs through their tables, as the library does, makes inputs,
- * and compresses and decompresses them. `espresso plugins --check` has the rules for all codecs. */
+/* conformance.h helps tests of single codecs: it opens codecs by their tables, makes inputs, and compresses and
+ * decompresses them. Rules for all codecs are tested by `espresso plugins --check`. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 #include "tests/lib/test.h"
@@ -68,7 +68,6 @@ static void cf_two_threads(void *user, uint64_t n, uint64_t grain, void (*body)(
 }
 static esp_status cf_inner_open(void *user, const char *spec, const esp_codec **table, void **self);
 static void cf_inner_close(void *user, const esp_codec *table, void *self);
-/* `user` is the host itself, so that a wrapped codec gets the same host. */
 #define CF_HOST(name, loop)                                                                                            \
     CF_UNUSED static const esp_host name = {.struct_size = sizeof(esp_host),                                           \
                                             .abi_major = 1,                                                            \
@@ -152,7 +151,7 @@ CF_UNUSED static cf_fenced cf_fenced_make(uint64_t bytes, uint64_t align) {
 }
 CF_UNUSED static void cf_fenced_free(cf_fenced *g) { assert_int_equal(munmap(g->map, g->mapped), 0); }
 
-/* ---- the memory that a codec needs for one tensor of `count` elements ---- */
+/* ---- buffers for one tensor of `count` elements ---- */
 typedef struct cf_part {
     cf_codec *codec;
     uint64_t count, used;
@@ -207,8 +206,8 @@ static esp_status cf_compress_call(cf_part *p, void *data, uint64_t capacity) {
 }
 static esp_status cf_decompress_all(cf_part *p, esp_payload *payload, uint32_t n, uint32_t mode, float scale);
 
-/* Compresses p->g into a payload of the given capacity, and sets p->used. If the codec does not compute the residual,
- * this does, as the library would. */
+/* Compresses p->g into `capacity` bytes at `data`, and sets p->used. If the codec does not compute the residual,
+ * this function does, as the library would. */
 CF_UNUSED static esp_status cf_compress_into(cf_part *p, void *data, uint64_t capacity) {
     float *g = p->g, *o = p->o, *phi, *back;
     esp_payload_header h;

@@ -84,7 +84,8 @@ typedef struct shape {
     float decay;
 } shape;
 
-/* feedback: 0 none, 1 computed by the library, 2 by the codec */
+/* feedback: 0 none; 1 residual and gradient weighted by the call's beta and gamma; 2 residual weighted by the
+ * codec's decay */
 static void one_case(const shape *s, uint64_t n, int kind, int feedback, const char *simd, int threads) {
     opened_codec r = codec_open(codec_named("chunktopk"), s->params, n, simd, threads);
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4), sent[4096];
@@ -133,7 +134,6 @@ TEST(against_reference) {
         for (int kind = 0; kind < KINDS; kind++) one_case(&shapes[0], 70001, kind, 2, levels[l], 1);
 }
 
-/* 4096 elements need 116 bytes: 64 codes of 14 bits and two magnitudes of 16. */
 TEST(bytes_of_a_chunk) {
     static const struct {
         uint64_t count, body;
@@ -165,7 +165,7 @@ TEST(known_bytes) {
     }
 }
 
-/* The residual decays by 0.95 per step if it belongs to the rank's own gradient, otherwise not. */
+/* The residual is multiplied by 0.95 per step if a rank compresses its own gradient, otherwise not. */
 TEST(decay) {
     for (int own = 0; own < 2; own++) {
         opened_codec r = codec_open(codec_named("chunktopk"), "chunk=16,k=1", 16, NULL, 0);
@@ -223,7 +223,7 @@ TEST(not_finite) {
 }
 
 TEST(corrupt) {
-    enum { N = 4096 + 1000, LAST = 116 }; /* LAST: first byte of the last chunk, of 1000 elements */
+    enum { N = 4096 + 1000, LAST = 116 };
     float g[N], out[N];
     unsigned char good[256];
     for (int i = 0; i < N; i++) g[i] = codec_uniform(), out[i] = 77;
@@ -238,11 +238,11 @@ TEST(corrupt) {
         __VA_ARGS__;                                                                                                   \
         assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);                              \
     } while (0)
-    DAMAGE(body[0] = 0x80, body[1] = 0x7F);        /* the mean of "low" is Inf */
-    DAMAGE(body[2] = 0xC0, body[3] = 0x7F);        /* the mean of "high" is NaN */
-    DAMAGE(body[3] |= 0x80);                       /* the mean of "high" is negative */
-    DAMAGE(memset(body + 4, 0, 8));                /* the same index twice */
-    DAMAGE(memset(body + 4, 0xFF, 2));             /* only the last element could follow */
+    DAMAGE(body[0] = 0x80, body[1] = 0x7F); /* the mean of "low" is Inf */
+    DAMAGE(body[2] = 0xC0, body[3] = 0x7F); /* the mean of "high" is NaN */
+    DAMAGE(body[3] |= 0x80);                /* the mean of "high" is negative */
+    DAMAGE(memset(body + 4, 0, 8));         /* the same index twice */
+    DAMAGE(memset(body + 4, 0xFF, 2));
     DAMAGE(memset(body + LAST + 4 + 26, 0xFF, 2)); /* an index beyond the last element */
     DAMAGE(((unsigned char *)r.payload.data.ptr)[offsetof(esp_payload_header, aux)] = 1);
     ((unsigned char *)r.payload.data.ptr)[offsetof(esp_payload_header, aux)] = 0;

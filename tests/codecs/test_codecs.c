@@ -1,6 +1,5 @@
 /* test_codecs.c runs `espresso plugins --check` on every built-in codec, with several parameters. */
-/* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads:
- * codecs/test_threads has them */
+/* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/lib/run_check.h"
 

@@ -1,5 +1,5 @@
-/* test_dgc.c checks deep gradient compression against plain loops: momentum, masking, warmup, and that nothing is
- * lost. */
+/* test_dgc.c checks codec dgc (deep gradient compression) against plain loops: momentum, its masking, the warm-up,
+ * and that every gradient is sent in the end. */
 #include "tests/lib/test.h"
 #include "one_codec.h"
 
@@ -62,8 +62,6 @@ TEST(as_the_paper_has_it) {
         }
 }
 
-/* Without ESP_ARG_OWN_MEMORY, as when an option compresses again, the codec is top-k with the library's error feedback,
- * without momentum, and its state does not change. */
 TEST(later_comps_are_plain) {
     enum { N = 5000 };
     opened_codec r = codec_open(codec_named("dgc"), "", N, NULL, 0);
@@ -87,7 +85,6 @@ TEST(later_comps_are_plain) {
     free(g), free(out), free(in), codec_close(&r);
 }
 
-/* Over many steps, what is added to the accumulated gradient v is either sent or still in v. */
 TEST(conserves) {
     enum { N = 3000 };
     opened_codec r = codec_open(codec_named("dgc"), "ratio=0.05,momentum=0.5", N, NULL, 0);

@@ -32,11 +32,11 @@ TEST(bad_fields) {
     assert_int_equal(cf_compress(&p), ESP_OK);
     unsigned char *d = p.payload.data;
     assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 8);
-    d[ESP_PAYLOAD_HEADER] = 0x40; /* twobit does not use code 01 */
+    d[ESP_PAYLOAD_HEADER] = 0x40;
     must_fail(&p, d, p.used, "code 01");
     d[ESP_PAYLOAD_HEADER] = 0xC0;
     assert_int_equal(try_decode(&p, d, p.used), ESP_OK);
-    d[ESP_PAYLOAD_HEADER + 4] = 0x30; /* element 17 of 17 elements, counted from 0 */
+    d[ESP_PAYLOAD_HEADER + 4] = 0x30;
     must_fail(&p, d, p.used, "a code behind the last element");
     d[ESP_PAYLOAD_HEADER + 4] = 0;
     const uint64_t thresholds[] = {0, 0x80000000u, 0xBF000000u, 0x7F800000u, 0x7FC00000u, 0x100000000ull};

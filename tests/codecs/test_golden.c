@@ -5,8 +5,6 @@
 #include "codecs/common/rng.h"
 #include <float.h>
 
-/* Compresses `n` floats once, and compares the payload without its header. Compares the residual too if `keeps` is
- * given. */
 static void body_is(const char *spec, const float *in, uint64_t n, const unsigned char *want, uint64_t bytes,
                     const float *keeps, uint64_t aux) {
     cf_codec c;
@@ -164,7 +162,6 @@ TEST(hashes) {
             cf_fill(p.g, N, CF_RANDOM);
             assert_int_equal(cf_compress(&p), ESP_OK);
         }
-        /* Hashes what the codec chose itself: the header's second half is reserved. */
         memmove(p.payload.data + 32, p.payload.data, 32);
         const uint64_t payload = cf_hash(p.payload.data + 32, p.used - 32), residual = cf_hash(p.e, N * 4);
         if (payload != want[i].payload || residual != want[i].residual)
@@ -175,7 +172,6 @@ TEST(hashes) {
     }
 }
 
-/* The generator philox4x32-10 gives the known answers of Random123, and draws depend on each part of their key. */
 TEST(philox) {
     const esp_philox_t a = esp_philox(0, 0, 0), b = esp_philox(~0ull, ~0ull, ~0ull);
     const esp_philox_t c = esp_philox(0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull);
@@ -207,7 +203,7 @@ TEST(unbiased) {
         for (int i = 0; i < N; i++) sum[i] += (double)p.o[i];
     }
     for (int i = 0; i < N; i++) {
-        /* Each draw gives 10 g with probability 0.1, so its variance is 9 g^2. */
+        /* A draw gives 10 g with probability 0.1, otherwise 0, so its variance is 9 g^2. */
         const double g = (double)p.g[i], sigma = 3 * fabs(g) / sqrt((double)DRAWS);
         if (!(fabs(sum[i] / DRAWS - g) <= 6 * sigma)) fail_msg("element %d: mean %g, not %g", i, sum[i] / DRAWS, g);
     }
@@ -215,7 +211,6 @@ TEST(unbiased) {
     cf_close(&c);
 }
 
-/* The payload of a tensor with NaN or Inf decodes to NaN also if collectives sum payloads. */
 TEST(bodies_of_nan) {
     static const char *const specs[] = {"none", "fp16", "bf16", "randomk:ratio=0.3", "fp16:of=(none)"};
     for (size_t s = 0; s < CF_COUNT(specs); s++)

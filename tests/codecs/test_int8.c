@@ -93,7 +93,6 @@ TEST(known_bytes) {
     }
 }
 
-/* With numbers at the ends of f32's range nothing becomes Inf or NaN, and nothing is lost. */
 TEST(ends_of_f32) {
     static const float tops[] = {FLT_MAX,   0x1.fffffcp127f,  0x1p127f, 0x1p-99f,     0x1.000002p-100f,
                                  0x1p-100f, 0x1.fffffep-101f, FLT_MIN,  0x1p-149f * 5};
@@ -146,7 +145,6 @@ TEST(blocks_not_finite) {
 }
 
 /* ---- a shared range ---------------------------------------------------------------------------------------------- */
-/* One tensor on several ranks. If `sums` is more than 1, a collective sums the payloads of so many ranks. */
 typedef struct team {
     const esp_codec *codec;
     void *self;
@@ -206,8 +204,6 @@ static esp_status team_call(team *t, uint32_t rank, uint32_t round, esp_payload 
     p->used = &t->used;
     return t->codec->compress(t->self, &a);
 }
-/* Compresses on all ranks with both exchanges of the codec: of the range, whose maximum the test takes, and of the
- * levels. */
 static void team_compress(team *t, int feedback) {
     float top = -1;
     uint16_t flags = 0;
@@ -447,8 +443,6 @@ TEST(parameters) {
     }
 }
 
-/* Compares the codec's model of sizes and errors with real payloads, for a range that all ranks share. `espresso
- * plugins --check` does so for blocks. */
 TEST(shared_model) {
     enum { N = 1 << 20 };
     team t = team_open(N, 1, 1, NULL, 0);

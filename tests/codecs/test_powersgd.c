@@ -141,7 +141,6 @@ static void matrix_fill(float *g, uint64_t m, uint64_t n, uint64_t rank, float n
     free(a);
 }
 
-/* Returns |x - y|^2 / |x|^2, where x is the sum of the ranks' gradients. */
 static double job_error(const job *j, const float *y) {
     double off = 0, whole = 0;
     for (uint64_t i = 0; i < j->m * j->n; i++) {
@@ -154,8 +153,8 @@ static double job_error(const job *j, const float *y) {
 }
 
 /* ---- maths ------------------------------------------------------------------------------------------------------- */
-/* The result is the projection of the sum of gradients on the columns of the summed factor P, by Gram-Schmidt in
- * double. */
+/* The result must be the sum of all ranks' gradients, projected on the columns of factor P. The test computes that
+ * by Gram-Schmidt in double precision. */
 TEST(test_reference) {
     enum { M = 37, N = 1061, R = 5 };
     job j = job_open("rank=5", M, N, 3, 0, NULL, 1);
@@ -333,7 +332,6 @@ TEST(test_bits) {
     }
 }
 
-/* A NaN or Inf in either exchange marks the payload as not finite. All ranks decode NaN, and no residual changes. */
 TEST(test_nonfinite) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)

@@ -57,14 +57,12 @@ TEST(fair) {
             double p = (double)k / (double)n, q = p * (double)(k - 1) / (double)(n - 1), m = (double)draws;
             for (uint64_t i = 0; i < n; i++) {
                 assert_true(fabs(hits[i] - m * p) <= 6 * sqrt(m * p * (1 - p)) + 1);
-                /* With far fewer hits the count is not normally distributed. */
                 if (m * q > 40) assert_true(fabs(pairs[i] - m * q) <= 6 * sqrt(m * q * (1 - q)) + 1);
             }
             free(hits), free(pairs), free(in);
         }
 }
 
-/* Each position of the draw has every element with the same frequency. */
 TEST(fair_in_order) {
     enum { N = 50, DRAWS = 20000 };
     static uint32_t hits[4][N];
@@ -77,7 +75,8 @@ TEST(fair_in_order) {
         for (int i = 0; i < N; i++) assert_true(fabs(hits[j][i] - DRAWS / (double)N) < 6 * sqrt(DRAWS / (double)N));
 }
 
-/* The codec draws from a grid of 32 * 32. Elements of one column must not keep their distance. */
+/* The codec arranges the elements in a grid of 32 rows and 32 columns and shuffles it. The distance between two
+ * elements of a column must be random, too. */
 TEST(no_trace_of_the_grid) {
     enum { N = 32 * 32, DRAWS = 40000 };
     static uint32_t apart[N];
@@ -217,7 +216,7 @@ TEST(many_payloads_and_corruption) {
     for (int i = 0; i < MANY; i++) assert_int_equal(codec_decompress(&r, &p[i], 1, one, ESP_OUT_SUM), ESP_OK);
     assert_int_equal(codec_decompress(&r, p, MANY, all, ESP_OUT_SET), ESP_OK);
     assert_memory_equal(one, all, N * 4);
-    for (uint64_t bit = 0; bit < 8 * 24; bit++) { /* flips each header bit before the draw's key */
+    for (uint64_t bit = 0; bit < 8 * 24; bit++) {
         ((uint8_t *)p[3].data.ptr)[bit / 8] ^= (uint8_t)(1u << bit % 8);
         esp_status st = codec_decompress(&r, p, MANY, all, ESP_OUT_SUM);
         /* If the flag for NaN or for an empty payload flips, the payload is still valid. */

@@ -24,7 +24,7 @@ static float test_number(int kind, uint64_t i) {
     case 6: return i == 77 ? -3.0f : 0.0f;    /* one spike */
     case 7: return r % 200 ? 0.0f : (float)r; /* mostly zeros */
     case 8: return -(float)(1 + r % 1000000); /* all negative */
-    case 9: return (float)i;                  /* best case of a strided sample */
+    case 9: return (float)i;
     case 10: return i % 5000 < 40 ? 100.0f + (float)(r % 7) : 1e-3f * (float)(r % 11); /* in clumps */
     default: return test_float((r & 0x80000000u) | r % 0x7f800000u);                   /* every exponent */
     }

@@ -83,7 +83,7 @@ TEST(same_bytes_everywhere) {
 
 TEST(forms_and_sizes) {
     uint64_t before = 0;
-    assert_false(sparse_is_map(1600, 100)); /* indices and a bitmap need 200 bytes each, so indices are chosen */
+    assert_false(sparse_is_map(1600, 100));
     assert_true(sparse_is_map(1600, 101));
     assert_int_equal(sparse_body_bytes(0, 0), 0);
     assert_int_equal(sparse_body_bytes(100, 1), 4 + 4 + 2);
@@ -223,7 +223,7 @@ TEST(corrupt_fields) {
     expect_corrupt(&r, held, &more, 4);
     two[0]++, two[1]--;
     expect_corrupt(&r, held + 4, &inf, 4);
-    expect_corrupt(&r, held, two, 8); /* the right sum, but beyond the last element */
+    expect_corrupt(&r, held, two, 8);
     codec_close(&r);
     r = codec_open(codec_named("topk"), "ratio=0.3", n, NULL, 1);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);

@@ -1,6 +1,6 @@
-/* use_openmp.c is a trainer that includes the library as one header. It prints a hash of all results for each codec,
- * which must be the same in all builds and with both kinds of worker threads. With ESPRESSO_WORKERS=openmp, the process
- * may have no threads besides the OpenMP team of its own loops and two of the library. */
+/* use_openmp.c is a training program that includes the library as a single header. It prints a hash of all results
+ * for each codec, which must be the same in all builds and with either kind of worker threads. With
+ * ESPRESSO_WORKERS=openmp, it may have no threads but those of its own OpenMP loops and two of the library. */
 #define ESPRESSO_IMPLEMENTATION
 #include "espresso.h"
 #include <dirent.h>

@@ -13,7 +13,6 @@ static int failed(const esp_ctx *ctx) {
     return 1;
 }
 
-/* Half of the elements are 0, so that top-k with ratio 0.5 loses nothing. */
 static float value(int i, int step, int32_t rank) { return i % 2 ? 0.0f : (float)((i + step + 1) * (rank * 2 + 1)); }
 
 static int steps(esp_ctx *ctx, const uint32_t id[2]) {

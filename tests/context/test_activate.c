@@ -1,5 +1,5 @@
-/* test_activate.c checks that a change of strategy happens completely or not at all, wherever an allocation fails, that
- * memory is proportional to the tensors, and that one of two pushes of a tensor is refused. */
+/* test_activate.c checks that a change of strategy happens completely or, if an allocation fails, not at all; that
+ * memory is proportional to the number of tensors; and that of two simultaneous pushes of a tensor one is refused. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/executor/small_model.h"
@@ -10,7 +10,8 @@ static esp_stream here;
 /* `left` allocations of this thread may still succeed, or all if it is -1. `live` counts blocks of all ranks. */
 static _Thread_local long left = -1;
 static atomic_long live;
-/* ranks count blocks between two of these barriers, when no message and hence no block is on its way */
+/* Ranks meet here before and after they count allocated blocks, so that no message, which is such a block, is on its
+ * way. */
 static pthread_barrier_t quiet;
 
 static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
@@ -26,7 +27,6 @@ static void give(void *user, esp_device d, void *p, uint64_t bytes) {
     free(p);
 }
 
-/* Returns 1 if the ranks hold at most `lives` blocks. Retries, since another thread may be about to free a message. */
 static int lives_again(long lives) {
     for (int tries = 0; tries < 5000 && atomic_load(&live) > lives; tries++) usleep(1000);
     return atomic_load(&live) <= lives;
@@ -101,7 +101,7 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
         if (n % 8 == 0) check_books(ctx, b);
         if (n > 2000) break;
     }
-    CHECK(failed > 20); /* more than 20 allocations have failed, one at a time */
+    CHECK(failed > 20);
     CHECK(strcmp(esp_strategy_text(ctx), before) != 0);
     for (int i = 0; i < 3; i++) train(ctx, b);
     check_books(ctx, b);
@@ -196,8 +196,7 @@ static void body_race(esp_ctx *ctx, void *user) {
 
 TEST(one_of_two_pushes_takes_part) { RUN_RANKS(.size = 1, .body = body_race); }
 
-/* ---- memory that is registered with the backend ------------------------------------------------------------------ */
-/* registered at present; calls so far; whether to refuse the next call */
+/* ---- registering a strategy's memory with the backend ------------------------------------------------------------ */
 static int announced, announcements, refusing;
 static esp_status announce(void *comm, const esp_buf *b, void **mh) {
     assert_true(comm && b->ptr && b->bytes);
@@ -213,8 +212,6 @@ static esp_status take_back(void *comm, void *mh) {
     return ESP_OK;
 }
 
-/* A strategy's memory is registered with the backend before the strategy is used, and deregistered before it is
- * freed. */
 TEST(the_arena_is_announced) {
     const esp_config cfg = {.size = 1, .backend = "loop"};
     const esp_tensor_desc d = {.name = "w", .count = 1000};

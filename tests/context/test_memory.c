@@ -20,7 +20,7 @@ static void step(esp_ctx *ctx, float *g) {
     if (esp_push(ctx, 0, g, (esp_stream){0}) || esp_wait_all(ctx)) atomic_fetch_add(&failures, 1);
 }
 
-static const char *option; /* NULL for the option in `text` */
+static const char *option;
 static int start(esp_ctx *ctx) {
     const esp_tensor_desc d = {.name = "t", .count = N, .option = option};
     if (esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK) return 1;
@@ -76,7 +76,6 @@ TEST(grows_with_ranks) {
     assert_true((double)slots[2] > 1.6 * (double)slots[1] && (double)slots[2] < 2.1 * (double)slots[1]);
 }
 
-/* Residual and work arrays alone take 3 MiB. */
 TEST(is_refused) {
     option = NULL;
     run(4, "topk:ratio=0.01", "1M", just_start);

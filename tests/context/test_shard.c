@@ -1,5 +1,6 @@
-/* test_shard.c checks tensors whose mean is divided among the ranks: each rank's elements, gathered parameters, refused
- * calls, and that the division stays when the strategy changes. strategy/test_narrow.c tries every option. */
+/* test_shard.c checks sharded tensors, of whose mean each rank gets a part: which elements a rank gets, gathered
+ * parameters, refused calls, and that the parts stay the same when the strategy changes. strategy/test_narrow.c
+ * tries every option. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"

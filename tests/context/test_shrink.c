@@ -17,7 +17,8 @@ static struct {
     char text[SIZE][512];
 } run;
 
-/* A hostile thread. It connects to where ranks meet, and sends garbage, nothing, or no number of the job. */
+/* A thread that acts as an attacker: it connects to the address where ranks meet, and sends garbage, nothing, or a
+ * greeting with a wrong job number. */
 static struct {
     int wanted, began;
     char root[ESP__ROOT_MAX];
@@ -36,7 +37,6 @@ static void *hostile_main(void *arg) {
     return NULL;
 }
 
-/* Makes all ranks listen at TCP ports, as in a job on several hosts. */
 static void standby_over_tcp(esp_ctx *ctx) {
     esp__standby *s;
     assert_int_equal(esp__standby_open(ctx, 1, false, &s), ESP_OK);

@@ -1,6 +1,6 @@
 /* test_signals.c checks that no thread of the library receives the program's signals. It starts threads of all kinds on
  * two ranks, and reads their signal masks in /proc. */
-/* runs: quiet no-tsan: of processes and signals; threads are those of executor/test_lanes */
+/* runs: quiet no-tsan: tests signals; other tests run these threads under the thread sanitizer */
 #include "tests/lib/test.h"
 
 enum { RANKS = 2, STEPS = 400, COUNT = 3000, KNOWN = 8192 };
@@ -21,7 +21,7 @@ static unsigned long long blocked(const char *task) {
         if (sscanf(line, "SigBlk: %llx", &mask) == 1) break;
     }
     if (f) fclose(f);
-    return threads ? mask : ~0ull; /* the mask of a thread that has just ended reads as 0, so it does not count */
+    return threads ? mask : ~0ull;
 }
 
 /* Checks that every thread of the library blocks the signals that launchers and trainers send. */
@@ -73,6 +73,5 @@ TEST(all_threads) {
               .config.cpu_workers = 2);
     unlink(stats);
     assert_int_equal(atomic_load(&wrong), 0);
-    /* A rank has a watchdog, a worker, and threads for a core and a link. Rank 0 also has a thread for statistics. */
     assert_true(n_seen >= 4 * RANKS + 1);
 }

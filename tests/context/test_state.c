@@ -37,7 +37,7 @@ static void step(esp_ctx *ctx, int number, float out[N]) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-static float expected[6][N]; /* rank 0's results of a job that was not interrupted */
+static float expected[6][N];
 
 static void body_whole(esp_ctx *ctx, void *user) {
     float out[N];
@@ -68,11 +68,11 @@ TEST(test_resumed_run_is_bit_identical) {
     static const char *const codecs[] = {
         "topk:ratio=0.05", "dgc:ratio=0.05", "randomk:ratio=0.1", "efsignsgd", "twobit", "int8", "int8:shared=1",
         "int4", "chunktopk:chunk=64,k=8", "fp16:of=(topk:ratio=0.05)",
-        /* The state is saved while the warm-up still runs, and after it. */
+        /* The state is saved after 3 steps: before the first of these has warmed up, and after the second has. */
         "warmup:steps=4,of=(dgc:ratio=0.05)", "warmup:steps=3,of=(fp16:of=(topk:ratio=0.05))"};
     for (size_t c = 0; c < 2 * sizeof codecs / sizeof *codecs; c++) {
-        /* One option compresses several times. The other compresses the rank's own gradient, so that dgc keeps
-         * momenta. */
+        /* Option `two` compresses several times. The other option compresses each rank's own gradient, for which dgc
+         * keeps momenta. */
         const char *option = c % 2 ? two : "comp@cpu > flat.allgather > decomp@cpu";
         run(RANKS, body_whole, (void *)(uintptr_t)option, codecs[c / 2], 5);
         run(RANKS, body_first_half, (void *)(uintptr_t)option, codecs[c / 2], 5);
@@ -80,7 +80,8 @@ TEST(test_resumed_run_is_bit_identical) {
     }
 }
 
-/* Residuals that the active strategy has no use for are part of the state too. */
+/* After a change to a strategy that does not compress, residuals wait to be added to the next gradient. They are
+ * saved and loaded, too. */
 static void body_carry(esp_ctx *ctx, void *user) {
     float out[N], again[N];
     char after[128];
@@ -147,7 +148,6 @@ static void body_memory(esp_ctx *ctx, void *user) {
     CHECK(esp_state_read(ctx, tape_read, t) == ESP_OK);
     CHECK(t->at == t->n);
     CHECK(fingerprint(ctx) == saved);
-    /* If the stream of one rank has no room, all ranks fail, and the others name that rank. */
     t->n = 0;
     t->end = esp_rank(ctx) == 2 ? 1000 : sizeof t->data;
     CHECK(esp_state_write(ctx, tape_write, t) == ESP_E_TOO_SMALL);
@@ -156,7 +156,6 @@ static void body_memory(esp_ctx *ctx, void *user) {
 }
 TEST(test_through_callbacks) { run(RANKS, body_memory, NULL, "dgc:ratio=0.05", 3); }
 
-/* A state with a flipped bit or a missing end changes nothing. It is quick on one rank, so every position is tried. */
 static void body_damage(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     float out[N];
@@ -204,7 +203,7 @@ static void body_versions(esp_ctx *ctx, void *user) {
 }
 TEST(test_other_versions_are_refused) { run(RANKS, body_versions, NULL, "dgc:ratio=0.05", 3); }
 
-/* ---- with strategy auto: the saved strategy is loaded too ---- */
+/* ---- with strategy "auto", which changes the strategy by itself: loading a state also loads its strategy ---- */
 static void run_auto(void (*body)(esp_ctx *, void *), void *user, uint64_t seed) {
     RUN_RANKS(.size = RANKS, .per_machine = 2, .body = body, .user = user, .config.strategy = "auto:steps=100",
               .config.codec = "dgc:ratio=0.05", .config.seed = seed, .config.timeout_ms = 20000);
@@ -218,7 +217,6 @@ static void body_save_strategy(esp_ctx *ctx, void *user) {
     if (esp_rank(ctx) == 0) saved_strategy = ctx->active.strategy.hash;
 }
 
-/* Loads the state either before the first step, or after some steps, when measuring has begun. */
 static void body_auto_resumes(esp_ctx *ctx, void *user) {
     float out[N];
     start(ctx, N, NULL);
@@ -378,7 +376,6 @@ static void body_failed_save(esp_ctx *ctx, void *user) {
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
     step(ctx, 1, out);
-    /* folders block all names that rank 2 tries for its temporary file */
     for (int i = 0; i < ESP__FILE_NAMES && esp_rank(ctx) == 2; i++)
         CHECK(mkdir(in_the_way(name, sizeof name, i), 0700) == 0);
     CHECK(esp_state_save(ctx, path) == ESP_E_ARG);

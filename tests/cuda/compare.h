@@ -5,7 +5,7 @@
 #include "tests/codecs/conformance.h"
 #include "tests/cuda/emulator/missing.h"
 
-#ifdef CUDA_DEVICE /* a real GPU orders threads itself */
+#ifdef CUDA_DEVICE
 static void cuda_host_seed(uint64_t seed) { (void)seed; }
 #else
 void cuda_host_seed(uint64_t seed);
@@ -106,7 +106,6 @@ static void pair_codec_close(pair_codec *c) {
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
-/* The memory of one tensor for one implementation. Sizes are in bytes. */
 enum { TW_G, TW_E, TW_STATE, TW_OUT, TW_PAYLOAD, TW_USED, TW_MEMORIES, TW_ROUNDS = ESP_ROUNDS_MAX };
 typedef struct pair_side {
     unsigned char *at[TW_MEMORIES], *payload[TW_ROUNDS];
@@ -119,7 +118,6 @@ typedef struct pair_part {
     uint64_t body[TW_ROUNDS];
 } pair_part;
 
-/* Makes a matrix of `rows` rows, or a vector if rows is 0. The 16 bytes before a payload keep its alignment. */
 static void pair_matrix_make(pair_part *p, const pair_codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced,
                              uint64_t shift) {
     esp_tensor like = {sizeof like, ESP_F32, 7, count, {NULL, 0, {0, 0}}, 0, 0};
@@ -168,12 +166,10 @@ typedef struct pair_how {
     float beta, gamma, scale;
     uint64_t step;
     uint32_t n_reduced, mode, n_payloads, flags;
-    /* Tensors whose payloads are summed, or NULL for the list's own. */
     pair_part *const *from;
     uint32_t n_from;
 } pair_how;
 
-/* The arrays that a call for a list of tensors points to. */
 enum { TW_MOST = 64, TW_PAYLOADS = 300 };
 typedef struct pair_call {
     esp_tensor tensor[TW_MOST], *list[TW_MOST];

@@ -125,7 +125,6 @@ TEST(inputs) {
     pair_close();
 }
 
-/* A tensor has one element more than a warp, block or tile handles. Its last number is NaN, or the only nonzero one. */
 TEST(last_number) {
     static const uint64_t ends[] = {1, 33, 257, 513, 1025, 2049, 4097, 8193, 65537};
     pair_open("4", 9);
@@ -165,7 +164,6 @@ TEST(last_number) {
     pair_close();
 }
 
-/* Payloads that a collective sums: their format depends on the number of ranks. */
 TEST(reduced) {
     pair_open("3", 2);
     for (size_t s = 0; s < CF_COUNT(specs); s++) {
@@ -179,7 +177,6 @@ TEST(reduced) {
     pair_close();
 }
 
-/* One call for a list of tensors of unequal sizes, with few blocks and in other orders of threads. */
 TEST(lists) {
     static const char *const sms[] = {"1", "2", "4"};
     for (uint64_t seed = 0; seed < (quick() ? 2 : 4); seed++) {
@@ -215,8 +212,8 @@ static void one_nan(float *x, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         if (x[i] != x[i]) x[i] = NAN;
 }
-/* Both implementations decode with the same status and results. They differ in the bits of NaN: the CPU keeps them, the
- * GPU always writes the same ones, except for products of matrix factors. */
+/* Decodes a damaged payload with both implementations. Status and results must be equal, except for the bits of
+ * NaNs. */
 static void decode_damaged(const pair_codec *c, pair_part *p, const pair_how *how, int round) {
     float *out = (float *)(void *)p->cpu.at[TW_OUT];
     cf_fill(out, p->count, CF_RANDOM);
@@ -282,8 +279,8 @@ TEST(many_payloads) {
     pair_close();
 }
 
-/* A damaged payload is refused and the output unchanged, or it is decoded as the CPU decodes it. After it was refused,
- * every later event of the device fails, so each case opens a new device. */
+/* A damaged payload is refused, and the output unchanged, or it is decoded as on the CPU. After an error, every
+ * later call of the device fails, so each case opens it again. */
 TEST(damage) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : again(s) ? 2 : 1) {
@@ -340,7 +337,6 @@ TEST(each_word) {
         }
 }
 
-/* The damage is late in a large payload, which one block checks in several iterations. */
 TEST(late_damage) {
     enum { PARTS = 9, COUNT = 40001 };
     for (size_t s = 0; s < CF_COUNT(specs); s++)
@@ -371,8 +367,6 @@ TEST(late_damage) {
             pair_close();
         }
 }
-/* Codecs with several exchanges read the reduced payload of the one before. If it is damaged, it is refused, or used as
- * the CPU uses it. */
 TEST(damaged_rounds) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (int round = 0; round < 60 && !left_out(s); round += quick() ? 5 : 1) {
@@ -401,7 +395,6 @@ TEST(damaged_rounds) {
                 if (cpu != cuda)
                     fail_msg("%s: case %d of compress: the CPU says '%s', CUDA '%s'", specs[s], round, pair_status(cpu),
                              pair_status(cuda));
-                /* If a damaged range is accepted but too small, the two residuals may differ. */
                 if (cpu != ESP_OK)
                     pair_same(specs[s], &p, "the residual", p.cpu.at[TW_E], p.cuda.at[TW_E], p.cpu.bytes[TW_E]);
             }

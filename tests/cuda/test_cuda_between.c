@@ -1,6 +1,6 @@
 /* test_cuda_between.c runs the tests of tests/device/test_fake_between.c, calls between steps, with plugin cuda on a
  * GPU or on the tests' emulator. */
-/* runs: asan-long no-tsan: as cuda/test_cuda_tree */
+/* runs: asan-long no-tsan: the emulator runs kernels as fibers, which the thread sanitizer does not follow */
 #define DEVICE_IS_CUDA
 #include "tests/lib/test.h"
 #include "tests/device/test_fake_between.c"

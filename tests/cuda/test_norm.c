@@ -1,6 +1,6 @@
-/* test_norm.c checks how the GPU adds the sums of blocks (codecs/cuda/common/norm.h), in any order if that is exact.
- * Its bits must equal those of the sum in order: for sums of similar size, of all sizes, with a few of another size,
- * and where the sum just stops being exact. */
+/* test_norm.c checks how the GPU adds sums that it has computed for blocks of elements (codecs/cuda/common/norm.h):
+ * in any order if no addition rounds. The result must have the same bits as adding them one after the other. Inputs
+ * are of similar or very different magnitude, or just too large to be added without rounding. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/emulator/norm.h"
@@ -41,7 +41,6 @@ TEST(all_sizes) {
         compare("denormals", sizes[s], s);
     }
 }
-/* Numbers of similar size add exactly. With three of another size, or with NaN or Inf, they do not. */
 TEST(some_sizes) {
     for (int round = 0; round < 40; round++) {
         const uint64_t n = 3000 + next() % 3000;
@@ -52,7 +51,8 @@ TEST(some_sizes) {
         compare("one that is not finite", n, (uint64_t)round);
     }
 }
-/* The sum is exact while it is below 2^53 times the last digit of the smallest number. These sums are close to that. */
+/* Additions do not round while the sum is below 2^53 times the last digit of the smallest number. These sums are
+ * close to that. */
 TEST(edges) {
     for (int shift = 20; shift < 40; shift++)
         for (uint64_t n = 600; n <= 2000; n += 700) {
@@ -66,12 +66,12 @@ TEST(edges) {
         }
 }
 
-/* Adding large numbers one by one to a small one rounds each time, so the result differs from adding their total at
- * once. */
+/* If large numbers are added one by one to a small one, each addition rounds, so the result differs from adding
+ * their total. */
 TEST(carried) {
     for (uint64_t round = 0; round < 20; round++) {
         memset(sums, 0, 512 * sizeof *sums);
-        sums[next() % 512] = 262145; /* 2^18 + 1: half of the total's last digit, and one more */
+        sums[next() % 512] = 262145;
         for (uint64_t i = 512; i < 1024; i++) sums[i] = number(39);
         compare("a small one before large ones", 1024, round);
     }

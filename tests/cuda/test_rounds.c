@@ -83,8 +83,8 @@ static void overflow(payloads *all) {
     pair_copy(all->cuda[all->n - 1], all->cpu[all->n - 1], all->bytes[all->n - 1], 1);
 }
 
-/* randomk decodes payloads that were drawn with different random numbers and have many elements in common. Several
- * payloads of one draw may follow each other, and empty ones may lie in between. */
+/* randomk decodes several payloads that were drawn with the same or with different random numbers, and empty ones
+ * between them. */
 TEST(draws) {
     static const uint64_t sizes[] = {1, 5, 33, 1000, 1100, 9000};
     pair_open("1", 5);
@@ -138,7 +138,6 @@ static const shape shapes[] = {
     {34, 45, "powersgd:rank=22"}, {1100, 3, "powersgd:rank=2"},
 };
 
-/* Compresses in three steps with error feedback and decodes payloads with different numbers. */
 static void one(const pair_codec *c, const shape *x, int kind, uint64_t shift) {
     pair_part p, *list = &p;
     payloads all = {.n = 0};
@@ -191,7 +190,6 @@ TEST(mixed) {
             list[t] = &part[t];
         }
         for (how.step = 0; how.step < 3; how.step++) {
-            /* Starts from a random residual, because that of an uncompressed tensor would be zero. */
             for (uint32_t t = 0; t < 8; t++) {
                 cf_fill((float *)(void *)part[t].cpu.at[TW_E], part[t].cpu.bytes[TW_E] / 4, CF_RANDOM);
                 pair_up(&part[t], TW_E);
@@ -210,7 +208,6 @@ TEST(mixed) {
     }
 }
 
-/* Of the two factors of the matrix, P is finite and Q is not. */
 TEST(large) {
     pair_codec c;
     pair_part p, *list = &p;
@@ -232,8 +229,6 @@ TEST(large) {
     pair_close();
 }
 
-/* The sum of the first exchange is damaged or marked as not finite. The second exchange and decompress do the same as
- * on the CPU. */
 TEST(before) {
     for (int round = 0; round < 60; round++) {
         pair_codec c;

@@ -13,7 +13,6 @@ static float bits(uint32_t u) {
     memcpy(&x, &u, sizeof x);
     return x;
 }
-/* The selection samples 16 of every 48 elements of a tensor of this size. */
 static float number(int shape, uint64_t i, uint64_t count) {
     const float sign = cf_random() % 2 ? 1.0f : -1.0f, u = uniform();
     const int sampled = i / 16 % 3 == 0;
@@ -65,8 +64,6 @@ TEST(a_sample_of_small_ones) { shape(SAMPLE_LOW); }
 TEST(same_but_for_the_last_bits) { shape(LAST_BITS); }
 TEST(a_nan_at_the_end) { shape(LATE_NAN); }
 
-/* The payload has more spans of 65536 elements than a warp has threads, so the last block sums them in several
- * iterations. */
 TEST(many_spans) {
     enum { LONG = 65536 * 34 + 17 };
     pair_codec c;
@@ -84,7 +81,6 @@ TEST(many_spans) {
     pair_close();
 }
 
-/* Payloads of several spans of 65536 elements must be added in their order. */
 TEST(orders) {
     static const char *const specs[] = {"topk:ratio=0.05", "topk:ratio=0.11"};
     enum { FROM = 4 };
@@ -110,10 +106,9 @@ TEST(orders) {
 }
 
 /* ---- payloads that are almost right ------------------------------------------------------------------------------ */
-enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 }; /* LEFT: elements of the second span */
+enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 };
 enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
 
-/* Damages a payload of k values. Returns 0 if this damage does not apply to the payload's format. */
 static int spoil(unsigned char *body, uint64_t k, int map, int how) {
     uint32_t *held = (uint32_t *)(void *)(body + 4 * k), *word = held + SPANS;
     uint16_t *place = (uint16_t *)(void *)word;

@@ -35,7 +35,7 @@ typedef struct moved_req {
     void *inner;
     esp_coll coll;
     uint64_t number;
-    uint8_t *src, *dst; /* addresses at which the device's thread accesses the data */
+    uint8_t *src, *dst;
     int done;
 } moved_req;
 
@@ -68,7 +68,6 @@ static uint64_t moved_sent(const moved_req *q) {
     return c->op != ESP_COLL_BROADCAST || c->root == q->comm->rank ? c->count * moved_item(c) : 0;
 }
 
-/* Copies this rank's data for the others. Runs on the device's thread. */
 static esp_status moved_send(void *arg) {
     const moved_req *q = *(moved_req **)arg;
     moved_group *g = q->comm->group;
@@ -120,7 +119,6 @@ static void moved_receive(const moved_req *q, const moved_coll *c) {
     }
 }
 
-/* Runs on the device's thread after all ranks have provided their data. */
 static esp_status moved_run(void *arg) {
     moved_req *q = *(moved_req **)arg;
     moved_group *g = q->comm->group;
@@ -136,7 +134,7 @@ static esp_status moved_run(void *arg) {
     }
     pthread_mutex_unlock(&g->lock);
     __atomic_fetch_add(&moved_done, 1, __ATOMIC_SEQ_CST);
-    /* read now: once `done` is set, test() may free `q`, except in backend "ordered" */
+    /* must be read before `done` is set, since test() may then free `q` */
     const int ordered = q->comm->ordered;
     __atomic_store_n(&q->done, 1, __ATOMIC_SEQ_CST);
     if (ordered) free(q);
@@ -184,7 +182,8 @@ static void moved_close(void *comm) {
     free(m);
 }
 
-/* The request of a collective in backend "ordered". It counts as done once it is started. */
+/* Backend "ordered" returns this as the request of every collective on device memory, since its test() never has to
+ * wait. */
 static char moved_ordered;
 
 static esp_status moved_start(void *comm, const esp_coll *c, esp_stream s, void **req) {

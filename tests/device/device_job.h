@@ -1,6 +1,6 @@
-/* device_job.h runs one job with gradients in host memory and one with gradients in device memory, and compares results
- * and statistics bit by bit. The device is the fake one or, with DEVICE_IS_CUDA, that of plugin cuda: a GPU, or a
- * stand-in. */
+/* device_job.h runs a job with gradients in host memory and one with gradients in device memory, and compares
+ * results and statistics bit by bit. The device is a fake one or, with DEVICE_IS_CUDA, that of plugin cuda: a GPU,
+ * or an emulator. */
 #ifndef DEVICE_JOB_H
 #define DEVICE_JOB_H
 #include "tests/lib/test.h"
@@ -9,7 +9,7 @@
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 #define device_plugin espresso_plugin_v1_cuda
 #define DEVICE_KIND ESP_CUDA
-static int fake_live, fake_refused; /* the CUDA device does not count these */
+static int fake_live, fake_refused;
 #else
 #include "tests/device/fake.c"
 #define device_plugin fake_plugin
@@ -29,9 +29,9 @@ typedef struct device_job {
     int devices;
     int nonfinite;
     int wait;
-    esp_plugin_fn plugin; /* plugin of the device, or NULL for device_plugin */
+    esp_plugin_fn plugin;
     const char *backend;
-    const char *gather; /* codec by which sharded parameters are gathered */
+    const char *gather; /* codec with which ranks send their parts of updated parameters */
     esp_plugin_fn backends;
     void (*between)(esp_ctx *ctx, struct device_job *j, int step);
     outcome *out;
@@ -46,7 +46,6 @@ typedef struct place {
     uint64_t bytes;
 } place;
 
-/* Allocates a tensor's memory, as a trainer does. The fake device does not apply its rules for copies to it. */
 static inline void place_take(place *p) {
 #ifdef DEVICE_IS_CUDA
     if (p->table->alloc(p->self, p->bytes, ESP_MEM_DEVICE, &p->grad) ||
@@ -188,16 +187,15 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
     }
     end_step(ctx, j, p);
     check_times(ctx, begin);
-    /* parameters are computed from the gradients, and gathered */
     for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD; t++) {
         float *params = p[t].pinned;
-        if (d != ESP_F32) { /* parameters are floats, and do not fit into 16-bit gradients */
+        if (d != ESP_F32) {
             forget_others(ctx, (uint32_t)t, p[t].pinned);
             continue;
         }
         for (uint64_t i = 0; i < counts[t]; i++) params[i] *= -1.0f;
         write_late(&p[t]);
-        const int now = p[t].device.kind && t % 2; /* the data is ready, so that no stream is needed */
+        const int now = p[t].device.kind && t % 2;
         if (now) place_sync(&p[t]);
         CHECK(esp_gather(ctx, (uint32_t)t, p[t].grad, now ? (esp_stream){{0, 0}, NULL} : p[t].stream) == ESP_OK);
         if (p[t].device.kind) place_get(&p[t]);

@@ -23,9 +23,8 @@ static int fake_live;                                         /* blocks, streams
 static int fake_refused;
 static uint64_t fake_left = UINT64_MAX; /* bytes that can still be allocated */
 static int fake_broken;                 /* nonzero: kernels fail */
-static int fake_at_once;                /* nonzero: recording an event waits for earlier work */
+static int fake_at_once;
 
-/* Returns how many blocks begin at `p` or before it. The caller holds the lock. */
 static uint32_t fake_blocks_to(const void *p) {
     uint32_t low = 0, high = fake_n_blocks;
     while (low < high) {
@@ -111,16 +110,16 @@ static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct fake_event {
-    uint64_t recorded, passed; /* how often it was recorded, and how often it has passed */
-    uint64_t ns;               /* when it passed, in ns */
+    uint64_t recorded, passed;
+    uint64_t ns;
 } fake_event;
 
 typedef struct fake_item {
     struct fake_item *next;
-    fake_event *wait, *signal; /* event to wait for, or to signal; if both are NULL, a kernel */
+    fake_event *wait, *signal; /* an event to wait for, or to signal; a kernel if both are NULL */
     uint64_t number;
-    uint64_t order;          /* position of this item among all work of the device */
-    int (*ready)(void *arg); /* asked again until it returns nonzero; NULL if the kernel can run at once */
+    uint64_t order;
+    int (*ready)(void *arg); /* returns whether the kernel can run now; NULL if it always can */
     esp_status (*run)(void *arg);
     void *arg;
 } fake_item;
@@ -143,13 +142,15 @@ typedef struct fake_device {
     esp_status error; /* error of the first kernel that failed, reported from then on */
 } fake_device;
 
-static int fake_held; /* nonzero: no device runs any work */
+static int fake_held;
 static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held, __ATOMIC_SEQ_CST); }
 
-/* Nonzero: all streams share a hardware queue, where work waits behind streams that wait for an event. */
+/* Nonzero: all streams share one hardware queue, so work also waits if earlier work of another stream waits for an
+ * event. */
 static int fake_one_queue;
 
-/* If all streams share a queue, returns the position of the first work that waits. No later work may run. */
+/* If streams share a queue, returns the position of the first work that waits for an event. No work after it may
+ * run. */
 static uint64_t fake_barrier(const fake_device *d) {
     uint64_t least = UINT64_MAX;
     for (const fake_stream *s = d->streams; s && fake_one_queue; s = s->next) {
@@ -161,7 +162,8 @@ static uint64_t fake_barrier(const fake_device *d) {
 
 static unsigned fake_random(fake_device *d) { return (d->random = d->random * 1664525u + 1013904223u) >> 8; }
 
-/* Returns a stream whose next work can run. Sets *ask if the caller must ask again, since no signal will come. */
+/* Returns a random stream whose next work can run, or NULL. Sets *ask if the caller must look again later, because
+ * it will not be woken. */
 static fake_stream *fake_runnable(fake_device *d, int *ask) {
     fake_stream *found = NULL;
     unsigned n = 0;
@@ -372,7 +374,7 @@ static esp_status fake_elapsed(void *self, void *from, void *to, uint64_t *ns) {
     return passed && b->ns >= a->ns ? ESP_OK : ESP_E_STATE;
 }
 
-/* ---- copies and arithmetic, done by the CPU at the addresses for the device's thread ----------------------------- */
+/* ---- copies and arithmetic: done by the CPU, on the device's thread ---------------------------------------------- */
 typedef struct fake_move {
     void *dst;
     const void *src;

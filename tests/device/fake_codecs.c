@@ -3,7 +3,7 @@
 typedef struct fake_codec {
     const esp_codec *cpu;
     void *self;
-    int lists; /* true if the device's table of the codec has ESP_CODEC_LISTS */
+    int lists;
 } fake_codec;
 static int fake_list_calls;
 static int fake_corrupts; /* nonzero: payloads are damaged before they are decoded */
@@ -68,7 +68,6 @@ static esp_status fake_codec_run(void *arg) {
                        : c->codec->cpu->decompress(c->codec->self, &c->args);
 }
 
-/* Sets *to to the address for the device's thread. Refuses buffers of other devices. */
 static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
     if (!from || !from->bytes) return ESP_OK;
     if (from->dev.kind != FAKE_KIND) return ESP_E_ARG;
@@ -77,7 +76,6 @@ static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
     return to->ptr ? ESP_OK : ESP_E_ARG;
 }
 
-/* Enqueues the work for piece t of the tensor. */
 static esp_status fake_codec_part(void *self, const esp_codec_args *a, uint32_t t, int compress) {
     const esp_payload *payload = a->payload + (size_t)t * a->n_payloads;
     fake_call c;
@@ -93,7 +91,7 @@ static esp_status fake_codec_part(void *self, const esp_codec_args *a, uint32_t 
     s = fake_buf(&c.tensor.data, &a->tensor[t]->data);
     if (!s && a->residual) s = fake_buf(&c.residual, a->residual + t);
     if (!s && a->state) s = fake_buf(&c.state, a->state + t);
-    if (!s) s = fake_buf(&c.scratch, a->scratch); /* calls can share it, since they run one after the other */
+    if (!s) s = fake_buf(&c.scratch, a->scratch);
     if (!s && a->reduced) s = fake_buf(&c.reduced.data, &a->reduced[t].data);
     for (uint32_t p = 0; p < a->n_payloads && !s; p++) {
         s = fake_buf(&c.payload[p].data, &payload[p].data);
@@ -131,7 +129,8 @@ static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
     c->model = cpu->model ? fake_codec_model : NULL;
 }
 
-/* Entry function of the plugin, for esp_config.builtin, which is called after the built-in codecs are registered. */
+/* The plugin's entry function, for esp_config.builtin. It must be called after the built-in codecs are registered,
+ * which it copies. */
 static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     pthread_mutex_lock(&fake_once);
     if (!fake_plugin_table.struct_size) {
@@ -146,7 +145,6 @@ static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_plugin_table;
 }
-/* Open codecs of tests/lib/rounds_codec.h, which need several exchanges between ranks. */
 static esp_status fake_shared2_open(const esp_host *h, const char *params, void **self) {
     return fake_codec_open(h, "shared2", params, self);
 }
@@ -168,7 +166,6 @@ static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_shared_table;
 }
-/* Codecs none and topk with ESP_CODEC_LISTS inverted, so that one of the tables of host and device has it. */
 static esp_codec fake_flipped[2];
 static const esp_codec *const fake_flipped_list[] = {&fake_flipped[0], &fake_flipped[1]};
 static esp_plugin fake_flipped_table;

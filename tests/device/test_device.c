@@ -1,6 +1,6 @@
 /* test_device.c checks device plugins in the registry, codecs with one table for each device, devices that are opened
  * when needed, and the device table of the CPU. */
-/* runs: no-tsan: one rank at a time: no thread but the context's own */
+/* runs: no-tsan: starts only threads of the library, which other tests run under the thread sanitizer */
 #include "tests/lib/test.h"
 
 /* A device that counts how often it is opened and closed, and otherwise equals the CPU. */
@@ -182,7 +182,6 @@ static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
     return esp__registry_add(ctx, &p, "device_codec.so");
 }
 
-/* The properties of opened codecs must be equal on both devices, except for ESP_CODEC_LISTS. */
 static esp_traits said;
 static esp_status say(void *self, esp_traits *out) { return (void)self, *out = said, ESP_OK; }
 
@@ -255,7 +254,6 @@ TEST(test_device_implementations) {
     t.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL;
     assert_int_equal(add_codec(ctx, &t), ESP_E_UNSUPPORTED);
     assert_error("caps: lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x10000");
-    /* the tables for CPU and device may differ in these flags */
     t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL;
     assert_int_equal(add_codec(ctx, &t), ESP_OK);
     assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu);

@@ -15,7 +15,6 @@
     "comp@gpu > intra.alltoall > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > intra.allgather > "        \
     "decomp@gpu"
 
-/* The host compresses and decompresses, and payloads are sent from device memory. */
 #define TREE_ENDS                                                                                                      \
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "intra.allgather > decomp@cpu"
@@ -52,8 +51,8 @@ static void run_options(const char *backend, int least) {
 
 TEST(test_served) { run_options("served", 100); }
 TEST(test_ordered) { run_options("ordered", 100); }
-/* All streams share a hardware queue, where work waits behind streams that wait for an event. The ranks must not
- * deadlock, although each pushes tensors in another order. */
+/* All streams share one hardware queue, so work also waits if earlier work of another stream waits for an event.
+ * Ranks must not deadlock, although each pushes tensors in another order. */
 TEST(test_one_queue) {
     fake_one_queue = 1;
     for (unsigned k = 0; k < test_repeats(3); k++) run_options("ordered", 100);
@@ -87,7 +86,7 @@ static void held_body(esp_ctx *ctx, void *user) {
         CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
         CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
     }
-    pthread_barrier_wait(&together); /* all ranks have enqueued everything, and nothing was sent */
+    pthread_barrier_wait(&together);
     CHECK(__atomic_load_n(&moved_done, __ATOMIC_SEQ_CST) == done);
     CHECK(__atomic_load_n(&moved_issued, __ATOMIC_SEQ_CST) >= issued + 2 * TENSORS);
     for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));

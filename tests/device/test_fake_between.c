@@ -1,5 +1,6 @@
-/* test_fake_between.c makes calls between steps with gradients on the fake device: changes of strategy, discarded
- * steps, scaled residuals, state files, broadcast and allreduce, tensors not pushed, sampled compression errors. */
+/* test_fake_between.c checks calls between training steps, with gradients on the fake device: changes of strategy,
+ * discarded steps, scaled residuals, state files, broadcast and allreduce, tensors that are not pushed, and measured
+ * compression errors. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -18,7 +19,6 @@ static device_job job(const char *codec, const char *option, int kind) {
     return j;
 }
 
-/* Residuals move between tensors, chunks and groups, between host and device, and some wait for the next gradient. */
 static void change(esp_ctx *ctx, device_job *j, int step) {
     static const struct {
         int kind;
@@ -32,7 +32,6 @@ static void change(esp_ctx *ctx, device_job *j, int step) {
     CHECK(esp_strategy_set(ctx, t.data) == ESP_OK);
 }
 
-/* Changes the strategy while tensors are on several devices. They cannot be one group. */
 static void change_sides(esp_ctx *ctx, device_job *j, int step) {
     const text t =
         step ? strategy_of(WHOLE, "topk:ratio=0.1", TREE_GPU) : strategy_of(WHOLE, "topk:ratio=0.1", OWN_CPU);
@@ -55,7 +54,7 @@ TEST(test_change_of_strategy) {
     j.task.dtype = ESP_F16;
     j.between = change;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS); /* tensors are on different devices here */
+    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS);
     j.devices = 2;
     j.between = change_sides;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
@@ -70,7 +69,7 @@ static void discard(esp_ctx *ctx, device_job *j, int step) {
 }
 
 static void scale(esp_ctx *ctx, device_job *j, int step) {
-    if (step == 0) change(ctx, j, 1); /* leaves residuals over that the new strategy has no use for */
+    if (step == 0) change(ctx, j, 1);
     CHECK(esp_feedback_scale(ctx, 0.3f) == ESP_OK);
 }
 
@@ -102,7 +101,7 @@ static int same_files(const char *a, const char *b) {
  * its residuals, and loads the other job's state. */
 static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
     char cpu[128], device[128], a[160], b[160];
-    if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* leaves residuals over, so that these are saved too */
+    if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1);
     if (step) return;
     snprintf(cpu, sizeof cpu, "%s", in_folder("cpu"));
     snprintf(device, sizeof device, "%s", in_folder("device"));
@@ -123,7 +122,7 @@ TEST(test_state_files, folder_make, folder_remove) {
     }
 }
 
-/* ---- helpers, and tensors that are not pushed -------------------------------------------------------------------- */
+/* ---- broadcast and allreduce, and tensors that are not pushed ---------------------------------------------------- */
 enum { LARGE = 300001 };
 static void helpers_body(esp_ctx *ctx, void *user) {
     place p;

@@ -46,7 +46,8 @@ template <typename T> static __device__ __forceinline__ T cuda_block_before(T x,
     __syncthreads();
     return cuda_before_warp(warps, total) + sum - x;
 }
-/* Returns the sum of `mine` over warps with lower numbers. A warp's threads pass the same. It ends with a barrier. */
+/* Returns the sum of `mine` over the block's warps with lower numbers, and *total over all. All threads of a warp
+ * pass the same value. It ends with a barrier. */
 static __device__ __forceinline__ uint32_t cuda_warps_before(uint32_t mine, uint32_t *warps, uint32_t *total) {
     if (cuda_lane() == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads();

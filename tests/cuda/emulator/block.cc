@@ -62,7 +62,7 @@ static void start(fiber *f) {
     }
 #if defined(__x86_64__)
     void **top = (void **)(void *)(f->stack + STACK);
-    top -= 2; /* aligns the stack as it is at the start of a function */
+    top -= 2;
     *top = (void *)fiber_main;
     top -= 6;
     for (int i = 0; i < 6; i++) top[i] = NULL;
@@ -162,7 +162,8 @@ int cuda_host_barrier(const char *file, int line, int kind, int value) {
 }
 
 /* ---- warps ------------------------------------------------------------------------------------------------------- */
-/* Returns the thread of the warp that `lane` reads from, or `lane` itself if the other is outside of its group. */
+/* Returns which thread of the warp `lane` reads from in a shuffle: `lane` itself if the other thread is outside of
+ * its group. */
 static unsigned source(const fiber *f, unsigned lane) {
     const unsigned first = lane / f->width * f->width, end = first + f->width;
     unsigned from = lane;
@@ -246,8 +247,8 @@ spoil_shared(void) {
 }
 static void run_block(void) {
     static unsigned ready[MOST], late[MOST];
-    /* These warps run only while all others wait. If all warps ran at the same speed, a missing barrier would have no
-     * effect. */
+    /* Some warps are slow: they run only while all others wait. If all were equally fast, a missing barrier would
+     * have no effect. */
     const uint32_t slow = cuda_host_random(4) ? cuda_host_random(0x7FFFFFFF) : 0;
     if (__start_cuda_shared) spoil_shared();
     for (unsigned i = 0; i < n_fibers; i++) {

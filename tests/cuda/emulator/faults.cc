@@ -53,7 +53,6 @@ static __global__ void beyond_shared(job j) {
     __syncthreads();
     j.out[threadIdx.x] = held[threadIdx.x];
 }
-/* The fault is that half of shared memory is read before it is written. */
 static __global__ void unwritten(job j) {
     __shared__ float held[N];
     if (!j.wrong || threadIdx.x < N / 2) held[threadIdx.x] = 1;
@@ -99,7 +98,7 @@ int faults_run(const char *name, int wrong, uint64_t seed, float *out, int n) {
     cudaMemcpyAsync(in, pinned, N * sizeof(float), cudaMemcpyDefault, other);
     cudaEventRecord(ready, other);
     if (strcmp(name, "unordered") != 0 || !wrong) cudaStreamWaitEvent(stream, ready, 0);
-    if (!strcmp(name, "touched") && wrong) *(volatile float *)device = 1; /* the host touches device memory */
+    if (!strcmp(name, "touched") && wrong) *(volatile float *)device = 1;
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
         const int same =
             !strcmp(kernels[k].name, strcmp(name, "unordered") && strcmp(name, "touched") ? name : "reverse");

@@ -142,7 +142,7 @@ struct cuda_host_event {
 };
 typedef struct item {
     std::function<void()> run;
-    cuda_host_event *mark, *wait; /* an event to signal, or to wait for the `number`th time */
+    cuda_host_event *mark, *wait;
     uint64_t number;
 } item;
 struct cuda_host_graph {

@@ -12,7 +12,7 @@ static const esp_plugin *cuda_plugin;
 
 /* ---- one opened codec -------------------------------------------------------------------------------------------- */
 struct opened {
-    esp_host host; /* the real host, with the emulator as its device */
+    esp_host host;
     const esp_host *real;
     const esp_codec *device_codec;
     void *self, *device;
@@ -150,7 +150,7 @@ static esp_status run(void *self, const esp_codec_args *args, int compress) {
     const esp_status later = d->event_sync(o->device, event);
     d->event_destroy(o->device, event);
     k.back(1);
-    if (later == ESP_E_CORRUPT) { /* a device that failed stays broken */
+    if (later == ESP_E_CORRUPT) {
         d->stream_destroy(o->device, o->stream);
         d->close(o->device);
         if (d->open(&o->host, 0, &o->device) != ESP_OK || d->stream_create(o->device, &o->stream) != ESP_OK) abort();
@@ -176,7 +176,7 @@ static esp_status values(void *self, const esp_tensor *like, const esp_payload_h
     return o->device_codec->values(o->self, like, h, out);
 }
 
-/* ---- tables: open() must know its codec, so the template makes one open() for each ------------------------------ */
+/* ---- codec tables: open() is not told the codec, so the template makes an open() for each codec --------------- */
 enum { MOST = 24 };
 template <int I> static esp_status open_nth(const esp_host *h, const char *params, void **self) {
     return open_device_codec(cuda_plugin->codecs[I], h, params, self);
