@@ -26,6 +26,15 @@
  *
  * Contents: status and types; configuration; calls; planner (planner/api.h); interface of plugins (plugins/abi.h),
  * which trainers do not need. */
+/* The library's code needs functions of POSIX and C11, which libc's headers declare under -std=c99 only if asked. */
+#ifdef ESPRESSO_IMPLEMENTATION
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE 1
+#endif
+#ifndef _ISOC11_SOURCE
+#define _ISOC11_SOURCE 1
+#endif
+#endif
 #ifndef ESPRESSO_H
 #define ESPRESSO_H
 #include <stddef.h>
