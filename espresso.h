@@ -154,7 +154,7 @@ enum {
     ESP_OPTIMIZER_ADAM = 3      /* Adam, AdamW and similar ones */
 };
 /** Configuration of a context. Members that are zero, NULL or "" select their default. esp_open copies the strings.
- *  Environment variables ESPRESSO_* override members (docs/use/using.md). Growable. */
+ *  Environment variables ESPRESSO_* override members other than rank, size and root (docs/use/using.md). Growable. */
 typedef struct esp_config {
     uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
@@ -172,7 +172,7 @@ typedef struct esp_config {
     const esp_plugin_fn *builtin;
     uint32_t n_builtin;
     int32_t log_level;  /* ESP_LOG_*; 0 means ESP_LOG_WARN */
-    int32_t rank, size; /* if size is 0, the launcher's environment sets both */
+    int32_t rank, size; /* if size is 0, the launcher's environment sets both; else these count */
     /** A positive number that all ranks of this machine share. If 0, the library compares host name and boot id. */
     int32_t machine;
     uint32_t timeout_ms; /* longest wait for other ranks; 0 means 300000 */
@@ -180,7 +180,8 @@ typedef struct esp_config {
      *  connect through it, and need no `root`. If NULL, ranks connect through `root`. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *oob_user; /* first argument of oob_allgather */
-    /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. */
+    /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. Groups
+     *  of a job's ranks need one each, or oob_allgather. */
     const char *root;
     const char *trace;    /* writes a timeline (Chrome JSON) to this path, if not NULL */
     uint32_t cpu_workers; /* compression threads; 0 means cores / ranks */

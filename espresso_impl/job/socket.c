@@ -132,12 +132,15 @@ static int esp__listen_any(uint16_t port) {
 }
 
 /* A host name listens at all addresses, since /etc/hosts may map this host's own name to a loopback address, which
- * other hosts cannot reach. "localhost" and loopback addresses do listen only there. */
+ * other hosts cannot reach. So rank 0 need not resolve it: a cluster's DNS may learn its name late, or never here.
+ * "localhost" and loopback addresses do listen only there. */
 ESP__FN int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
-    int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
-    if (!esp__addr_resolve(root, a, 1, error)) return -1;
-    fd = a->sa.ss_family == AF_UNIX || local ? esp__listen_at(a) : esp__listen_any(esp__addr_port(a));
+    const char *colon = strrchr(root, ':');
+    const bool only_here = !strncmp(root, "unix:", 5) || !strncmp(root, "localhost:", 10) ||
+                           !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
+    if (only_here && !esp__addr_resolve(root, a, 1, error)) return -1;
+    const int fd = only_here ? esp__listen_at(a) : esp__listen_any((uint16_t)strtol(colon ? colon + 1 : "0", NULL, 10));
     if (fd < 0) *error = errno == EADDRINUSE ? "the address is in use (by another job?)" : strerror(errno);
     return fd;
 }
