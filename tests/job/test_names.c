@@ -12,7 +12,7 @@ static atomic_int resolved;
 
 /* Replaces that of libc. */
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **list) {
-    static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
     void *symbol = dlsym(RTLD_NEXT, "getaddrinfo");
     memcpy(&real, &symbol, sizeof real);
     const bool ours = !strcmp(node, NAME);
