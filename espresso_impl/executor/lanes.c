@@ -2,6 +2,7 @@
  * lanes, and the link thread runs the collectives. ctx->lanes.lock protects what they share. If a rank has too few
  * cores for these threads, the caller's thread runs the ops inside esp_push, esp_test and esp_wait (caller_drives), and
  * the link thread helps if the caller stays away for long. */
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
@@ -469,7 +470,9 @@ ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
     if (!failed) ctx->lanes.threads = 1;
     if (!failed) failed = esp__thread_start(&ctx->lanes.link_thread, esp__link_main, ctx);
     if (!failed) ctx->lanes.threads = 2;
-    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s", strerror(failed)) : ESP_OK;
+    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s (see ulimit -u and -v)",
+                              esp__strerror(failed))
+                  : ESP_OK;
 }
 
 ESP__FN void esp__executor_close(esp_ctx *ctx) {
