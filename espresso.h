@@ -376,8 +376,8 @@ ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out);
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out);
 
 /** Loads a plugin; call it before esp_start. An argument with '/' is a path. A name is searched as
- *  `libespresso-NAME.so` in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH and `<prefix>/lib/espresso`. An error lists
- *  all paths tried. */
+ *  `libespresso-NAME.so` in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH, `espresso` and `../lib/espresso`
+ *  beside the library or program, and `<prefix>/lib/espresso`. An error lists all paths tried. */
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name);
 ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
 

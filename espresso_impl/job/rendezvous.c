@@ -194,8 +194,7 @@ static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
         return ESP_OK;
     }
     /* without this error, the timeout would name ranks that only could not connect */
-    esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s", (int)p->size,
-              esp__strerror(full));
+    esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s", (int)p->size, esp__strerror(full));
     return esp__meet_refuse(p, NULL, ESP_E_COMM);
 }
 
