@@ -2,7 +2,14 @@
  * define ESPRESSO_IMPLEMENTATION before including espresso.h in one C file. Each source file also compiles alone. */
 #ifndef ESPRESSO_IMPL_DONE
 #define ESPRESSO_IMPL_DONE
+#ifndef ESPRESSO_IMPLEMENTATION
+#define ESPRESSO_IMPLEMENTATION
+#endif
 #include "espresso.h"
+#if defined(__GLIBC__) && !(defined(__USE_MISC) && defined(__USE_ISOC11))
+#error                                                                                                                 \
+    "a header of libc came before the implementation, and this -std leaves out what espresso needs: include espresso.h first in this file, or compile with -D_DEFAULT_SOURCE -D_ISOC11_SOURCE or -std=gnu11"
+#endif
 #ifdef __cplusplus
 #error                                                                                                                 \
     "the implementation is C: compile espresso.c with a C compiler and link it, or include espresso.h without ESPRESSO_IMPLEMENTATION"
@@ -38,6 +45,9 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wc++-compat"
 #pragma GCC diagnostic ignored "-Wdeclaration-after-statement"
+#if __STDC_VERSION__ < 201112L
+#pragma GCC diagnostic ignored "-Wpedantic"
+#endif
 #endif
 
 /* Private functions are static here, but not in files that are compiled alone. noinline without the planner saves a

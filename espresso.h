@@ -26,6 +26,15 @@
  *
  * Contents: status and types; configuration; calls; planner (planner/api.h); interface of plugins (plugins/abi.h),
  * which trainers do not need. */
+/* The library's code needs functions of POSIX and C11, which libc's headers declare under -std=c99 only if asked. */
+#ifdef ESPRESSO_IMPLEMENTATION
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE 1
+#endif
+#ifndef _ISOC11_SOURCE
+#define _ISOC11_SOURCE 1
+#endif
+#endif
 #ifndef ESPRESSO_H
 #define ESPRESSO_H
 #include <stddef.h>
@@ -149,8 +158,8 @@ enum {
     ESP_OPTIMIZER_ADAM = 3      /* Adam, AdamW and similar ones */
 };
 /** Configuration of a context. Members that are zero, NULL or "" select their default. esp_open copies the strings.
- *  Environment variables ESPRESSO_* override members (docs/use/using.md). Growable: later versions may append members.
- */
+ *  Environment variables ESPRESSO_* override members other than rank, size and root (docs/use/using.md).
+ *  Growable: later versions may append members. */
 typedef struct esp_config {
     uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
@@ -168,7 +177,7 @@ typedef struct esp_config {
     const esp_plugin_fn *builtin;
     uint32_t n_builtin;
     int32_t log_level;  /* ESP_LOG_*; 0 means ESP_LOG_WARN */
-    int32_t rank, size; /* if size is 0, the launcher's environment sets both */
+    int32_t rank, size; /* if size is 0, the launcher's environment sets both; else these count */
     /** A positive number that all ranks of this machine share. If 0, the library compares host name and boot id. */
     int32_t machine;
     uint32_t timeout_ms; /* longest wait for other ranks; 0 means 300000 */
@@ -176,7 +185,8 @@ typedef struct esp_config {
      *  connect through it, and need no `root`. If NULL, ranks connect through `root`. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *oob_user; /* first argument of oob_allgather */
-    /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. */
+    /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. Groups
+     *  of a job's ranks need one each, or oob_allgather. */
     const char *root;
     const char *trace;    /* writes a timeline (Chrome JSON) to this path, if not NULL */
     uint32_t cpu_workers; /* compression threads; 0 means cores / ranks */
@@ -392,8 +402,8 @@ ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out);
 ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_tensor_stats *out);
 
 /** Loads a plugin; call it before esp_start. An argument with '/' is a path. A name is searched as
- *  `libespresso-NAME.so` in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH and `<prefix>/lib/espresso`. An error lists
- *  all paths tried. */
+ *  `libespresso-NAME.so` in esp_config.plugin_path, $ESPRESSO_PLUGIN_PATH, `espresso` and `../lib/espresso`
+ *  beside the library or program, and `<prefix>/lib/espresso`. An error lists all paths tried. */
 ESPRESSO_API esp_status esp_plugin_load(esp_ctx *ctx, const char *path_or_name);
 ESPRESSO_API uint32_t esp_abi_version(void); /* major << 16 | minor */
 

@@ -151,7 +151,8 @@ ASAN_CLI := $(call cli,asan,$(TEST_SH))
 
 # makes that tests start are not part of this make: they have its job server neither
 RUN_TESTS := env -u MAKEFLAGS -u MFLAGS BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
-FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(firstword $(TRAIN_CUDA_HOST)) $(TEST_COMMAND) mpi-programs
+FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(firstword $(TRAIN_CUDA_HOST)) $(TEST_COMMAND) mpi-programs \
+                  $(BUILD)/tests/jobs/faults/exits
 test: all $(FILES_OF_TESTS) $(TESTS)
 	@$(RUN_TESTS) $(TESTS) $(CLI) $(SCRIPTS)
 test-san: all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_ALL) $(ASAN_COMMAND) $(TSAN_ALL) $(MSAN_TESTS)
@@ -203,6 +204,10 @@ mpi-programs: $(MPI_PROGRAMS)
 $(BUILD)/tests/jobs/mpi/joined: tests/jobs/mpi/joined.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(BASE) -O2 $(WARN) $(DEP) $< -o $@ $(LIB) $(LIBS)
+# the program of test_exits.sh, linked as users do
+$(BUILD)/tests/jobs/faults/exits: tests/jobs/faults/exits.c $(LIB) $(STAMP)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
 
 # libFuzzer (clang) on all readers of input: files, states, payloads, messages. Each target runs for FUZZ_SECONDS, and
 # adds new inputs to $(BUILD)/fuzz/corpus. FUZZERS: the targets

@@ -3,6 +3,7 @@
  * longer and longer in between. It sleeps on a timerfd, so that one thread can wait for several backends. */
 #include "backends/p2p/p2p.h"
 #include "codecs/common/simd.h"
+#include "espresso_impl/base/limits.h"
 #include <poll.h>
 #include <sched.h>
 #include <sys/timerfd.h>
@@ -279,7 +280,10 @@ ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *na
     if (m->job && !parent) m->job->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (m->job) m->job->refs++;
     if (!m->level || !m->staging || !m->messages || !m->free || !m->job || m->job->timer < 0) {
+        const bool timer = m->job && m->job->timer < 0;
+        const int error = errno;
         p2p_free(m);
+        if (timer) return backend_log(h, name, ESP_E_NOMEM, "cannot make a timer: %s", esp__strerror(error));
         return backend_log(h, name, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)n);
     }
     for (uint32_t k = 0; k < m->places; k++) m->free[m->n_free++] = m->places - 1 - k;

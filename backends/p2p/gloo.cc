@@ -2,6 +2,7 @@
  * that sends messages by the library gloo. gloo's calls block until a message completes. So each message that may be
  * posted has a thread that waits for it, 16 threads per member of the group, which suits small clusters only. */
 #include "backends/p2p/p2p.h"
+#include "espresso_impl/base/limits.h"
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 #define GLOO_NAME "gloo"
-enum { GLOO_RANKS = 32, GLOO_STACK = 128 * 1024 };
+enum { GLOO_RANKS = 32, GLOO_STACK = 128 * 1024, GLOO_RESOLVES = 100 /* in 10 s */ };
 
 namespace {
 using Buffer = gloo::transport::UnboundBuffer;
@@ -62,7 +63,11 @@ std::string gloo_address_towards(const char *root) {
     if (host.size() > 2 && host[0] == '[') host = host.substr(1, host.size() - 2);
     addrinfo hints = {}, *list = NULL;
     hints.ai_socktype = SOCK_DGRAM;
-    if (getaddrinfo(host.c_str(), colon + 1, &hints, &list) != 0) return "";
+    /* rank 0 may have met the others although the name is not known here yet */
+    for (int tries = 0; getaddrinfo(host.c_str(), colon + 1, &hints, &list) != 0; tries++) {
+        if (tries == GLOO_RESOLVES) return "";
+        usleep(100000);
+    }
     for (addrinfo *a = list; a && found.empty(); a = a->ai_next) {
         sockaddr_storage own = {};
         socklen_t bytes = sizeof own;
@@ -76,6 +81,13 @@ std::string gloo_address_towards(const char *root) {
     freeaddrinfo(list);
     return found;
 }
+
+/* Holds signals: gloo writes to sockets that peers may have closed. */
+struct Held {
+    esp__held_signals signals;
+    Held() { esp__signals_hold(&signals); }
+    ~Held() { esp__signals_release(&signals); }
+};
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 struct Wire;
@@ -149,6 +161,7 @@ void *gloo_thread(void *arg) {
 int gloo_post(Wire *w, uint32_t place, Work work, int32_t peer, uint32_t tag, const void *p, uint64_t bytes) {
     Place &at = w->places[place];
     const uint64_t head = (uint64_t)tag * 2, body = head + 1;
+    const Held held;
     try {
         if (work == SEND) {
             at.length = bytes;
@@ -217,6 +230,7 @@ void gloo_final_messages(Wire *w) {
     const uint64_t slot = (uint64_t)1 << 32;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     static char byte;
+    const Held held;
     try {
         std::vector<std::unique_ptr<Buffer>> sends, recvs;
         std::vector<char> received((size_t)w->context->size);
@@ -276,7 +290,15 @@ esp_status gloo_params(const esp_host *h, const char *params, Params *out) {
     return ESP_OK;
 }
 
+/* Names the limit of the process that may have caused gloo's error. */
+const char *gloo_limit(const char *why) {
+    return strstr(why, "open files") || strstr(why, "find address") ? " (see ulimit -n)"
+           : strstr(why, "temporarily unavailable")                 ? " (see ulimit -u and -v)"
+                                                                    : "";
+}
+
 esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
+    const Held held; /* gloo's own thread inherits this */
     try {
         gloo::transport::tcp::attr attr;
         attr.hostname = params.address, attr.iface = params.iface;
@@ -286,10 +308,11 @@ esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
         w->context->connectFullMesh(store, device);
     } catch (const std::exception &e) {
         w->context.reset();
-        return backend_log(w->host, GLOO_NAME, ESP_E_COMM,
-                           "cannot connect the ranks: %.300s. This host's address is taken to be '%s': if that is not "
-                           "its address in the network between the hosts, set ESPRESSO_BACKEND=gloo:iface=NAME",
-                           e.what(), params.address.c_str());
+        return backend_log(
+            w->host, GLOO_NAME, ESP_E_COMM,
+            "cannot connect the ranks: %.300s%s. This host's address is taken to be '%s': if that is not "
+            "its address in the network between the hosts, set ESPRESSO_BACKEND=gloo:iface=NAME",
+            e.what(), gloo_limit(e.what()), params.address.c_str());
     }
     return ESP_OK;
 }
@@ -313,8 +336,8 @@ esp_status gloo_threads(Wire *w) {
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    return rc ? backend_log(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s", (int)w->places.size(),
-                            strerror(rc))
+    return rc ? backend_log(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s (see ulimit -u and -v)",
+                            (int)w->places.size(), strerror(rc))
               : ESP_OK;
 }
 

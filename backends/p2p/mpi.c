@@ -14,11 +14,14 @@
 #pragma GCC diagnostic ignored "-Wstringop-overflow" /* MPICH gives MPI_STATUSES_IGNORE a size that is wrong */
 #endif
 #define MPI_NAME "mpi"
-enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_TAGS = 4 * 4 * P2P_COLUMNS };
+enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_LEAVE_MS = 200, MPI_TAGS = 4 * 4 * P2P_COLUMNS };
 
 /* ---- MPI itself -------------------------------------------------------------------------------------------------- */
-static bool mpi_started; /* this file has initialised MPI */
-static bool mpi_failed;  /* a collective failed, so other ranks may have ended */
+/* State of the process, shared by all its contexts. */
+static pid_t mpi_started; /* the process in which this file has initialised MPI, or 0 */
+static bool mpi_failed;   /* a collective failed, so other ranks may have ended */
+/* Atomic: whether the process exits; threads that call MPI for a wire; open wires; messages in transit. */
+static int mpi_exits, mpi_inside, mpi_wires, mpi_messages_posted;
 /* A communicator of all ranks of the job that the latest context belongs to. */
 static MPI_Comm mpi_job_comm = MPI_COMM_NULL;
 
@@ -39,6 +42,26 @@ static esp_status mpi_message_error(const esp_host *h, const char *what, int rc)
     return mpi_error(h, ESP_E_PEER, what, rc);
 }
 
+/* ---- exit -------------------------------------------------------------------------------------------------------- */
+/* Begins a thread's calls of MPI for a wire. Returns false if the process exits, and MPI must not be called any more.
+ */
+static bool mpi_enter(void) {
+    __atomic_fetch_add(&mpi_inside, 1, __ATOMIC_SEQ_CST);
+    if (!BACKEND_LOAD(&mpi_exits)) return true;
+    __atomic_fetch_sub(&mpi_inside, 1, __ATOMIC_SEQ_CST);
+    return false;
+}
+static void mpi_leave(void) { __atomic_fetch_sub(&mpi_inside, 1, __ATOMIC_SEQ_CST); }
+
+/* Keeps threads of the library, which still run, from calling MPI. Returns false if one does not return from MPI: a
+ * signal handler may have called exit inside of it. */
+static bool mpi_stop_calls(void) {
+    const uint64_t until = backend_now_ns() + (uint64_t)MPI_LEAVE_MS * 1000000u;
+    BACKEND_STORE(&mpi_exits, 1);
+    while (BACKEND_LOAD(&mpi_inside) && backend_now_ns() < until) sched_yield();
+    return !BACKEND_LOAD(&mpi_inside);
+}
+
 /* MPI_Finalize, at exit, waits for all ranks. After a failure a rank may be missing, so a timer then ends this
  * process. */
 static volatile sig_atomic_t mpi_status;
@@ -46,11 +69,15 @@ static void mpi_end_now(int signal_number) {
     (void)signal_number;
     _exit(mpi_status);
 }
+/* A rank that gives up with an open context leaves without MPI_Finalize, as its peers would wait for it in a step. A
+ * forked child leaves MPI to its parent. */
 static void mpi_end(int status, void *unused) {
     int over = 0;
     (void)unused;
+    if (mpi_started != getpid() || !mpi_stop_calls()) return;
+    if (BACKEND_LOAD(&mpi_messages_posted) || (status && BACKEND_LOAD(&mpi_wires))) return;
     MPI_Finalized(&over);
-    if (!mpi_started || over) return;
+    if (over) return;
     if (mpi_failed) {
         mpi_status = status;
         signal(SIGALRM, mpi_end_now);
@@ -58,6 +85,7 @@ static void mpi_end(int status, void *unused) {
     }
     MPI_Finalize();
 }
+/* ---- start ------------------------------------------------------------------------------------------------------- */
 static bool mpi_launched(void) {
     return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK") || getenv("PMI_FD");
 }
@@ -86,7 +114,7 @@ static esp_status mpi_begin(const esp_host *h) {
                            "no MPI launcher started this process: start it with mpirun, or with srun --mpi=pmix");
     const int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     if (rc != MPI_SUCCESS) return mpi_error(h, ESP_E_COMM, "MPI_Init_thread", rc);
-    mpi_started = true;
+    mpi_started = getpid();
     on_exit(mpi_end, NULL);
     if (level >= MPI_THREAD_SERIALIZED) return ESP_OK;
     return backend_log(h, MPI_NAME, ESP_E_UNSUPPORTED,
@@ -110,27 +138,37 @@ typedef struct mpi_wire {
     uint32_t top;            /* requests from here on are unused */
 } mpi_wire;
 
+/* Changes the number of messages in transit. */
+static void mpi_count(mpi_wire *w, uint32_t more, uint32_t fewer) {
+    w->active += more - fewer;
+    __atomic_fetch_add(&mpi_messages_posted, (int)(more - fewer), __ATOMIC_SEQ_CST);
+}
+static int mpi_exiting(const mpi_wire *w) {
+    return backend_log(w->host, MPI_NAME, ESP_E_STATE, "this process exits, and has ended its messages");
+}
 static int mpi_posted(mpi_wire *w, uint32_t place, int rc, const char *what) {
+    if (rc == MPI_SUCCESS) mpi_count(w, 1, 0);
+    mpi_leave();
     if (rc != MPI_SUCCESS) return mpi_message_error(w->host, what, rc);
-    w->active++;
     if (place >= w->top) w->top = place + 1;
     return 0;
 }
 static int mpi_tag(const mpi_wire *w, uint32_t tag) { return w->first_tag + ((int)tag & (w->tags - 1)); }
 static int mpi_send(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes) {
     mpi_wire *w = self;
+    if (!mpi_enter()) return mpi_exiting(w);
     const int rc = MPI_Isend(p, (int)bytes, MPI_BYTE, w->shared ? w->ranks[to] : to, mpi_tag(w, tag), w->comm,
                              &w->requests[place]);
     return mpi_posted(w, place, rc, "MPI_Isend");
 }
 static int mpi_recv(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room) {
     mpi_wire *w = self;
+    if (!mpi_enter()) return mpi_exiting(w);
     const int rc = MPI_Irecv(p, (int)room, MPI_BYTE, w->shared ? w->ranks[from] : from, mpi_tag(w, tag), w->comm,
                              &w->requests[place]);
     return mpi_posted(w, place, rc, "MPI_Irecv");
 }
-static int mpi_poll(void *self, uint32_t *places, uint64_t *bytes, uint32_t most) {
-    mpi_wire *w = self;
+static int mpi_poll_inside(mpi_wire *w, uint32_t *places, uint64_t *bytes, uint32_t most) {
     uint32_t n = 0;
     if (w->given == w->n_found) {
         int found = 0;
@@ -149,10 +187,17 @@ static int mpi_poll(void *self, uint32_t *places, uint64_t *bytes, uint32_t most
         places[n] = (uint32_t)w->found[w->given];
         MPI_Get_count(&w->statuses[w->given], MPI_BYTE, &got); /* the count is undefined for sends */
         bytes[n] = got > 0 ? (uint64_t)got : 0;
-        w->active--;
+        mpi_count(w, 0, 1);
     }
     if (!w->active) w->top = 0;
     return (int)n;
+}
+static int mpi_poll(void *self, uint32_t *places, uint64_t *bytes, uint32_t most) {
+    mpi_wire *w = self;
+    if (!mpi_enter()) return mpi_exiting(w);
+    const int n = mpi_poll_inside(w, places, bytes, most);
+    mpi_leave();
+    return n;
 }
 
 /* Cancels receives only. MPI cannot cancel sends, and may read their memory until the process ends. */
@@ -161,6 +206,7 @@ static void mpi_cancel(void *self) {
     const uint64_t until = backend_now_ns() + (uint64_t)MPI_CANCEL_MS * 1000000u;
     int left = w->active > 0;
     mpi_failed = true;
+    if (!mpi_enter()) return;
     for (uint32_t k = 0; k < w->top; k++)
         if (w->requests[k] != MPI_REQUEST_NULL) MPI_Cancel(&w->requests[k]);
     while (left && backend_now_ns() < until) {
@@ -168,6 +214,7 @@ static void mpi_cancel(void *self) {
         left = !left;
         if (left) sched_yield();
     }
+    mpi_leave();
 }
 static void mpi_wire_free(mpi_wire *w) {
     backend_release(w->host, w->requests, w->places * sizeof *w->requests);
@@ -179,7 +226,12 @@ static void mpi_wire_free(mpi_wire *w) {
 static void mpi_wire_close(void *self, bool failed) {
     mpi_wire *w = self;
     if (failed) mpi_failed = true;
-    if (w->comm != MPI_COMM_NULL && !w->shared && !failed && mpi_is_on()) MPI_Comm_free(&w->comm);
+    if (mpi_enter()) {
+        if (w->comm != MPI_COMM_NULL && !w->shared && !failed && mpi_is_on()) MPI_Comm_free(&w->comm);
+        mpi_leave();
+    }
+    __atomic_fetch_sub(&mpi_messages_posted, (int)w->active, __ATOMIC_SEQ_CST);
+    __atomic_fetch_sub(&mpi_wires, 1, __ATOMIC_SEQ_CST);
     if (!failed || !w->active) mpi_wire_free(w); /* active requests still use it */
 }
 static const p2p_wire mpi_messages = {mpi_send, mpi_recv, mpi_poll, mpi_cancel, mpi_wire_close};
@@ -309,8 +361,7 @@ static esp_status mpi_open(const esp_host *h, const esp_group *g, const char *pa
     if (s == ESP_OK) s = p2p_new(h, g, MPI_NAME, &m);
     if (s == ESP_OK && !(w = mpi_wire_new(h, m->places, (uint64_t)g->size)))
         s = backend_log(h, MPI_NAME, ESP_E_NOMEM, "no memory for a communicator of %d ranks", (int)g->size);
-    if (m) m->wire = &mpi_messages, m->self = w;
-    if (m && !w) m->wire = NULL;
+    if (m && w) m->wire = &mpi_messages, m->self = w, __atomic_fetch_add(&mpi_wires, 1, __ATOMIC_SEQ_CST);
     if (g->size > 1) s = mpi_group_comm(h, g, s, base, w);
     if (s == ESP_OK)
         *comm = m;

@@ -1,5 +1,6 @@
 /* drive.c: runs a communicator's collectives in the order of their starts, and all communicators of a job. */
 #include "backends/shm/transport.h"
+#include "espresso_impl/base/limits.h"
 #include <errno.h>
 
 /* ---- detecting ranks that run different collectives at the same time, such as a barrier and an allreduce ---- */
@@ -89,7 +90,7 @@ ESP__FN int shm_drive(shm_comm *m) {
         if (any < 0) return shm_fail(m, any);
         if (m->must_notify) shm_notify_peers(m);
         if (m->must_notify)
-            return shm_fail(m, backend_error(m, ESP_E_COMM, "cannot wake a rank that polls: %s", strerror(errno)));
+            return shm_fail(m, backend_error(m, ESP_E_COMM, "cannot wake a rank that polls: %s", esp__strerror(errno)));
         moved |= any;
         if (any || !(m->op.ring ? shm_ring_finished(m) : shm_finished(m))) continue;
         if ((any = shm_compare_call(m)) != ESP_OK) return shm_fail(m, any);

@@ -5,6 +5,7 @@
  * arrive with the slowest. A link may change while a job runs; collectives are still planned for the link at the start,
  * since all ranks must plan alike. */
 #include "backends/shm/transport.h"
+#include "espresso_impl/base/limits.h"
 #include <errno.h>
 
 static const double SHM_LATENCY_MOST = 1e10; /* in nanoseconds */
@@ -71,7 +72,7 @@ ESP__FN const char *shm_read_link(const char *path, shm_link *l) {
     char text[SHM_LINK_MAX];
     const char *where;
     FILE *f = fopen(path, "re");
-    if (!f) return strerror(errno);
+    if (!f) return esp__strerror(errno);
     char *got = fgets(text, sizeof text, f);
     fclose(f);
     if (!got) return "it is empty";

@@ -1,6 +1,7 @@
 /* shm.c: backend "shm", for ranks that are processes of one machine. This file creates and maps the memory that they
  * share, a memfd. */
 #include "backends/shm/transport.h"
+#include "espresso_impl/base/limits.h"
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@ static esp_status shm_step_together(shm_comm *m, const esp_group *g, shm_hello *
     if (!ok) mine->status = ESP_E_COMM;
     const esp_status s = shm_exchange(m, g, mine);
     if (!ok && s != ESP_E_PEER) /* a dead rank is reported instead */
-        backend_error(m, s, "cannot %s: %s", what, why ? why : strerror(error));
+        backend_error(m, s, "cannot %s: %s", what, why ? why : esp__strerror(error));
     return s;
 }
 
@@ -59,7 +60,7 @@ static esp_status shm_share(shm_comm *m, const esp_group *g, shm_hello *mine, sh
         mine->status = backend_error(m, ESP_E_COMM, "cannot receive the shared memory: %s", why);
     else if (p == MAP_FAILED)
         mine->status = backend_error(m, ESP_E_NOMEM, "cannot map %llu bytes of shared memory: %s",
-                                     (unsigned long long)bytes, strerror(errno));
+                                     (unsigned long long)bytes, esp__strerror(errno));
     else
         t->region = p;
     return ESP_OK;
@@ -73,7 +74,7 @@ static esp_status shm_process_rendezvous(shm_comm *m, const esp_group *g, esp_st
         t.fd = shm_create(shm_region_bytes(m->size));
         if (t.fd >= 0 && m->size > 1) t.listener = shm_listen(name, m->size);
         if (t.fd < 0 || (m->size > 1 && t.listener < 0))
-            so_far = backend_error(m, ESP_E_NOMEM, "cannot make shared memory: %s", strerror(errno));
+            so_far = backend_error(m, ESP_E_NOMEM, "cannot make shared memory: %s", esp__strerror(errno));
     }
     shm_hello mine = shm_hello_of(m, g, so_far, params);
     memcpy(mine.socket, name, sizeof name);

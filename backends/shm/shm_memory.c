@@ -1,6 +1,7 @@
 /* shm_memory.c: creates memory that several processes share, and passes it between them. Rank 0 creates a memfd, which
  * vanishes with the last process that uses it, and sends its descriptor over a local socket. */
 #include "backends/shm/transport.h"
+#include "espresso_impl/base/limits.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -48,10 +49,13 @@ enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SE
 
 ESP__FN int shm_create(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* with MFD_CLOEXEC and MFD_ALLOW_SEALING */);
+    esp__held_signals held;
+    esp__signals_hold(&held); /* a limit on file sizes counts for memfds, too */
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
         shm_local_close(fd);
         fd = -1;
     }
+    esp__signals_release(&held);
     if (fd >= 0) (void)fcntl(fd, SHM_ADD_SEALS, SHM_SEAL_SIZE | SHM_SEAL_SEALS); /* some sandboxes have no seals */
     return fd;
 }
@@ -146,7 +150,7 @@ ESP__FN int shm_connect(const char *name, const char **why) {
     struct sockaddr_un a;
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s < 0 || connect(s, (struct sockaddr *)&a, shm_local_address(name, &a)) != 0)
-        *why = strerror(errno);
+        *why = esp__strerror(errno);
     else if (!shm_same_user(s))
         *why = "the process that answers belongs to another user";
     else
@@ -156,7 +160,7 @@ ESP__FN int shm_connect(const char *name, const char **why) {
 }
 ESP__FN int shm_receive_memory(int s, uint64_t bytes, const char **why) {
     int fd = shm_receive_fd(s);
-    *why = fd < 0 ? "none came, or this process has too many files open" : shm_invalid(fd, bytes);
+    *why = fd < 0 ? "none came, or this process has too many files open (see ulimit -n)" : shm_invalid(fd, bytes);
     if (fd < 0 || !*why) return fd;
     shm_local_close(fd);
     return -1;

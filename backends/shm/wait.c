@@ -1,6 +1,7 @@
 /* wait.c: wakes peers after one of this rank's counters moved, and waits for peers' counters: it spins briefly, then
  * yields, then sleeps on a futex. */
 #include "backends/shm/transport.h"
+#include "espresso_impl/base/limits.h"
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -99,7 +100,7 @@ ESP__FN int32_t shm_wait_fd(void *comm) {
     if (j->wait_fd >= 0) return j->wait_fd;
     j->socket = shm_local_bound(SOCK_DGRAM, j->doorbell->socket);
     if (j->socket < 0 || (j->owner->pace.on && shm_wait_timer(j))) {
-        backend_error(m, ESP_OK, "no descriptor to wait on: %s", strerror(errno));
+        backend_error(m, ESP_OK, "no descriptor to wait on: %s", esp__strerror(errno));
         shm_wait_close(j);
         return -1;
     }

@@ -1,5 +1,6 @@
 /* file.c: see file.h. */
 #include "espresso_impl/base/file.h"
+#include "espresso_impl/base/limits.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -38,14 +39,17 @@ ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *b
 
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes) {
     const char *at = (const char *)data;
-    while (bytes) {
+    esp__held_signals held;
+    int error = 0;
+    esp__signals_hold(&held);
+    while (bytes && !error) {
         ssize_t n = write(fd, at, bytes);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n ? errno : EIO;
-        at += n;
-        bytes -= (size_t)n;
+        if (n <= 0) error = n ? errno : EIO;
+        if (n > 0) at += n, bytes -= (size_t)n;
     }
-    return 0;
+    esp__signals_release(&held);
+    return error;
 }
 
 /* ---- temporary names ---- */
@@ -117,13 +121,19 @@ ESP__FN int esp__file_open(esp__file *f, const char *path) {
 }
 
 ESP__FN void esp__file_put(esp__file *f, const void *data, size_t bytes) {
+    esp__held_signals held;
     if (f->error) return;
+    esp__signals_hold(&held);
     errno = 0;
     if (bytes && fwrite(data, 1, bytes, f->to) != bytes) f->error = errno ? errno : EIO;
+    esp__signals_release(&held);
 }
 
 ESP__FN void esp__file_drop(esp__file *f) {
+    esp__held_signals held;
+    esp__signals_hold(&held);
     if (f->to) fclose(f->to);
+    esp__signals_release(&held);
     if (f->temporary[0]) unlink(f->temporary);
     f->to = NULL;
     f->temporary[0] = 0;
@@ -131,7 +141,10 @@ ESP__FN void esp__file_drop(esp__file *f) {
 
 ESP__FN int esp__file_sync(esp__file *f) {
     int error = f->error;
+    esp__held_signals held;
+    esp__signals_hold(&held);
     if (!error && fflush(f->to) != 0) error = errno;
+    esp__signals_release(&held);
     /* fsync fails with EINVAL if this file system cannot sync */
     if (!error && f->temporary[0] && fsync(fileno(f->to)) != 0 && errno != EINVAL) error = errno;
     if (error) esp__file_drop(f);

@@ -1,5 +1,7 @@
 /* status.c: names of status codes, the text of the last error, the log, the clock and a hash. */
 #include "espresso_impl/base/base.h"
+#include "espresso_impl/base/limits.h"
+#include <sys/resource.h>
 #include <time.h>
 
 static __thread char esp__error_text[ESP__ERROR_MAX];
@@ -48,6 +50,7 @@ static int32_t esp__log_level(const esp_ctx *ctx) {
 /* Passes an event to the user's log, or writes it to stderr by one call, so that lines of several ranks do not mix. */
 static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     char line[ESP__ERROR_MAX + 128];
+    esp__held_signals held;
     int n = 0;
     if (ev->level < ESP_LOG_ERROR || ev->level > ESP_LOG_DEBUG || ev->level > esp__log_level(ctx)) return;
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log)) {
@@ -61,7 +64,9 @@ static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     snprintf(line + n, sizeof line - (size_t)n - 1, "%s: %s%s%s", esp__level_words[ev->level],
              ev->component ? ev->component : "", ev->component ? ": " : "", ev->message ? ev->message : "");
     strcat(line, "\n");
+    esp__signals_hold(&held); /* stderr may be a file, or a pipe that nobody reads */
     fputs(line, stderr);
+    esp__signals_release(&held);
 }
 
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) {
@@ -77,11 +82,18 @@ ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, 
 
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) {
     char text[ESP__ERROR_MAX]; /* the arguments may point into esp__error_text */
+    struct rlimit most;
+    size_t n;
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    n = strlen(text);
+    if (s == ESP_E_NOMEM && getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
+        !strstr(text, "ulimit"))
+        snprintf(text + n, sizeof text - n, " (this process may have %llu KiB: see ulimit -v)",
+                 (unsigned long long)most.rlim_cur / 1024);
     memcpy(esp__error_text, text, sizeof text);
     esp__error_ctx = ctx;
     ev.component = esp_status_name(s);

@@ -70,8 +70,9 @@ ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out
     while (w->n_threads < w->n - 1 && esp__thread_start(&w->threads[w->n_threads], esp__workers_main, w) == 0)
         w->n_threads++;
     if (w->n_threads < w->n - 1)
-        esp__log(ctx, ESP_LOG_WARN, "workers", "the system gave %d of %d threads: going on with these",
-                 (int)w->n_threads, (int)w->n - 1);
+        esp__log(ctx, ESP_LOG_WARN, "workers",
+                 "the system gave %d of %d threads (see ulimit -u and -v): going on with these", (int)w->n_threads,
+                 (int)w->n - 1);
     *out = w;
     return ESP_OK;
 }

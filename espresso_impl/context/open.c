@@ -4,6 +4,7 @@
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
+#include <unistd.h>
 
 enum { ESP__TIMEOUT_DEFAULT_MS = 300000 };
 
@@ -147,30 +148,68 @@ static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
+/* The calls of esp_open in progress in this process. */
+typedef struct esp__opening {
+    const esp_config *config;
+    esp__where where;
+    pid_t process; /* a forked child inherits the list, but not the threads */
+    struct esp__opening *next;
+} esp__opening;
+static esp__opening *esp__openings;
+static pthread_mutex_t esp__openings_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Does `o` open the same rank at the same meeting point as another call in progress? */
+static bool esp__opening_twice(const esp__opening *o) {
+    const esp__opening *p = esp__openings;
+    for (; p; p = p->next)
+        if (p->process == o->process && p->where.rank == o->where.rank && !strcmp(p->where.root, o->where.root) &&
+            p->config->oob_allgather == o->config->oob_allgather && p->config->oob_user == o->config->oob_user)
+            break;
+    return p != NULL;
+}
+
+/* Refuses two contexts that threads open at the same time: their ranks might meet in another order elsewhere, so that
+ * a context would be connected to another one. */
+static esp_status esp__opening_begin(esp_ctx *ctx, esp__opening *o) {
+    pthread_mutex_lock(&esp__openings_lock);
+    const bool twice = o->where.size > 1 && esp__opening_twice(o);
+    o->next = esp__openings;
+    if (!twice) esp__openings = o;
+    pthread_mutex_unlock(&esp__openings_lock);
+    return twice ? esp__fail(ctx, ESP_E_STATE,
+                             "esp_open: another thread is opening a context of this job: open contexts one after "
+                             "another, in the same order on all ranks, or give each its own esp_config.root")
+                 : ESP_OK;
+}
+
+static void esp__opening_end(const esp__opening *o) {
+    pthread_mutex_lock(&esp__openings_lock);
+    esp__opening **at = &esp__openings;
+    while (*at && *at != o) at = &(*at)->next;
+    if (*at) *at = o->next;
+    pthread_mutex_unlock(&esp__openings_lock);
+}
+
+static esp_status esp__open_job(esp_ctx *ctx, const esp_config *c, esp__where *w) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
-    esp__where w;
-    esp_config met = *c; /* a backend may set oob_allgather */
+    esp_config met = *c; /* a backend may set its oob_allgather */
     const char *spec = c->backend;
     char settings[4 * ESP__SPEC_MAX];
     uint64_t number = 0;
     bool one_host = true;
     const esp__peers_events ev = {ctx, esp__on_lost, esp__on_decided, esp__waits_answer, esp__on_excluded};
-    esp_status s = esp__open_config(ctx, c);
-    if (!s) s = esp__env_where(c, &w);
-    if (s) return s;
-    ctx->job.rank = ctx->base.rank = w.rank;
+    ctx->job.rank = ctx->base.rank = w->rank;
     ctx->job.silent = -1;
     static int names_checked;
     if (ctx->job.rank == 0 && !__atomic_exchange_n(&names_checked, 1, __ATOMIC_RELAXED)) esp__env_check_names(ctx);
     esp__tokens_open(ctx);
-    s = esp__builtins_add(ctx, c);
-    if (!s) s = esp__backends_choose(ctx, &spec, &w, &links, plans);
-    if (!s) s = esp__backends_meet(ctx, plans, &w, &met);
-    ctx->job.rank = ctx->base.rank = w.rank;
-    ctx->job.size = ctx->base.size = w.size;
-    if (!s) s = esp__peers_open(ctx, &met, &w, &ev, &ctx->job.peers);
+    esp_status s = esp__builtins_add(ctx, c);
+    if (!s) s = esp__backends_choose(ctx, &spec, w, &links, plans);
+    if (!s) s = esp__backends_meet(ctx, plans, w, &met);
+    ctx->job.rank = ctx->base.rank = w->rank;
+    ctx->job.size = ctx->base.size = w->size;
+    if (!s) s = esp__peers_open(ctx, &met, w, &ev, &ctx->job.peers);
     if (!s)
         snprintf(settings, sizeof settings, "backend %s, link %s%s%s", spec ? spec : plans[ESP__FLAT].backend->name,
                  links.inter,
@@ -178,7 +217,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
                  : *links.inter ? ""
                                 : "none",
                  links.outer);
-    if (!s) s = esp__job_introduce(ctx, &ctx->job, &w, settings, &number, &one_host);
+    if (!s) s = esp__job_introduce(ctx, &ctx->job, w, settings, &number, &one_host);
     if (!s) s = esp__standby_open(ctx, number, one_host, &ctx->job.standby);
     if (s) return s;
     memcpy(ctx->config.plans, plans, sizeof plans);
@@ -190,8 +229,21 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     if (!s) s = esp__executor_open(ctx);
     if (!s)
         esp__log(ctx, ESP_LOG_INFO, "context", "rank %d of %d (from %s), machine %d of %d, backend %s", ctx->job.rank,
-                 ctx->job.size, w.launcher ? w.launcher : "?", ctx->job.topo.machine, ctx->job.topo.n_machines,
+                 ctx->job.size, w->launcher ? w->launcher : "?", ctx->job.topo.machine, ctx->job.topo.n_machines,
                  ctx->job.backend->name);
+    return s;
+}
+
+static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
+    esp__where w;
+    esp_status s = esp__open_config(ctx, c);
+    if (!s) s = esp__env_where(c, &w);
+    if (s) return s;
+    esp__opening o = {c, w, getpid(), NULL};
+    s = esp__opening_begin(ctx, &o);
+    if (s) return s;
+    s = esp__open_job(ctx, c, &w);
+    esp__opening_end(&o);
     return s;
 }
 

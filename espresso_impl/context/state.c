@@ -1,6 +1,7 @@
 /* state.c: saves and loads what must survive a restart: step, seed, strategy, residuals and codec states. Loading
  * changes the context only after all ranks have read and checked their states. */
 #include "espresso_impl/base/file.h"
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/context/state.h"
 #include <dirent.h>
@@ -462,7 +463,7 @@ static const char *esp__path_split(const char *path, char *dir, size_t cap) {
 /* Writes the state to a temporary file, and returns when it is on the disk. */
 static esp_status esp__state_file_write(esp_ctx *ctx, esp__file *f, const char *name) {
     int error = esp__file_open(f, name);
-    if (error) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", name, strerror(error));
+    if (error) return esp__fail(ctx, ESP_E_ARG, "cannot write the state %s: %s", name, esp__strerror(error));
     esp_status s = esp__state_write(ctx, esp__state_file_put, f);
     if (s != ESP_OK) {
         error = f->error ? f->error : EIO;
@@ -471,7 +472,7 @@ static esp_status esp__state_file_write(esp_ctx *ctx, esp__file *f, const char *
         error = esp__file_sync(f);
     }
     if (!error) return ESP_OK;
-    return esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error));
+    return esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, esp__strerror(error));
 }
 
 ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
@@ -485,7 +486,7 @@ ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
     if (s != ESP_OK && written == ESP_OK) esp__file_drop(&f);
     if (s != ESP_OK) return s;
     int error = esp__file_rename(&f);
-    return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, strerror(error)) : ESP_OK;
+    return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, esp__strerror(error)) : ESP_OK;
 }
 
 /* If a job with another number of ranks has saved a file, the error names it. */
@@ -512,7 +513,7 @@ ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path) {
     s = esp__state_path(ctx, path, name, sizeof name);
     if (s == ESP_OK && !(f = fopen(name, "re"))) {
         s = errno == ENOENT ? esp__state_not_found(ctx, path, name)
-                            : esp__fail(ctx, ESP_E_ARG, "cannot read the state %s: %s", name, strerror(errno));
+                            : esp__fail(ctx, ESP_E_ARG, "cannot read the state %s: %s", name, esp__strerror(errno));
     }
     s = esp__state_read_after(ctx, s, esp__state_file_get, f);
     if (f) fclose(f);

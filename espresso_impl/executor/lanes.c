@@ -2,6 +2,7 @@
  * decompresses and copies, and the link thread runs collectives. ctx->lanes.lock protects what they share. If there are
  * too few cores, the trainer's thread runs the ops inside esp_push, esp_test and esp_wait (caller_drives), and the link
  * thread helps if it stays away for long. */
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/executor/executor.h"
 #include <errno.h>
@@ -467,7 +468,9 @@ ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
     if (!failed) ctx->lanes.threads = 1;
     if (!failed) failed = esp__thread_start(&ctx->lanes.link_thread, esp__link_main, ctx);
     if (!failed) ctx->lanes.threads = 2;
-    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s", strerror(failed)) : ESP_OK;
+    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s (see ulimit -u and -v)",
+                              esp__strerror(failed))
+                  : ESP_OK;
 }
 
 ESP__FN void esp__executor_close(esp_ctx *ctx) {

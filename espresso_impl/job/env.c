@@ -27,6 +27,9 @@ typedef struct esp__launcher {
     const char *required; /* a variable that must be set, too, or NULL */
 } esp__launcher;
 
+static const esp__launcher esp__by_espresso = {"ESPRESSO_RANK and ESPRESSO_SIZE", "ESPRESSO_RANK", "ESPRESSO_SIZE",
+                                               NULL, NULL};
+
 /* The first launcher whose variables are set counts. A torchrun job may itself have been started by MPI or Slurm, so
  * torchrun's own variable is tried first. RANK and WORLD_SIZE alone are common names, so they are tried last. */
 static const esp__launcher esp__launchers[] = {
@@ -66,12 +69,32 @@ static esp_status esp__env_pair(const char *rank_name, const char *size_name, es
     return ESP_OK;
 }
 
-/* Reads rank and size from ESPRESSO_*, esp_config or a launcher's variables (then it sets *found). */
-static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const esp__launcher **found) {
-    if (esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE")) {
-        out->launcher = "ESPRESSO_RANK and ESPRESSO_SIZE";
-        return esp__env_pair("ESPRESSO_RANK", "ESPRESSO_SIZE", out);
+/* Returns the launcher whose variables are set, or NULL. */
+static const esp__launcher *esp__env_launcher(void) {
+    for (size_t i = 0; i < sizeof esp__launchers / sizeof *esp__launchers; i++) {
+        const esp__launcher *l = &esp__launchers[i];
+        const bool slurm = !strcmp(l->name, "Slurm");
+        if (!esp__env_get(l->rank) && !esp__env_get(l->size)) continue;
+        if (l->required && !esp__env_get(l->required)) continue;
+        if (slurm && (!esp__env_slurm_step() || !esp__env_get(l->size))) continue;
+        return l;
     }
+    return NULL;
+}
+
+/* Reads rank and size from the variables of `l`, whose name then is out->launcher. */
+static esp_status esp__env_launched(const esp__launcher *l, const esp_config *cfg, esp__where *out) {
+    out->launcher = l->name;
+    const esp_status s = esp__env_pair(l->rank, l->size, out);
+    if (s || !cfg || !cfg->rank || cfg->rank == out->rank) return s;
+    return esp__fail(NULL, ESP_E_ARG,
+                     "esp_config.rank is %d, but %s is %d: set esp_config.size, too, or leave esp_config.rank 0",
+                     (int)cfg->rank, l->rank, (int)out->rank);
+}
+
+/* Reads rank and size from esp_config, ESPRESSO_* or the variables of launcher `l`. The program comes first: a job of
+ * `espresso run` may consist of several groups of ranks. */
+static esp_status esp__env_rank(const esp_config *cfg, const esp__launcher *l, esp__where *out) {
     if (cfg && cfg->size != 0) {
         out->launcher = "esp_config";
         if (cfg->size < 0 || cfg->rank < 0 || cfg->rank >= cfg->size)
@@ -82,16 +105,7 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
         out->size = cfg->size;
         return ESP_OK;
     }
-    for (size_t i = 0; i < sizeof esp__launchers / sizeof *esp__launchers; i++) {
-        const esp__launcher *l = &esp__launchers[i];
-        const bool slurm = !strcmp(l->name, "Slurm");
-        if (!esp__env_get(l->rank) && !esp__env_get(l->size)) continue;
-        if (l->required && !esp__env_get(l->required)) continue;
-        if (slurm && (!esp__env_slurm_step() || !esp__env_get(l->size))) continue;
-        *found = l;
-        out->launcher = l->name;
-        return esp__env_pair(l->rank, l->size, out);
-    }
+    if (l) return esp__env_launched(l, cfg, out);
     if (cfg && cfg->rank)
         return esp__fail(NULL, ESP_E_ARG,
                          "esp_config.rank is %d, but size is 0: set both, or neither (then a launcher's environment "
@@ -208,8 +222,9 @@ static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
 
 enum { ESP__HOSTS_UNKNOWN, ESP__HOSTS_ONE, ESP__HOSTS_SEVERAL };
 /* Returns whether the launcher has started ranks on one host or several. */
-static int esp__env_hosts(const esp__launcher *l, int32_t size) {
-    const char *local = l->local_size ? esp__env_get(l->local_size) : NULL;
+static int esp__env_hosts(const esp__launcher *l) {
+    const char *local = l->local_size ? esp__env_get(l->local_size) : NULL, *all = esp__env_get(l->size);
+    const int size = atoi(all ? all : "0");
     const char *step = esp__env_get("SLURM_STEP_NUM_NODES"), *job = esp__env_get("SLURM_NNODES");
     const int n = local ? atoi(local) : 0, nodes = atoi(step ? step : job ? job : "0");
     if (l->local_size) return n == size ? ESP__HOSTS_ONE : n > 0 && n < size ? ESP__HOSTS_SEVERAL : ESP__HOSTS_UNKNOWN;
@@ -233,19 +248,37 @@ static esp_status esp__env_master(esp__where *out) {
     return ESP_OK;
 }
 
+/* Refuses an address of the launcher's environment if the program's group is not the whole job: several groups would
+ * meet there, and become one. */
+static esp_status esp__env_root_of_job(const esp_config *cfg, const char *variable, const esp__where *w) {
+    const esp__launcher *l = esp__env_get("ESPRESSO_SIZE") ? &esp__by_espresso : esp__env_launcher();
+    const char *size = l && cfg && cfg->size ? esp__env_get(l->size) : NULL;
+    if (!size || strtol(size, NULL, 10) == w->size) return ESP_OK;
+    return esp__fail(NULL, ESP_E_ARG,
+                     "esp_config has rank %d of %d, but %s is %s, and %s is the address of all these ranks: give each "
+                     "group of ranks an address of its own in esp_config.root, or an exchange in .oob_allgather",
+                     (int)w->rank, (int)w->size, l->size, size, variable);
+}
+
 static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, esp__where *out) {
-    const char *root = esp__env_get("ESPRESSO_ROOT");
-    const char *what = root ? "ESPRESSO_ROOT" : "esp_config.root";
+    const char *root = cfg && cfg->root && *cfg->root ? cfg->root : NULL;
+    const char *what = root ? "esp_config.root" : "ESPRESSO_ROOT";
     char job[ESP__NAME_MAX * 2] = "";
-    if (!root && cfg && cfg->root && cfg->root[0]) root = cfg->root;
+    if (!root && cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c exchanges an address through it */
+    if (!root && (root = esp__env_get("ESPRESSO_ROOT"))) {
+        const esp_status s = esp__env_root_of_job(cfg, what, out);
+        if (s) return s;
+    }
     if (root) {
         esp_status s = esp__env_check_root(what, root);
         if (s == ESP_OK) snprintf(out->root, sizeof out->root, "%s", root);
         return s;
     }
-    if (cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c exchanges an address through it */
-    if (esp__env_get("MASTER_ADDR")) return esp__env_master(out);
-    if (l && esp__env_hosts(l, out->size) == ESP__HOSTS_ONE) esp__env_job(l, job, sizeof job);
+    if (esp__env_get("MASTER_ADDR")) {
+        const esp_status s = esp__env_root_of_job(cfg, "MASTER_ADDR", out);
+        return s ? s : esp__env_master(out);
+    }
+    if (l && esp__env_hosts(l) == ESP__HOSTS_ONE) esp__env_job(l, job, sizeof job);
     if (!job[0]) {
         out->no_root = true;
         return ESP_OK;
@@ -280,17 +313,19 @@ static esp_status esp__env_secret(esp__where *out) {
 }
 
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
-    const esp__launcher *l = NULL;
+    const bool own = esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE"), program = cfg && cfg->size;
+    const esp__launcher *l = own ? &esp__by_espresso : esp__env_launcher();
     const char *hosts = esp__env_get("ESPRESSO_HOSTS");
     esp_status s;
     memset(out, 0, sizeof *out);
-    s = esp__env_rank(cfg, out, &l);
+    s = esp__env_rank(cfg, l, out);
     if (s == ESP_OK) s = esp__env_machine(cfg, out);
-    out->explicit_rank = !l && out->size > 1;
+    if (own) l = NULL;
+    out->explicit_rank = (!l || program) && out->size > 1;
     out->by_mpi = l != NULL;
-    out->several_hosts = l ? esp__env_hosts(l, out->size) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
-    if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
-    if (s == ESP_OK) s = esp__env_secret(out); /* also for one rank, as a backend may connect it to other jobs */
+    out->several_hosts = l ? esp__env_hosts(l) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
+    if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, program ? NULL : l, out);
+    if (s == ESP_OK) s = esp__env_secret(out); /* a backend may connect a job of one rank to others */
     return s;
 }
 
@@ -457,10 +492,8 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     if ((s = esp__env_get("ESPRESSO_STRATEGY"))) out->strategy = s;
     if ((s = esp__env_get("ESPRESSO_TRACE"))) out->trace = s;
     if ((s = esp__env_get("ESPRESSO_STATS"))) out->stats = s;
-    if ((s = esp__env_get("ESPRESSO_ROOT"))) {
-        if ((status = esp__env_check_root("ESPRESSO_ROOT", s)) != ESP_OK) return status;
-        out->root = s;
-    }
+    s = esp__env_get("ESPRESSO_ROOT"); /* esp__env_root reads it, too */
+    if (s && (status = esp__env_check_root("ESPRESSO_ROOT", s)) != ESP_OK) return status;
     if (esp__env_get("ESPRESSO_TIMEOUT_MS")) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;

@@ -4,6 +4,7 @@
  * timeout, it decides which rank has failed. The rank that another one waits for may itself wait for a third one, so
  * rank 0 follows this chain to a rank that does not wait or does not answer. Long before a timeout, it only reports
  * stragglers. */
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
@@ -558,9 +559,10 @@ static void *esp__watch_main(void *arg) {
 ESP__FN esp_status esp__watch_start(esp__peers *p) {
     if (p->rank) p->conns[0].reserve = p->reserve;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (p->wake_fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "no event descriptor: %s", strerror(errno));
+    if (p->wake_fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "no event descriptor: %s", esp__strerror(errno));
     const int rc = esp__thread_start(&p->thread, esp__watch_main, p);
-    if (rc != 0) return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s", strerror(rc));
+    if (rc != 0)
+        return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s (see ulimit -u and -v)", esp__strerror(rc));
     p->has_thread = true;
     return ESP_OK;
 }

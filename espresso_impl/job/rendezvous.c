@@ -13,6 +13,7 @@
  * A job without a secret does the same with an empty one, which proves nothing. Nothing is encrypted
  * (docs/use/security.md). A connection whose other end has not proven itself is a candidate; rank 0 limits the number
  * of candidates, the bytes that they send and the time that they take. */
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
@@ -190,9 +191,8 @@ static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
         esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__REFUSED_DISPLACED);
         return ESP_OK;
     }
-    /* otherwise ranks time out, with an error that does not say why they could not connect */
-    esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)", (int)p->size,
-              strerror(full));
+    /* without this error, the timeout would name ranks that only could not connect */
+    esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s", (int)p->size, esp__strerror(full));
     return esp__meet_refuse(p, NULL, ESP_E_COMM);
 }
 
@@ -362,7 +362,7 @@ static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, u
                                const char **error) {
     esp__joining j = {0};
     int fd = esp__join_connect(a, deadline), pidfd;
-    *error = strerror(errno);
+    *error = esp__strerror(errno);
     if (fd < 0) return ESP_PENDING;
     esp__conn_init(&p->conns[0], fd, 0);
     esp_status s = ESP_PENDING;

@@ -1,5 +1,6 @@
 /* socket.c: addresses, sockets, and messages over them. No call blocks: if a socket does not take all bytes at once,
  * the rest stays in the connection's buffer, and the watch thread sends it. */
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <ifaddrs.h>
@@ -130,13 +131,16 @@ static int esp__listen_any(uint16_t port) {
 }
 
 /* A host name listens at all addresses, since /etc/hosts may map this host's own name to a loopback address, which
- * other hosts cannot reach. "localhost" and loopback addresses do listen only there. */
+ * other hosts cannot reach. So rank 0 need not resolve it: a cluster's DNS may learn its name late, or never here.
+ * "localhost" and loopback addresses do listen only there. */
 ESP__FN int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
-    int fd, local = !strncmp(root, "localhost:", 10) || !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
-    if (!esp__addr_resolve(root, a, 1, error)) return -1;
-    fd = a->sa.ss_family == AF_UNIX || local ? esp__listen_at(a) : esp__listen_any(esp__addr_port(a));
-    if (fd < 0) *error = errno == EADDRINUSE ? "the address is in use (by another job?)" : strerror(errno);
+    const char *colon = strrchr(root, ':');
+    const bool only_here = !strncmp(root, "unix:", 5) || !strncmp(root, "localhost:", 10) ||
+                           !strncmp(root, "127.", 4) || !strncmp(root, "[::1]:", 6);
+    if (only_here && !esp__addr_resolve(root, a, 1, error)) return -1;
+    const int fd = only_here ? esp__listen_at(a) : esp__listen_any((uint16_t)strtol(colon ? colon + 1 : "0", NULL, 10));
+    if (fd < 0) *error = errno == EADDRINUSE ? "the address is in use (by another job?)" : esp__strerror(errno);
     return fd;
 }
 
@@ -173,7 +177,7 @@ ESP__FN int esp__listen_roots(const char *name, esp__roots *roots, const char **
         return fd;
     }
     fd = esp__listen_any(0);
-    *error = fd < 0 ? strerror(errno) : "it has no address that others could reach";
+    *error = fd < 0 ? esp__strerror(errno) : "it has no address that others could reach";
     if (fd >= 0 && getsockname(fd, (struct sockaddr *)&bound.sa, &bound.len) == 0)
         esp__own_addresses(esp__addr_port(&bound), roots);
     if (!roots->n) esp__socket_close(&fd);
@@ -371,7 +375,7 @@ ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit) {
 ESP__FN void esp__peers_wake(esp__peers *p) {
     const uint64_t one = 1;
     if (p->wake_fd >= 0 && write(p->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
-        esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", strerror(errno));
+        esp__log(p->ctx, ESP_LOG_WARN, "peers", "cannot wake the watch thread: %s", esp__strerror(errno));
 }
 
 ESP__FN void esp__peers_kick(esp__peers *p) {

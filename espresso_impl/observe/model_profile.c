@@ -4,6 +4,7 @@
 #include "espresso_impl/observe/model_profile.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/executor/executor.h"
@@ -107,7 +108,7 @@ static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
         if (!s) r->steps = ESP__PROFILE_STEPS, r->skip = ESP__PROFILE_SKIP, s = esp__profile_parse(ctx, r, spec);
         int error = !s && ctx->job.rank == 0 ? esp__file_check(r->path) : 0;
         if (error)
-            s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s cannot be written: %s", r->path, strerror(error));
+            s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: %s cannot be written: %s", r->path, esp__strerror(error));
         if (!s) s = esp__profile_take(ctx, r);
     }
     s = esp__profile_agree(ctx, r, s);
@@ -230,7 +231,7 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
     int error = t.failed ? ENOMEM : esp__file_replace(r->path, t.data, t.len);
     esp__text_free(&t);
     if (error)
-        esp__log(ctx, ESP_LOG_WARN, "profile", "%s cannot be written: %s", r->path, strerror(error));
+        esp__log(ctx, ESP_LOG_WARN, "profile", "%s cannot be written: %s", r->path, esp__strerror(error));
     else
         esp__log(ctx, ESP_LOG_INFO, "profile", "%s: %u tensors, medians of %u steps", r->path, ctx->model.n_tensors,
                  steps);

@@ -1,6 +1,7 @@
 /* stats.c: writes statistics while training runs, as JSON lines or in Prometheus' text format
  * (ESPRESSO_STATS=FILE[,FILE...][,every=1s]). A step only copies counters, and the sampler's thread writes them. */
 #include "espresso_impl/base/file.h"
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/quantile.h"
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/observe/stats.h"
@@ -75,7 +76,7 @@ static void esp__stats_failed(const esp_ctx *ctx, esp__stats_out *o, int error) 
     if (!error || o->warned) return;
     o->warned = true;
     esp__log(ctx, ESP_LOG_WARN, "stats", "%s cannot be written: %s. Training continues; this warns once", o->path,
-             strerror(error));
+             esp__strerror(error));
 }
 
 /* Appends all lines, or none if the disk is full. Opens the file each time, since logrotate may have moved or emptied
@@ -293,7 +294,9 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
     esp__stats_publish(ctx, f);
     f->before = f->now;
     int failed = esp__stats_start(f);
-    if (failed) esp__log(ctx, ESP_LOG_WARN, "stats", "no statistics: cannot start a thread: %s", strerror(failed));
+    if (failed)
+        esp__log(ctx, ESP_LOG_WARN, "stats", "no statistics: cannot start a thread: %s (see ulimit -u and -v)",
+                 esp__strerror(failed));
     return ESP_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "espresso_impl/observe/trace.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/json.h"
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include <errno.h>
@@ -134,7 +135,7 @@ ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__tra
     if (error == EISDIR)
         return esp__fail(ctx, ESP_E_ARG, "the trace %s is a directory: give the name of a file (ESPRESSO_TRACE)", path);
     return esp__fail(ctx, ESP_E_ARG, "cannot write the trace %s: %s (ESPRESSO_TRACE or esp_config.trace)", path,
-                     strerror(error));
+                     esp__strerror(error));
 }
 
 static void esp__trace_file_flush(esp__trace_file *f) {
@@ -232,7 +233,7 @@ ESP__FN esp_status esp__trace_file_close(esp__trace_file *f) {
         f->failed = esp__file_close(&f->to);
     }
     if (f->failed) {
-        s = esp__fail(f->ctx, ESP_E_DEVICE, "cannot write the trace %s: %s", f->path, strerror(f->failed));
+        s = esp__fail(f->ctx, ESP_E_DEVICE, "cannot write the trace %s: %s", f->path, esp__strerror(f->failed));
         esp__log(f->ctx, ESP_LOG_WARN, "trace", "%s", esp_last_error(f->ctx));
     }
     esp__trace_file_free(f);

@@ -1,6 +1,8 @@
 /* loader.c: finds, loads and registers plugins. It never unloads an accepted plugin, because other code may use it. */
 #include "espresso_impl/registry/registry.h"
 #include <dlfcn.h>
+#include <limits.h>
+#include <sys/stat.h>
 
 static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path) {
     for (int major = 0; major < 10; major++) {
@@ -79,6 +81,44 @@ static esp_status esp__search_list(esp__search *s, const char *dirs) {
     return ESP_E_NOT_FOUND;
 }
 
+/* Writes the folder of the file that this code was loaded from, the program or a shared library, or "". */
+static void esp__own_folder(char out[PATH_MAX]) {
+    static const char here = 0;
+    const unsigned long long at = (unsigned long long)(uintptr_t)&here;
+    char line[PATH_MAX + 128], *slash = NULL;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    *out = 0;
+    while (maps && !slash && fgets(line, sizeof line, maps)) {
+        unsigned long long begin, end;
+        const char *path = strchr(line, '/'); /* the only '/' of a line is in its path */
+        if (!path || sscanf(line, "%llx-%llx", &begin, &end) != 2 || at < begin || at >= end) continue;
+        slash = strrchr(line, '/');
+        snprintf(out, PATH_MAX, "%.*s", (int)(slash - path), path);
+    }
+    if (maps) fclose(maps);
+}
+
+/* Tries `parent``below` if that folder exists, and is not searched anyway. */
+static esp_status esp__search_below(esp__search *s, const char *parent, const char *below) {
+    char folder[PATH_MAX + 16];
+    struct stat st;
+    snprintf(folder, sizeof folder, "%s%s", parent, below);
+    if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode) || !strcmp(folder, ESPRESSO_PREFIX "/lib/espresso"))
+        return ESP_E_NOT_FOUND;
+    return esp__search_dir(s, folder, strlen(folder));
+}
+
+/* Tries the folders where `make` and `make install` put plugins, from the library or the program on: both may have been
+ * moved. */
+static esp_status esp__search_own(esp__search *s) {
+    char folder[PATH_MAX], *slash;
+    esp__own_folder(folder);
+    if (!*folder || esp__search_below(s, folder, "/espresso") == ESP_OK) return *folder ? ESP_OK : ESP_E_NOT_FOUND;
+    if (!(slash = strrchr(folder, '/')) || !strcmp(slash, "/lib")) return ESP_E_NOT_FOUND;
+    *slash = 0;
+    return esp__search_below(s, folder, "/lib/espresso");
+}
+
 static bool esp__plugin_name_ok(const char *name) {
     while (esp__spec_name_char(*name)) name++;
     return !*name;
@@ -100,7 +140,7 @@ ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name) {
             path_or_name);
     if (env && esp__registry_of(ctx)->plugin_path && !strcmp(env, esp__registry_of(ctx)->plugin_path)) env = NULL;
     if (esp__search_list(&s, esp__registry_of(ctx)->plugin_path) != ESP_OK && esp__search_list(&s, env) != ESP_OK &&
-        esp__search_list(&s, ESPRESSO_PREFIX "/lib/espresso") != ESP_OK)
+        esp__search_own(&s) != ESP_OK && esp__search_list(&s, ESPRESSO_PREFIX "/lib/espresso") != ESP_OK)
         esp__fail(ctx, s.status, "no plugin \"%s\"; tried %s%s", path_or_name, s.tried.data ? s.tried.data : "nothing",
                   s.status == ESP_E_NOT_FOUND ? "; ESPRESSO_PLUGIN_PATH adds folders" : "");
     else

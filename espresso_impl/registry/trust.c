@@ -1,6 +1,7 @@
 /* trust.c: checks that no other user can change a plugin before loader.c loads it, because it runs with all rights of
  * this process. File and folder must belong to this user or root, and no folder above may be writable by all. The
  * owner's group is trusted. */
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/registry/registry.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +37,7 @@ static esp_status esp__trust_folders(esp_ctx *ctx, const char *plugin, char *fil
         char *slash = strrchr(file, '/');
         slash[slash == file] = 0;
         if (stat(file, &st) != 0)
-            return esp__fail(ctx, ESP_E_NOT_FOUND, "%s: its folder %s: %s", plugin, file, strerror(errno));
+            return esp__fail(ctx, ESP_E_NOT_FOUND, "%s: its folder %s: %s", plugin, file, esp__strerror(errno));
         s = esp__trust_one(ctx, plugin, file, &st, up);
     }
     return s;
@@ -49,7 +50,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     esp_status s = ESP_OK;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = errno;
     if (fd < 0 && error == ENOENT) return esp__fail(ctx, ESP_E_NOT_FOUND, "%s: no such file", path);
-    if (fd < 0) return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: cannot be read: %s", path, strerror(error));
+    if (fd < 0) return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: cannot be read: %s", path, esp__strerror(error));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
         s = esp__fail(ctx, ESP_E_ABI, "%s: not a file", path);
     if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, false);
@@ -57,7 +58,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
         snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
         found = realpath(folder, NULL);
         snprintf(folder, sizeof folder, "%s/x", found && found[1] ? found : "");
-        if (!found) s = esp__fail(ctx, ESP_E_NOT_FOUND, "%s: its folder: %s", path, strerror(errno));
+        if (!found) s = esp__fail(ctx, ESP_E_NOT_FOUND, "%s: its folder: %s", path, esp__strerror(errno));
         free(found);
     }
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);

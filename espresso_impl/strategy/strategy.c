@@ -1,5 +1,6 @@
 /* strategy.c: makes a strategy from a built-in name or from the text of a file, and prints strategies. */
 #include "espresso_impl/base/file.h"
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/strategy/strategy.h"
 #include <errno.h>
 
@@ -61,11 +62,11 @@ ESP__FN esp_status esp__file_text(esp_ctx *ctx, const char *path, char **out) {
     if (!error)
         return esp__fail(ctx, ESP_E_ARG, "strategy '%s': the file is empty: espresso plan -o FILE writes one", path);
     if (error == ENOENT || error == EACCES || error == ENOTDIR || error == ENAMETOOLONG) {
-        esp__no_strategy(ctx, path, strerror(error));
+        esp__no_strategy(ctx, path, esp__strerror(error));
         return ESP_E_NOT_FOUND;
     }
     return esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "strategy '%s': %s", path,
-                     error == EFBIG ? "the file is larger than 1 GiB: this is no strategy" : strerror(error));
+                     error == EFBIG ? "the file is larger than 1 GiB: this is no strategy" : esp__strerror(error));
 }
 
 /* ---- printing ---- */

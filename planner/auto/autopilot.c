@@ -1,6 +1,7 @@
 /* autopilot.c: strategy "auto", which measures during the first steps, plans, tries strategies, and watches the best.
  * This file opens and closes the autopilot and changes its phases; the other files of this folder implement the
  * phases. */
+#include "espresso_impl/base/limits.h"
 #include "planner/auto/autopilot.h"
 
 /* ---- what the files share ---------------------------------------------------------------------------------------- */
@@ -16,7 +17,10 @@ ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
         ctx->base.user_host->log(ctx->base.user_host->user, &ev);
         return;
     }
+    esp__held_signals held;
+    esp__signals_hold(&held);
     fprintf(stderr, "espresso: autopilot: %s\n", text);
+    esp__signals_release(&held);
 }
 
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {

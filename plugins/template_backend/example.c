@@ -5,9 +5,12 @@
  * (Opening files allocates memory, which a real backend does in open() only.) */
 #include "espresso.h"
 #include "halves.h"
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 enum { EXAMPLE_REQUESTS = 64, EXAMPLE_CHUNK = 16384, EXAMPLE_PATH = 256 };
@@ -27,6 +30,7 @@ typedef struct example_comm {
     uint64_t started, intra_bytes, inter_bytes;
     atomic_int aborted; /* any thread may set it */
     char dir[EXAMPLE_PATH];
+    int lock; /* descriptor of the directory, or -1 */
     example_request requests[EXAMPLE_REQUESTS];
 } example_comm;
 
@@ -146,6 +150,40 @@ static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t c
     return ESP_OK;
 }
 
+/* ---- directories ------------------------------------------------------------------------------------------------- */
+/* Every rank holds a shared lock on its job's directory, which ends with the process. */
+static int example_lock(const char *dir, int how) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0 && flock(fd, how | LOCK_NB) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static void example_remove(const char *dir) {
+    const int fd = example_lock(dir, LOCK_EX);
+    DIR *d = fd < 0 ? NULL : opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;)
+        if (e->d_name[0] != '.') unlinkat(fd, e->d_name, 0);
+    if (d) closedir(d);
+    if (fd < 0) return;
+    rmdir(dir);
+    close(fd);
+}
+
+/* Removes the directories of jobs whose ranks were all killed. */
+static void example_remove_left(const char *parent) {
+    static const char prefix[] = "espresso-example-";
+    char dir[EXAMPLE_PATH];
+    DIR *d = opendir(parent);
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
+        if (strncmp(e->d_name, prefix, sizeof prefix - 1)) continue;
+        if ((size_t)snprintf(dir, sizeof dir, "%s/%s", parent, e->d_name) < sizeof dir) example_remove(dir);
+    }
+    if (d) closedir(d);
+}
+
 /* ---- the table's functions --------------------------------------------------------------------------------------- */
 static esp_status example_probe(const esp_host *h, int32_t *score) {
     (void)h;
@@ -158,6 +196,7 @@ static void example_close(void *comm) {
     example_comm *e = comm;
     if (!e) return;
     rmdir(e->dir); /* succeeds on the last rank, when it is empty */
+    if (e->lock >= 0) close(e->lock);
     free(e->other_machine);
     e->host->free_(e->host->user, cpu, e, sizeof *e);
 }
@@ -179,17 +218,26 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     e->host = h;
     e->rank = g->rank;
     e->size = g->size;
+    e->lock = -1;
     e->other_machine = calloc((size_t)g->size, sizeof(int32_t));
     dirs = calloc((size_t)g->size, EXAMPLE_PATH);
     for (int32_t r = 0; e->other_machine && r < g->size; r++)
         e->other_machine[r] = g->machine && g->machine[r] != g->machine[g->rank];
     /* Rank 0 of the group creates the directory, and the others get its name in an exchange. */
     snprintf(e->dir, sizeof e->dir, "%s/espresso-example-XXXXXX", val);
-    if (g->rank == 0 && !mkdtemp(e->dir)) e->dir[0] = 0;
+    if (g->rank == 0) {
+        example_remove_left(val);
+        if (!mkdtemp(e->dir) || (e->lock = example_lock(e->dir, LOCK_SH)) < 0) e->dir[0] = 0;
+    }
     if (dirs && g->size > 1 && g->oob_allgather(g->user, e->dir, dirs, EXAMPLE_PATH) == ESP_OK)
         memcpy(e->dir, dirs, EXAMPLE_PATH);
     else if (g->size > 1)
         e->dir[0] = 0;
+    if (e->dir[0] && g->rank && (e->lock = example_lock(e->dir, LOCK_SH)) < 0) e->dir[0] = 0;
+    /* No rank may close and remove the directory before all have locked it. */
+    if (dirs && g->size > 1 && g->oob_allgather(g->user, e->dir, dirs, EXAMPLE_PATH) != ESP_OK) e->dir[0] = 0;
+    for (int32_t r = 0; dirs && r < g->size && g->size > 1; r++)
+        if (!dirs[(size_t)r * EXAMPLE_PATH]) e->dir[0] = 0;
     free(dirs);
     if (!e->dir[0] || !e->other_machine) {
         example_close(e);

@@ -14,7 +14,22 @@ try "$root/$build/bin/espresso" plugins --check --path "$PWD" "mynet:dir=$PWD/ch
 for machines in 1 2 4; do
     says_ok timeout 60 "$root/$build/bin/espresso" run -n 4 --machines $machines --no-prefix -- ./use "$PWD" mynet:dir="$PWD/files"
 done
-if [ -n "$(ls files)" ]; then
-    echo "left behind: $(ls files)"
-    exit 1
-fi
+empty() { [ -z "$(ls files)" ] || { echo "left behind: $(ls files)" && exit 1; }; }
+empty
+# the next job removes the files of a job that was killed, and not those of one that runs
+forever() { ESPRESSO_BACKEND=mynet:dir=$PWD/files ESPRESSO_PLUGIN_PATH=$PWD "$root/$build/bin/espresso" run -n 2 -- "$PWD/$1" forever >forever.log 2>&1 & }
+runs() { for i in $(seq 100); do [ "$(ls files | wc -l)" -lt "$1" ] || break; sleep 0.1; done; }
+cp "$root/$build/tests/jobs/faults/exits" killed
+forever killed
+launcher=$!
+runs 1
+sleep 1
+for p in /proc/[0-9]*; do [ "$(readlink "$p/exe")" != "$PWD/killed" ] || kill -9 "${p#/proc/}"; done
+wait $launcher || :
+[ -n "$(ls files)" ]
+for machines in 1 2; do
+    says_ok timeout 60 "$root/$build/bin/espresso" run -n 2 --no-prefix -- ./use "$PWD" mynet:dir="$PWD/files" &
+done
+wait
+says_ok timeout 60 "$root/$build/bin/espresso" run -n 2 --no-prefix -- ./use "$PWD" mynet:dir="$PWD/files"
+empty

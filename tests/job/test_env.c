@@ -190,14 +190,60 @@ TEST(test_config_and_environment, clean) {
     assert_string_equal(w.root, "unix:c");
     set("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:e");
     assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
+    assert_int_equal(w.rank, 1);
+    assert_int_equal(w.size, 3);
+    assert_string_equal(w.root, "unix:c");
+    cfg.rank = cfg.size = 0; /* the launcher's rank, and the program's address */
+    assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
     assert_int_equal(w.size, 2);
-    assert_string_equal(w.root, "unix:e");
+    assert_string_equal(w.root, "unix:c");
+    cfg.size = 3;
     set("");
     cfg.rank = 3;
     assert_int_equal(esp__env_where(&cfg, &w), ESP_E_ARG);
     cfg.rank = 0;
     cfg.size = -1;
     assert_int_equal(esp__env_where(&cfg, &w), ESP_E_ARG);
+}
+
+static esp_status no_exchange(void *user, const void *in, void *out, uint64_t bytes) {
+    (void)user, (void)in, (void)out, (void)bytes;
+    return ESP_E_COMM;
+}
+
+/* A group of a job's ranks needs an address of its own: at the job's, several groups would become one. */
+TEST(test_groups_of_a_job, clean) {
+    static const struct {
+        const char *pairs, *error; /* error NULL: root is right */
+        const char *root;
+    } cases[] = {
+        {"ESPRESSO_RANK=1 ESPRESSO_SIZE=4 ESPRESSO_ROOT=unix:e", "esp_config has rank 0 of 2, but ESPRESSO_SIZE is 4",
+         NULL},
+        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=h MASTER_PORT=1", "WORLD_SIZE is 4, and MASTER_ADDR is the address", NULL},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 ESPRESSO_ROOT=h:1", "OMPI_COMM_WORLD_SIZE is 4", NULL},
+        {"PMI_RANK=1 PMI_SIZE=4 ESPRESSO_ROOT=h:1", "PMI_SIZE is 4", NULL},
+        {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1", "SLURM_NTASKS is 4", NULL},
+        {"ESPRESSO_RANK=1 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:e", NULL, "unix:e"}, /* the whole job, renumbered */
+        {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", NULL, "h:2"},
+        {"ESPRESSO_ROOT=unix:e", NULL, "unix:e"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        esp__where w;
+        esp_config cfg = {.size = 2};
+        set(cases[i].pairs);
+        assert_int_equal(esp__env_where(&cfg, &w), cases[i].error ? ESP_E_ARG : ESP_OK);
+        if (cases[i].error && !strstr(esp_last_error(NULL), cases[i].error)) fail_msg("%s", esp_last_error(NULL));
+        if (cases[i].root) assert_string_equal(w.root, cases[i].root);
+        cfg.oob_allgather = no_exchange; /* needs no address */
+        assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
+        assert_int_equal(w.size, 2);
+        assert_string_equal(w.root, "");
+        cfg.oob_allgather = NULL, cfg.root = "unix:own";
+        assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
+        assert_string_equal(w.root, "unix:own");
+        cfg = (esp_config){.rank = 3}; /* a rank without a size */
+        assert_int_equal(esp__env_where(&cfg, &w), ESP_E_ARG);
+    }
 }
 
 TEST(test_machine, clean) {
@@ -232,13 +278,12 @@ TEST(test_overrides, clean) {
     cfg.timeout_ms = 5;
     cfg.seed = 77;
     set("ESPRESSO_CODEC=dgc ESPRESSO_TIMEOUT_MS=1500 ESPRESSO_WORKERS=3 ESPRESSO_LOG=debug ESPRESSO_TRACE=t.json "
-        "ESPRESSO_STRATEGY=fp32 ESPRESSO_ROOT=h:9");
+        "ESPRESSO_STRATEGY=fp32");
     assert_int_equal(esp__env_config(&cfg, &out), ESP_OK);
     assert_string_equal(out.codec, "dgc");
     assert_string_equal(out.backend, "shm");
     assert_string_equal(out.strategy, "fp32");
     assert_string_equal(out.trace, "t.json");
-    assert_string_equal(out.root, "h:9");
     assert_int_equal(out.timeout_ms, 1500);
     assert_int_equal(out.cpu_workers, 3);
     assert_int_equal(out.log_level, ESP_LOG_DEBUG);

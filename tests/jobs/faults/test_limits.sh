@@ -1,0 +1,37 @@
+# test_limits.sh: ranks with limits (ulimit) on files, descriptors and memory, and whose output nobody reads: no signal
+# ends them, and an error names the limit.
+# runs: quiet slow
+set -u
+BUILD=${BUILD:-build}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+export ESPRESSO_PLUGIN_PATH="$PWD/$BUILD/lib/espresso" ESPRESSO_TIMEOUT_MS=10000 ESPRESSO_BACKEND
+hello=$PWD/$BUILD/bin/hello run="$PWD/$BUILD/bin/espresso run" failed=0 skipped=
+bad() { echo "FAILED: $ESPRESSO_BACKEND, $*"; cat "$dir/log"; failed=1; }
+limit() { # LETTER VALUE
+    $run -n 2 -- sh -c "ulimit -$1 $2; exec $hello" >"$dir/log" 2>&1
+    status=$?
+    [ $status != 127 ] || return 0 # not even the dynamic loader could run
+    [ $status -lt 126 ] || bad "ulimit -$1 $2: status $status"
+    if [ $status != 0 ] && ! grep -q 'see ulimit -' "$dir/log"; then bad "ulimit -$1 $2: no error names it"; fi
+}
+for ESPRESSO_BACKEND in shm gloo; do
+    [ $ESPRESSO_BACKEND = shm ] || [ -e "$BUILD/lib/espresso/libespresso-gloo.so" ] || { skipped="backend gloo is not there" && continue; }
+    for blocks in 0 1 100; do limit f $blocks; done
+    for files in 3 4 5 6 7 8 9 10 11 12 13 14 16 20; do limit n $files; done
+    for kib in 12000 16000 20000 24000 32000 40000 60000 80000; do limit v $kib; done
+    echo "$ESPRESSO_BACKEND: tried"
+done
+
+# files of one rank: what is written is cut, and training goes on
+ESPRESSO_BACKEND=loop
+for variable in ESPRESSO_TRACE ESPRESSO_STATS ESPRESSO_PROFILE; do
+    env $variable="$dir/written" ESPRESSO_LOG=debug sh -c "ulimit -f 0; exec $hello" >/dev/null 2>"$dir/log"
+    [ $? -lt 126 ] || bad "$variable with ulimit -f: a signal"
+done
+{ ESPRESSO_LOG=debug $hello 2>&1 >/dev/null; echo $? >"$dir/status"; } | sleep 0
+[ "$(cat "$dir/status")" = 0 ] || { : >"$dir/log" && bad "stderr that nobody reads: status $(cat "$dir/status")"; }
+ESPRESSO_LOG=debug sh -c "ulimit -f 0; exec $hello >/dev/null" 2>"$dir/log"
+[ $? = 0 ] || bad "stderr in a file with ulimit -f"
+[ $failed = 0 ] || exit 1
+[ -z "$skipped" ] || { echo "skipped: $skipped" && exit 77; }
