@@ -22,7 +22,8 @@ typedef struct esp_plan_tensor {
     const char *name; /* unique, without blanks */
     uint64_t elements;
     double compute_ns; /* time from the previous gradient to this one */
-    /** "fp32" (no compression), or the only codec or option that the tensor may have. NULL if any is allowed. */
+    /** "fp32" (no compression), or the only codec or option that the tensor may have, or both: "CODEC OPTION". NULL if
+     *  any is allowed. */
     const char *keep;
     /** How a sharded tensor (ESP_SHARD) is divided among ranks: "flat", "intra,inter" or "any". NULL if it is not
      *  sharded. A sharded tensor is neither merged nor split, and the plan ignores the time of esp_gather. */
@@ -134,8 +135,8 @@ typedef struct esp_plan_config {
     /** "GLOB=fp32", "GLOB=CODEC" or "GLOB=OPTION" decides for names that match GLOB. The first match counts. */
     const char *const *keep;
     uint32_t n_forbid, n_only, n_keep;
-    uint32_t reserved0;
-    double budget_ns; /* planning time; 0: the same effort on all machines */
+    uint32_t n_kept_codecs; /* how many codecs, the last ones, only tensors may have whose `keep` names them */
+    double budget_ns;       /* planning time; 0: the same effort on all machines */
     uint64_t seed;
     uint64_t max_memory_bytes; /* limit for residuals and payloads of a rank; 0: none */
     double max_volume;         /* limit for payload bytes / fp32 bytes; 0 means none */

@@ -171,7 +171,7 @@ struct esp__problem {
     const esp_plan_model *model;
     const char *model_name;
     const esp_plan_codec *codecs;
-    uint32_t n_codecs;
+    uint32_t n_codecs, n_free_codecs; /* the latter without those of esp_plan_config.n_kept_codecs */
     esp_plan_system system;
     esp_plan_config config;
     uint64_t n_tensors;

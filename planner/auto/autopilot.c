@@ -60,11 +60,12 @@ static esp_status esp__auto_memory(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
     a->all = esp__alloc(ctx, ranks * sizeof *a->all + (ESP__AUTO_READY + 1) * n * sizeof *a->ready +
-                                 n * sizeof *a->tensors + bits * (ranks + 1));
+                                 n * (sizeof *a->described + sizeof *a->tensors) + bits * (ranks + 1));
     if (!a->all) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     a->ready = (uint64_t *)(a->all + ranks);
     a->ready_max = a->ready + ESP__AUTO_READY * n;
-    a->tensors = (esp__auto_tensor *)(a->ready_max + n);
+    a->described = (char **)(a->ready_max + n);
+    a->tensors = (esp__auto_tensor *)(a->described + n);
     a->bits = (uint8_t *)(a->tensors + n);
     a->all_bits = a->bits + bits;
     return ESP_OK;
@@ -113,6 +114,7 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     esp__auto_job_free(ctx, a->job); /* the job's thread reads the calibration */
     if (a->calibration_open) esp__calibration_close(ctx, &a->calibration);
+    for (uint32_t i = 0; a->all && i < ctx->model.n_tensors; i++) esp__strfree(ctx, a->described[i]);
     esp__free(ctx, a->all);
     esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
     esp__strfree(ctx, a->won);
@@ -135,7 +137,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     esp__auto_loss_begin(ctx);
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
-        if (esp__option_compresses(&ctx->active.strategy.units[i].option)) {
+        if (esp__auto_compresses(ctx, &ctx->active.strategy.units[i])) {
             esp__auto_settle(ctx, 0.0);
             return;
         }

@@ -17,14 +17,20 @@ enum {
     ESP__AUTO_WATCH,   /* checks step times and errors now and then */
     ESP__AUTO_OFF      /* the program set a strategy, or there is no choice */
 };
-enum { ESP__AUTO_TIMES = 1024, ESP__AUTO_READY = 32, ESP__AUTO_LOSSES = 256, ESP__AUTO_NAME = 128 };
+enum {
+    ESP__AUTO_CODECS = 8,
+    ESP__AUTO_TIMES = 1024,
+    ESP__AUTO_READY = 32,
+    ESP__AUTO_LOSSES = 256,
+    ESP__AUTO_NAME = 128
+};
 /* Which codecs may be used after the loss rose: all, those that only round finely, or lossless ones. */
 enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
     double steps, window, cooldown, warmup, min_gain, drift, max_error; /* max_error 0: no limit */
     char plan[ESP__NAME_MAX];
-    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX]; /* the user's, and those that only round numbers */
+    char codecs[ESP__AUTO_CODECS][ESP__SPEC_MAX]; /* the user's, and those that only round numbers */
     uint32_t n_codecs;
 } esp__auto_options;
 
@@ -51,7 +57,7 @@ typedef struct esp__losses {
 } esp__losses;
 
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
-enum { ESP__AUTO_CANDIDATES = ESP__CALIBRATION_CODECS + 5, ESP__TRY_TIMES = 64 };
+enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5, ESP__TRY_TIMES = 64 };
 typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step */
@@ -104,9 +110,10 @@ typedef struct esp__auto_job {
     /* free_tensors has no `keep`, so that the planner can also predict the active strategy. */
     esp_plan_tensor *tensors, *free_tensors;
     esp_plan_system system;
-    esp_plan_codec codecs[ESP__CALIBRATION_CODECS],
-        all_codecs[ESP__CALIBRATION_CODECS]; /* those that plans may use now, and all measured ones */
-    uint32_t n_codecs, n_all_codecs;
+    /* Codecs that plans may use now, those of tensors' descriptions, and all measured ones. */
+    esp_plan_codec codecs[ESP__AUTO_CODECS], described[ESP__CALIBRATION_CODECS], all_codecs[ESP__CALIBRATION_CODECS];
+    uint32_t n_codecs, n_described, n_all_codecs;
+    uint32_t n_described_units;                          /* tensors that their descriptions compress */
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
@@ -189,12 +196,22 @@ typedef struct esp__autopilot {
     uint32_t risen;            /* consecutive checks that found a higher loss */
     int trust;
     esp__auto_tensor *tensors;
+    char **described; /* [n_tensors] codec and option of each tensor whose description says to compress it, else NULL */
     uint8_t *bits, *all_bits; /* bit sets of the tensors whose error is too large, on this rank and on all ranks */
 } esp__autopilot;
 
 /* Returns NULL if the strategy is not auto. */
 ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) {
     return ctx->observers.self[ESP__OBSERVE_AUTO];
+}
+
+/* Whether the tensor's description names a codec or an option, so that auto does not change it. */
+ESP__UNUSED static inline bool esp__auto_described(const esp_ctx *ctx, uint32_t tensor) {
+    return ctx->model.tensors[tensor].codec_override || ctx->model.tensors[tensor].option_override;
+}
+/* Whether the unit is compressed, and not because a description says so. */
+ESP__UNUSED static inline bool esp__auto_compresses(const esp_ctx *ctx, const esp__unit *u) {
+    return esp__option_compresses(&u->option) && !esp__auto_described(ctx, u->place.first);
 }
 
 /* ---- options.c ---- */
@@ -215,6 +232,8 @@ ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
 /* Whether fp32 is active, and no strategy can bring the least gain: it can only shorten the part of a step after the
  * last push, and on some rank that part is too short. Valid after an exchange. */
 ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
+/* Whether codecs[n] has the codec. */
+ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
 ESP__FN esp_status esp__auto_candidates(esp__auto_job *job); /* runs on the planning thread */
 /* ---- try.c ---- */

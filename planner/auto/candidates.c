@@ -40,6 +40,7 @@ static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp
         const uint32_t k = esp__auto_codec_at(job, u[i].codec);
         elements += (double)u[i].elements;
         if (!strcmp(u[i].codec, ESP__CODEC_NONE) || k == job->n_all_codecs) continue;
+        if (esp__auto_described(job->ctx, u[i].first)) continue; /* the same in all candidates */
         error += job->all_codecs[k].error * (double)u[i].elements;
         const esp__effect *e = job->effects[k];
         if (e && (!worst || e->slower > worst->slower || (e->slower == worst->slower && !e->loss)))
@@ -69,15 +70,21 @@ static double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
     return measured > explained ? measured - explained + plan_ns : plan_ns * measured / explained;
 }
 
-/* Makes a plan of a strategy with these codecs, and reads its report. Returns NULL if none can be made. */
+/* Makes a plan of a strategy with these codecs, and those of tensors' descriptions for these tensors. Reads its report.
+ * Returns NULL if none can be made. */
 static esp_plan *esp__auto_make(const esp__auto_job *job, const char *strategy, const esp_plan_codec *codecs,
                                 uint32_t n, esp_plan_report *r) {
     esp_plan_config config = job->config;
+    esp_plan_codec all[ESP__AUTO_CODECS + ESP__CALIBRATION_CODECS];
     esp_plan *plan = NULL;
+    if (n) memcpy(all, codecs, n * sizeof *all);
+    for (uint32_t c = 0; c < job->n_described; c++)
+        if (!esp__auto_has(all, n, job->described[c].spec)) all[n + config.n_kept_codecs++] = job->described[c];
     config.flags |= ESP_PLAN_NO_BOUND | (n ? 0u : ESP_PLAN_NO_COMP);
     config.strategy = strategy;
     *r = (esp_plan_report){.struct_size = sizeof *r};
-    if (esp__plan_make_for(job->ctx, &job->model, codecs, n, &job->system, &config, NULL, &plan)) return NULL;
+    if (esp__plan_make_for(job->ctx, &job->model, all, n + config.n_kept_codecs, &job->system, &config, NULL, &plan))
+        return NULL;
     esp_plan_report_read(plan, r);
     return plan;
 }
@@ -132,7 +139,7 @@ static const esp__auto_candidate *esp__auto_add_plan(esp__auto_job *job, const e
     char name[ESP__AUTO_NAME];
     esp_plan_report r;
     esp_plan *plan = esp__auto_make(job, job->config.strategy, codecs, n, &r);
-    uint32_t n_units, tensors[ESP__CALIBRATION_CODECS] = {0};
+    uint32_t n_units, tensors[ESP__AUTO_CODECS] = {0};
     if (!plan) return NULL;
     const esp_plan_unit *u = esp_plan_units(plan, &n_units);
     size_t at = (size_t)snprintf(name, sizeof name, "plan of %u units for %u tensors", r.n_units, r.n_tensors);
@@ -146,7 +153,7 @@ static const esp__auto_candidate *esp__auto_add_plan(esp__auto_job *job, const e
 
 /* Adds the best plan, and, if it is not safe or lossy, also the best plan of gentler codecs. */
 static void esp__auto_add_plans(esp__auto_job *job) {
-    esp_plan_codec codecs[ESP__CALIBRATION_CODECS];
+    esp_plan_codec codecs[ESP__AUTO_CODECS];
     uint32_t n = 0;
     const esp__auto_candidate *best = esp__auto_add_plan(job, job->codecs, job->n_codecs);
     if (!best || !(best->loss > 0.0)) return;
@@ -189,10 +196,10 @@ ESP__FN esp_status esp__auto_candidates(esp__auto_job *job) {
     for (uint32_t c = 0; c < job->n_codecs; c++) {
         plan = esp__auto_make(job, "layerwise", &job->codecs[c], 1, &r);
         snprintf(name, sizeof name, "layerwise %.100s", job->codecs[c].spec);
-        if (plan && r.compressed)
+        if (plan && r.compressed > job->n_described_units)
             esp__auto_add(job, plan, &r, NULL, name);
         else
-            esp_plan_free(plan); /* all tensors are small */
+            esp_plan_free(plan); /* all other tensors are small */
     }
     esp__auto_add_plans(job);
     esp__auto_add_merged(job);

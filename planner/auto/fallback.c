@@ -3,12 +3,12 @@
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
-/* Returns the spec of the codec that compresses tensor i now, or NULL. */
+/* Returns the spec of the codec that compresses tensor i now, or NULL. Ignores the codec of its description. */
 static const char *esp__auto_codec_now(const esp_ctx *ctx, uint32_t i) {
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[i];
     for (uint32_t k = 0; k < of->n; k++) {
         const esp__unit *u = &ctx->active.strategy.units[of->first + k];
-        if (esp__option_compresses(&u->option)) return u->codec->spec;
+        if (esp__auto_compresses(ctx, u)) return u->codec->spec;
     }
     return NULL;
 }

@@ -90,7 +90,7 @@ static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     if (ctx->active.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0;
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
         const esp__unit *u = &ctx->active.strategy.units[i];
-        if (!esp__option_compresses(&u->option)) continue;
+        if (!esp__auto_compresses(ctx, u)) continue;
         lossy |= esp__codec_lossy(u->codec);
         *coarse |= !esp__safety_rounds(u->codec, esp__auto_error_of(ctx, u->codec->spec));
     }

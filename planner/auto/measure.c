@@ -54,6 +54,22 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
 }
 
 /* ---- the phase --------------------------------------------------------------------------------------------------- */
+/* If the description of tensor i says to compress it, stores its codec and option, which are those under fp32, the
+ * active strategy, and adds the codec to the measured ones. */
+static esp_status esp__auto_describe(esp_ctx *ctx, uint32_t i) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__unit *u = &ctx->active.strategy.units[ctx->active.strategy.of_tensor[i].first];
+    char option[ESP__TEXT_MAX], text[ESP__SPEC_MAX + ESP__TEXT_MAX + 1];
+    if (!esp__auto_described(ctx, i) || !esp__option_compresses(&u->option)) return ESP_OK;
+    esp__option_print(&u->option, option, sizeof option);
+    snprintf(text, sizeof text, "%s %s", u->codec->spec, option);
+    a->described[i] = esp__strdup(ctx, text);
+    if (!a->described[i]) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    for (uint32_t k = 0; k < a->calibration.n_codecs; k++)
+        if (!strcmp(a->calibration.codecs[k].spec, u->codec->spec)) return ESP_OK;
+    return esp__calibration_codec_add(ctx, &a->calibration, u->codec->spec);
+}
+
 /* Allocates memory for probes before training begins, and runs the coarse ones, because a few short steps leave no
  * time for them. All ranks call it. */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
@@ -66,6 +82,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     esp_status s = esp__calibration_open(ctx, &a->calibration, bytes, bytes / 8);
     for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++)
         s = esp__calibration_codec_add(ctx, &a->calibration, a->opt.codecs[i]);
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) s = esp__auto_describe(ctx, i);
     s = esp__agree_ok(ctx, s);
     if (s) return s;
     esp__calibration_probes_list(ctx, &a->calibration, &a->probes, false);

@@ -61,9 +61,9 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     esp__codec *c;
     for (uint32_t i = 0; i < o->n_codecs; i++)
         if (!strcmp(o->codecs[i], spec)) return ESP_OK;
-    if (o->n_codecs == ESP__CALIBRATION_CODECS)
+    if (o->n_codecs == ESP__AUTO_CODECS)
         return esp__fail(ctx, ESP_E_ARG, "codec list \"%s\": at most %d codecs can be chosen from: leave some out",
-                         list, (int)ESP__CALIBRATION_CODECS);
+                         list, (int)ESP__AUTO_CODECS);
     esp_status s = esp__codec_get(ctx, spec, &c);
     if (s)
         return esp__fail(ctx, s, "strategy auto, codec list \"%s\": %s%s", list, esp_last_error(ctx),
@@ -77,7 +77,7 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
 static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o) {
     esp_status s = ESP_OK;
     int lossy = 0;
-    for (uint32_t i = 0; i < ctx->registry.codecs.n && !s && o->n_codecs < ESP__CALIBRATION_CODECS; i++) {
+    for (uint32_t i = 0; i < ctx->registry.codecs.n && !s && o->n_codecs < ESP__AUTO_CODECS; i++) {
         const int opens = esp__codec_opens(ctx, i, &lossy);
         if (opens < 0) return ESP_E_NOMEM; /* an error, because all ranks must allow the same codecs */
         if (opens && !lossy) s = esp__auto_codec_add(ctx, o, ctx->registry.codecs.at[i].codec->name, "");

@@ -7,10 +7,18 @@
 #include <unistd.h>
 
 /* ---- the planner's input ----------------------------------------------------------------------------------------- */
-/* Whether codecs[n] has the codec. */
-static bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec) {
+ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec) {
     for (uint32_t i = 0; i < n; i++)
         if (!strcmp(codecs[i].spec, spec)) return true;
+    return false;
+}
+
+/* Whether some tensor's description says to compress it with the codec. */
+static bool esp__auto_describes(const esp_ctx *ctx, const char *spec) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const size_t n = strlen(spec);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (a->described[i] && !strncmp(a->described[i], spec, n) && a->described[i][n] == ' ') return true;
     return false;
 }
 
@@ -42,6 +50,7 @@ static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
         codec->lossy = !c || esp__codec_lossy(c);
         if (c) job->effects[i] = esp__safety(c, codec->error, ctx->config.optimizer, ctx->config.momentum);
         if (esp__auto_allowed(ctx, codec, c)) job->codecs[job->n_codecs++] = *codec;
+        if (esp__auto_describes(ctx, codec->spec)) job->described[job->n_described++] = *codec;
     }
     return s;
 }
@@ -52,17 +61,18 @@ static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     bool alike = true; /* then any neighbours may form a group */
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
-        const bool override = t->codec_override || t->option_override;
+        const bool described = esp__auto_described(ctx, i);
         esp_plan_tensor *x = &job->tensors[i];
         *x = (esp_plan_tensor){.name = t->name, .elements = t->count, .rows = t->rows, .cols = t->cols};
         /* the slowest ranks' ready times may fall between tensors */
         if (i && a->ready_max[i] > a->ready_max[i - 1]) x->compute_ns = (double)(a->ready_max[i] - a->ready_max[i - 1]);
         if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* sharded over two levels */
         job->free_tensors[i] = *x; /* the active strategy may use codecs that new ones may not */
-        x->keep = t->flags & ESP_RAW || override ? "fp32" : esp__auto_keep(ctx, i);
+        x->keep = t->flags & ESP_RAW || described ? "fp32" : esp__auto_keep(ctx, i);
         if (x->keep && !esp__auto_has(job->codecs, job->n_codecs, x->keep)) x->keep = "fp32";
+        if (a->described[i]) x->keep = a->described[i], job->n_described_units++;
         alike &= t->dtype == first->dtype && t->device == first->device && !((t->flags ^ first->flags) & ESP_SUM) &&
-                 !override;
+                 !described;
         if (t->flags & ESP_SHARD && ctx->job.topo.n_levels > 2)
             return esp__fail(
                 ctx, ESP_E_UNSUPPORTED,

@@ -47,7 +47,7 @@ ESP__FN const esp__path *esp__form_path(esp__problem *p, const esp__extent *u, c
 }
 
 /* Returns the caller's first codec, because published systems use one codec per training run. */
-ESP__FN uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
+ESP__FN uint32_t esp__scheme_codec(const esp__problem *p) { return p->n_free_codecs ? 0u : (uint32_t)ESP__NO_CODEC; }
 
 ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, const esp__form *f, uint32_t device,
                              uint32_t codec, esp__scheme_memo *memo) {

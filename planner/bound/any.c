@@ -202,7 +202,7 @@ ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     w->least = 1e300;
     for (uint32_t c = 0; c < p->n_codecs; c++) {
         const esp_plan_codec *codec = &p->codecs[c];
-        if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
+        if (tree->codec == ESP__NO_CODEC ? c >= p->n_free_codecs : tree->codec != c) continue;
         if (!codec->bound) esp__any_tree(w, tree, codec), raw = 0;
         for (uint32_t k = 0; codec->bound && k < esp__rounds_of(codec) && tree->rounds[k]; k++)
             esp__any_tree(w, tree->rounds[k], codec);

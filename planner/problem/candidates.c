@@ -364,7 +364,7 @@ static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t
     t->heads = p->heads;
     t->most = unbounded ? 0 : esp__op_most(u);
     for (uint32_t c = 0; c < p->n_codecs; c++) {
-        if (tree->codec != ESP__NO_CODEC && tree->codec != c) continue;
+        if (tree->codec == ESP__NO_CODEC ? c >= p->n_free_codecs : tree->codec != c) continue;
         esp__candidates_of(t, tree, c, raw, &all);
         if (!p->codecs[c].bound) raw = false;
     }

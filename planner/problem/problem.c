@@ -196,15 +196,27 @@ ESP__FN uint32_t esp__codec_named(const esp__problem *p, const char *spec) {
     return ESP__NO_CODEC;
 }
 
-static esp__tree *esp__keep_option(esp__problem *p, const esp__option *o, const char *shard) {
+static esp__tree *esp__keep_option(esp__problem *p, const esp__option *o, const char *shard, uint32_t codec) {
     char option[ESP__TEXT_MAX];
     esp__option_print(o, option, sizeof option);
-    return esp__tree_make(p, shard, option, ESP__NO_CODEC, 0);
+    return esp__tree_make(p, shard, option, codec, 0);
+}
+
+/* If the text is "CODEC OPTION", returns the codec and moves *text to the option. */
+static uint32_t esp__keep_codec(const esp__problem *p, const char **text) {
+    char spec[ESP__SPEC_MAX];
+    const size_t n = strcspn(*text, " ");
+    if (!(*text)[n] || n >= sizeof spec) return ESP__NO_CODEC;
+    snprintf(spec, sizeof spec, "%.*s", (int)n, *text);
+    const uint32_t codec = esp__codec_named(p, spec);
+    if (codec != ESP__NO_CODEC) *text += n + 1;
+    return codec;
 }
 
 static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *shard, const char *tensor,
                                  esp__tree **out) {
     esp__option o;
+    const char *option = text;
     uint32_t codec;
     if (!text) {
         *out = esp__tree_make(p, shard, NULL, ESP__NO_CODEC, 0);
@@ -221,12 +233,13 @@ static esp_status esp__keep_tree(esp__problem *p, const char *text, const char *
         *out = esp__tree_make(p, shard, NULL, ESP__NO_CODEC, 1);
     } else if ((codec = esp__codec_named(p, text)) != ESP__NO_CODEC) {
         *out = esp__tree_make(p, shard, NULL, codec, 0);
-    } else if (strchr(text, '.') && !strchr(text, ':') && strpbrk(text, "> @")) {
-        esp_status s = esp__option_parse(NULL, text, &o);
+    } else if ((codec = esp__keep_codec(p, &option)) != ESP__NO_CODEC ||
+               (strchr(text, '.') && !strchr(text, ':') && strpbrk(text, "> @"))) {
+        esp_status s = esp__option_parse(NULL, option, &o);
         if (s) return esp__fail(NULL, s, "tensor '%s': keep: %s", tensor, esp_last_error(NULL));
-        *out = esp__keep_option(p, &o, shard);
+        *out = esp__keep_option(p, &o, shard, codec);
     } else if (!esp__option_parse(NULL, text, &o)) {
-        *out = esp__keep_option(p, &o, shard);
+        *out = esp__keep_option(p, &o, shard, ESP__NO_CODEC);
     } else {
         return esp__fail(NULL, ESP_E_ARG,
                          "tensor '%s': keep '%s': expected fp32, one of the codecs given, or an option's text", tensor,
@@ -460,6 +473,10 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     }
     p->codecs = own;
     p->n_codecs = n_codecs;
+    if (p->config.n_kept_codecs > n_codecs)
+        return esp__fail(NULL, ESP_E_ARG, "config: n_kept_codecs is %u, but there are %u codecs",
+                         p->config.n_kept_codecs, n_codecs);
+    p->n_free_codecs = n_codecs - p->config.n_kept_codecs;
     esp__levels_open(p);
     if ((s = esp__check_config(&p->config)) != ESP_OK) return s;
     if (p->config.devices && !(p->config.devices & p->system.devices))

@@ -399,7 +399,7 @@ ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char
     w->only_option = only_option;
     w->shard = shard;
     w->codec = codec;
-    w->no_comp = no_comp || (p->config.flags & ESP_PLAN_NO_COMP) != 0;
+    w->no_comp = no_comp || (!only_option && p->config.flags & ESP_PLAN_NO_COMP);
     esp__tree *tree = esp__tree_plant(w, parts, devices, extended);
     for (w->n_rounds = 1; !w->no_comp && w->n_rounds <= p->most_rounds; w->n_rounds++)
         tree->rounds[w->n_rounds - 1] = esp__tree_plant(w, parts, devices, extended);

@@ -197,7 +197,7 @@ static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
 
 static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0}, one = {0};
-    for (uint32_t codec = 0; codec < p->n_codecs; codec++) {
+    for (uint32_t codec = 0; codec < p->n_free_codecs; codec++) {
         esp__layerwise_with(p, &one, codec);
         if (one.makespan < d->makespan && esp__permitted(p, &one)) esp__schedule_keep_better(p, &best, &one);
     }

@@ -15,8 +15,8 @@ ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
         while (n && isspace((unsigned char)*spec)) spec++, n--;
         while (n && isspace((unsigned char)spec[n - 1])) n--;
         if (!n) continue;
-        if (j->n_codecs == ESP__CALIBRATION_CODECS)
-            tool_usage(j->command, "--codecs %s: at most %d codecs at a time", list, ESP__CALIBRATION_CODECS);
+        if (j->n_codecs == PROFILE_CODECS_MAX)
+            tool_usage(j->command, "--codecs %s: at most %d codecs at a time", list, PROFILE_CODECS_MAX);
         if (n >= ESP__SPEC_MAX) tool_usage(j->command, "--codecs: '%.40s...' is too long", spec);
         snprintf(j->codecs[j->n_codecs], sizeof *j->codecs, "%.*s", (int)n, spec);
         for (uint32_t k = 0; k < j->n_codecs; k++)
@@ -40,14 +40,14 @@ static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
         const char *name = ctx->registry.codecs.at[i].codec->name;
         if (esp__codec_opens(ctx, i, NULL) <= 0 || (codecs_on(j, ESP_ON_GPU) && !codecs_runs_on_gpu(ctx, name)))
             continue;
-        if (j->n_codecs == ESP__CALIBRATION_CODECS)
+        if (j->n_codecs == PROFILE_CODECS_MAX)
             left_out++;
         else
             snprintf(j->codecs[j->n_codecs++], sizeof *j->codecs, "%s", name);
     }
     if (left_out && !j->started && !ctx->job.rank)
         fprintf(stderr, "espresso profile: %u codecs are left out, because at most %d are measured: see --codecs\n",
-                left_out, ESP__CALIBRATION_CODECS);
+                left_out, PROFILE_CODECS_MAX);
 }
 
 ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 enum { PROFILE_MODEL = 1, PROFILE_LINKS = 2, PROFILE_CODECS = 4 }; /* what to measure, as bits */
-enum { PROFILE_SIZES_MAX = ESP__CALIBRATION_POINTS, PROFILE_ROUNDS = 3, PROFILE_SKIP = 5 };
+enum { PROFILE_SIZES_MAX = ESP__CALIBRATION_POINTS, PROFILE_CODECS_MAX = 8, PROFILE_ROUNDS = 3, PROFILE_SKIP = 5 };
 
 /* The costs file marks times as noisy if one of these limits is exceeded. */
 #define PROFILE_NOISY_OTHERS 0.10 /* fraction of the processor time that other programs used */
@@ -23,7 +23,7 @@ typedef struct profile_job {
     uint32_t parts;
     long n, machines, steps; /* 0 if not given */
     const char *inter, *out;
-    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX];
+    char codecs[PROFILE_CODECS_MAX][ESP__SPEC_MAX];
     uint32_t n_codecs;
     uint32_t devices;                  /* bits 1 << ESP_ON_CPU and 1 << ESP_ON_GPU */
     uint64_t sizes[PROFILE_SIZES_MAX]; /* in elements for codecs, in bytes for collectives */

@@ -176,7 +176,7 @@ static esp_status profile_parts(profile_job *j) {
 
 static esp_status profile_write_all(const profile_job *j) {
     char source[256];
-    esp__text parts[1 + ESP__CALIBRATION_CODECS] = {{0}};
+    esp__text parts[1 + PROFILE_CODECS_MAX] = {{0}};
     esp__costs_texts t = {.inter = getenv("ESPRESSO_INTER_LINK")};
     esp_status s = ESP_OK;
     snprintf(source, sizeof source, "measured by espresso profile: %d rank(s) on %u core(s), backend %.40s",

@@ -380,6 +380,44 @@ TEST(test_bad_input) {
     }
 }
 
+/* A tensor whose description names a codec or an option keeps it under every candidate, and its codec is used for no
+ * other tensor. The autopilot plans the others as usual. */
+TEST(test_described) {
+    static const struct {
+        const char *codec, *option, *list;
+        int compressed; /* whether other tensors are */
+        int real;
+    } cases[] = {
+        {"topk:ratio=0.25", NULL, NULL, 1},    {"topk:ratio=0.25", "comp@cpu > flat.allgather > decomp@cpu", NULL, 1},
+        {"topk:ratio=0.25", NULL, "none", 0},  {NULL, "flat.allreduce", NULL, 1},
+        {"fp16", NULL, "topk:ratio=0.25", 1},  {"topk:ratio=0.1", NULL, NULL, 1, 1},
+        {"powersgd:rank=1", NULL, NULL, 1, 1}, {NULL, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1, 1}};
+    static const int32_t sizes[][2] = {{4, 2}, {2, 1}};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        world *w = world_heard();
+        char line[256], word[64];
+        w->described = cases[i / 2].codec, w->option = cases[i / 2].option;
+        w->real = w->matrices = cases[i / 2].real;
+        w->excess = w->described ? DESCRIBED : -1; /* is not replaced, even if its error is large */
+        if (w->real) w->steps = 400, w->tolerance = 0.05, w->specs[0] = w->described ? w->described : "";
+        run(w, options, cases[i / 2].list, sizes[i % 2][0], sizes[i % 2][1]);
+        assert_null(strstr(w->heard, "planning failed"));
+        assert_null(strstr(w->heard, "falls back"));
+        assert_true(first_in(w, "watching", 0) > 0);
+        const char *at = strstr(w->last[0], "tensor t2 1000 ");
+        assert_non_null(at);
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+        snprintf(word, sizeof word, " %s ", w->described ? w->described : "none");
+        assert_non_null(strstr(line, word));
+        if (w->option) assert_non_null(strstr(line, w->option));
+        if (w->described && !cases[i / 2].list) assert_int_equal(count_of(w->last[0], word), 1);
+        if (!w->real)
+            assert_int_equal(count_of(w->last[0], " fp16 ") + count_of(w->last[0], " topk") > 1,
+                             cases[i / 2].compressed);
+        free(w);
+    }
+}
+
 /* Codecs of several rounds, with and without matrices, are planned, chosen if they win, and replaced if they lose
  * too much. */
 TEST(test_rounds) {
