@@ -71,8 +71,8 @@ typedef struct esp__lanes {
     uint32_t waiters, waiters_one;
     uint64_t wait_since_ns;
     uint64_t stream_since_ns; /* time of this step's first esp_wait_on, or 0 */
-    int core_times;           /* ESP__CORE_* bits; atomic */
-    int tokens[2];            /* reading and writing end of the pipe of ESPRESSO_TOKENS, or -1 (tokens.c) */
+    int core_times;
+    int tokens[2]; /* reading and writing end of the pipe of ESPRESSO_TOKENS, or -1 (tokens.c) */
 } esp__lanes;
 
 typedef struct esp__steps {

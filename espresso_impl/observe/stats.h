@@ -25,8 +25,8 @@ typedef struct esp__stats_sample {
     const double *step_ns;      /* [n_times] times of the interval's steps, sorted */
     uint32_t n_times;
     double last_ns;
-    const esp_tensor_stats *tensors, *seen; /* statistics now, and when last written */
-    bool ended;                             /* the context is closing */
+    const esp_tensor_stats *tensors, *seen;
+    bool ended; /* the context is closing */
 } esp__stats_sample;
 
 typedef struct esp__stats_out {

@@ -22,7 +22,7 @@ enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 typedef struct esp__auto_options {
     double steps, window, cooldown, warmup, min_gain, drift, max_error; /* max_error 0: no limit */
     char plan[ESP__NAME_MAX];
-    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX]; /* codecs that may be used */
+    char codecs[ESP__CALIBRATION_CODECS][ESP__SPEC_MAX];
     uint32_t n_codecs;
 } esp__auto_options;
 
@@ -41,7 +41,7 @@ typedef struct esp__auto_word {
     uint32_t excess; /* number of tensors whose compression error is too large */
     /* On rank 0, when planning has ended: the number of candidates, or 1 if planning failed; before, 0. */
     uint32_t done;
-    uint64_t bytes; /* on rank 0: size of all candidates in bytes; 0 if planning failed */
+    uint64_t bytes;
 } esp__auto_word;
 
 /* Statistics of the losses that all ranks reported. */
@@ -117,14 +117,14 @@ typedef struct esp__auto_job {
     char *active; /* the active strategy's text */
     const char *text;
     esp__auto_candidate now;
-    bool forced; /* a compression error was too large: the active strategy must be replaced */
+    bool forced;
     /* result */
     esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
     struct esp__auto_proposal {
         esp_plan *plan;
         const char *text;
         uint64_t hash;
-        char effect[256]; /* what users can expect of the loss with this strategy, for the log */
+        char effect[256];
     } of[ESP__AUTO_CANDIDATES];
     uint32_t n;
     double explained_ns; /* predicted step time of the active strategy */
@@ -138,12 +138,10 @@ typedef struct esp__auto_job {
 typedef struct esp__auto_source {
     void *user;
     uint64_t (*step_ns)(void *user, esp_ctx *ctx); /* time of the last step */
-    /* Sets out[i] to the time from the last step's begin to the push of tensor i. */
     void (*ready)(void *user, esp_ctx *ctx, uint64_t *out);
     esp_status (*costs)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
     /* Whether the tensor's compression error is too large. */
     bool (*excess)(void *user, esp_ctx *ctx, uint32_t tensor);
-    /* Share of the last step that was spent after the last push. */
     double (*waiting)(void *user, esp_ctx *ctx);
 } esp__auto_source;
 
@@ -167,7 +165,7 @@ typedef struct esp__autopilot {
     double sorted[ESP__AUTO_TIMES];
     /* Sums over the phase: of step times, and of the parts of steps after the last push. */
     uint64_t steps_ns, waiting_ns;
-    uint64_t waited_ns; /* time that this step's exchanges of measurements waited for slower ranks */
+    uint64_t waited_ns;
     uint64_t spent_ns;
     esp__auto_word mine, *all;
     /* Largest median step time and quartile distance of all ranks, and the smallest share of time after the last
@@ -192,7 +190,7 @@ typedef struct esp__autopilot {
      * allowed. */
     bool forced, lossy;
     /* used while watching the active strategy */
-    double reference_ns; /* the active strategy's step time, or 0 if it is not yet measured */
+    double reference_ns;
     uint32_t interval, over, under;
     uint64_t settled_step; /* training step of the last decision */
     uint32_t tournaments;  /* number of tournaments that began because step times had changed */

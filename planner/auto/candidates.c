@@ -26,8 +26,6 @@ static double esp__auto_slower(const esp__auto_job *job, const char *spec) {
     return c < job->n_all_codecs && job->effects[c] ? job->effects[c]->slower : 1.0;
 }
 
-/* Sets the candidate's `slower` and `loss`. The text about the effect on the loss is about the codec that needs the
- * most steps. */
 static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp__auto_candidate *c,
                              struct esp__auto_proposal *of) {
     const size_t room = sizeof of->effect;

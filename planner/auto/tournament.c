@@ -48,8 +48,6 @@ static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t)
     return esp__tournament_order(t, false, order) && t->at[order[0]].n ? &t->at[order[0]] : NULL;
 }
 
-/* Whether the candidate may run: it was measured, or its predicted cost is at most esp__try_excluded times the least
- * cost. */
 static bool esp__tournament_allows(const esp__tournament *t, const esp__auto_candidate *c) {
     double least = INFINITY;
     for (uint32_t i = 0; i < t->n; i++)
@@ -143,8 +141,6 @@ ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_
     t->total_ns += total_ns;
 }
 
-/* Whether the tournament has lost too much time or has too many steps, so that only candidates that never ran may still
- * run. */
 static bool esp__tournament_ends(esp__tournament *t) {
     const esp__auto_candidate *best = esp__tournament_best(t);
     if (best && t->total_ns - t->steps * best->ns > esp__try_loss * best->ns)

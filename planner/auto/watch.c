@@ -28,8 +28,6 @@ ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
     return (uint32_t)fmax(ceil(a->opt.window / a->interval), 2.0);
 }
 
-/* Counts consecutive checks that found longer steps than before, and shorter ones. Returns whether the change lasted
- * opt.window steps. */
 static bool esp__auto_drifts(esp__autopilot *a, double now) {
     const uint32_t looks = esp__auto_looks(a);
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;

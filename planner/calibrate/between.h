@@ -17,8 +17,8 @@ typedef struct esp__calibration_probe {
 typedef struct esp__calibration_probes {
     esp__calibration_probe at[ESP__PROBES];
     uint32_t n, n_done;
-    bool stale[ESP__CALIBRATION_CODECS]; /* the codec's results are from an earlier calibration */
-    double exchange_ns;                  /* time of an exchange of measurements between ranks, on rank 0 */
+    bool stale[ESP__CALIBRATION_CODECS];
+    double exchange_ns;
     double spent_ns;
 } esp__calibration_probes;
 
@@ -38,7 +38,6 @@ ESP__FN void esp__calibration_probes_list(const esp_ctx *ctx, esp__calibration *
  * because their estimates are the same. */
 ESP__FN esp_status esp__calibration_probes_run(esp_ctx *ctx, esp__calibration *s, esp__calibration_probes *p,
                                                uint32_t passes, uint32_t must, double each_ns, double all_ns);
-/* Adds the trainer's computing in the step that just ended, since esp__calibration_trainer_begins. */
 ESP__FN void esp__calibration_trainer_step(const esp_ctx *ctx, esp__calibration_trainer *t);
 ESP__FN void esp__calibration_trainer_begins(const esp_ctx *ctx, esp__calibration_trainer *t);
 /* Sets s->load to the cores that computing keeps busy, on the rank that needs the most. All ranks call it. */
