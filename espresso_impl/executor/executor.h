@@ -190,10 +190,11 @@ typedef struct esp__wait {
     int32_t rank;   /* the rank that it waits for, or -1 if unknown */
     uint32_t tensor;
     bool delivers, left; /* `delivers`: data of a rank that left may still arrive */
-    bool behind;         /* it waits for a collective on a device */
+    bool behind;
 } esp__wait;
-/* esp__waits_look finds what this rank waits for, and esp__waits_judge fails the context if that takes too long. Test
- * the collectives in between, as they may report why a rank left. Call both without the lock. */
+/* esp__waits_look finds what this rank waits for. Test the collectives next, because that may show why a rank left.
+ * Then esp__waits_judge fails the context if the wait takes too long or is for a rank that left. Call both without the
+ * lock. */
 ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now);
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w);
 ESP__FN void esp__waits_answer(void *user, esp__answer *out);

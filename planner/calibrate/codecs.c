@@ -1,4 +1,4 @@
-/* codecs.c: measures codecs while all ranks of the job call them at once, as in a training step. */
+/* codecs.c: measures the speed of codecs. All ranks call the codec at the same time, as in a training step. */
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/codec_calls.h"
 
