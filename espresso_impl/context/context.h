@@ -23,7 +23,8 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
 
 /* ---- weight.c ---- */
-/* Exchanges all ranks' weights, and sets this rank's factor. Collective; call it between steps. */
+/* Exchanges all ranks' weights, and sets the factor by which this rank's gradients are multiplied. Collective; call it
+ * between steps. */
 ESP__FN esp_status esp__weights_share(esp_ctx *ctx);
 
 /* ---- lent.c ---- */

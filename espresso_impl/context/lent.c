@@ -1,7 +1,7 @@
 /* lent.c: finds gradients that share memory. A gradient is lent to the library from its push until its wait returns. If
  * two tensors lent the same memory, the result of one would overwrite the gradient of the other. A treap (a search tree
- * with random priorities) has the last range of each tensor, ordered by address. Its ranges never overlap, so a push to
- * the same address as in the last step needs no search. */
+ * with random priorities) holds the address range of each tensor's last gradient. Ranges in the tree never overlap, so
+ * if a tensor is pushed with the same address as before, nothing needs to be searched. */
 #include "espresso_impl/context/context.h"
 
 static esp__lent *esp__lent_at(const esp_ctx *ctx, uint32_t node) { return &ctx->model.tensors[node - 1].lent; }

@@ -141,7 +141,8 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     if (!s) s = esp__shrink_activate(ctx);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
     if (!s && ctx->steps.weighted) s = esp__weights_share(ctx);
-    if (s == ESP_E_STATE) s = ESP_OK; /* only ranks without data are left, and contribute zeros */
+    /* All remaining ranks may have weight 0: they contribute zeros. */
+    if (s == ESP_E_STATE) s = ESP_OK;
     if (!s) esp__observers_activated(ctx);
     return s;
 }
@@ -173,7 +174,6 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
     for (bool fewer = true; again; again = s == ESP_E_PEER && fewer) {
         fewer = false;
         s = esp__shrink_once(ctx, &now, &fewer);
-        /* regroups again after ESP_E_PEER, unless no rank has died */
     }
     esp__free(ctx, now.who);
     esp__free(ctx, now.was);

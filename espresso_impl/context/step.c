@@ -2,7 +2,8 @@
  * trainer forgets to push a tensor. "Lock" means ctx->lanes.lock. */
 #include "espresso_impl/context/context.h"
 
-/* Starts the ops of tensor `id`. If it is in a group, the tensors before it must be copied first. Lock held. */
+/* Starts the ops of tensor `id`. If the strategy synchronizes it together with other tensors (a group), their gradients
+ * are copied in order, and the copy of this one starts only after those before it. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
     esp__tensor *t = &ctx->model.tensors[id];
     t->grad = grad;
@@ -116,8 +117,8 @@ static void esp__wait_begin(esp_ctx *ctx) {
     }
 }
 
-/* Sleeps until something may have changed, or shares the cpu thread's work. Returns false if the context has failed and
- * no thread uses the caller's memory any more. Lock held. */
+/* Sleeps until something may have changed, or takes a share of a loop over elements that the cpu thread has divided.
+ * Returns false if the context has failed and no thread uses the caller's memory any more. Lock held. */
 static bool esp__wait_more(esp_ctx *ctx) {
     if (ctx->lanes.caller_drives) return esp__drive_wait(ctx);
     if (ctx->health.fatal && !ctx->lanes.link_busy && !ctx->lanes.cpu_busy) return false;
@@ -377,7 +378,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");
     esp_status after = esp__observers_step(ctx);
-    if (after) esp__fatal(ctx, after, esp_last_error(ctx)); /* ranks are in different steps, so pushes must fail */
+    if (after) esp__fatal(ctx, after, esp_last_error(ctx));
     return after || !s ? after : esp__fail(ctx, s, "%s", text);
 }
 

@@ -1,6 +1,6 @@
 /* weight.c: esp_weight, for ranks with batches of different sizes. The mean over n ranks of gradients that are scaled
  * by n * weight / (sum of all weights) is their weighted mean, so each push scales its gradient, before compression.
- * Residuals are in the unit of scaled gradients, and stay as they are. */
+ * Residuals come from scaled gradients, so the next step adds them without scaling them again. */
 #include "espresso_impl/context/context.h"
 
 ESP__FN esp_status esp__weights_share(esp_ctx *ctx) {
@@ -10,7 +10,7 @@ ESP__FN esp_status esp__weights_share(esp_ctx *ctx) {
     float *all = esp__alloc(ctx, (uint64_t)n * sizeof *all);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "esp_weight: out of memory");
     all[ctx->job.rank] = ctx->steps.weight;
-    s = esp_allreduce(ctx, all, (uint64_t)n); /* the sums have one number each, so they are exact */
+    s = esp_allreduce(ctx, all, (uint64_t)n);
     for (int32_t r = 0; r < n && !s; r++) {
         if (!(all[r] >= 0.0f && all[r] < 1e30f))
             s = esp__fail(ctx, ESP_E_ARG, "esp_weight: rank %d passed %g: expected a number from 0 to 1e30", r,

@@ -11,10 +11,10 @@
 
 /* A link (such as the network between machines) runs at most one collective at a time. */
 typedef struct esp__link {
-    uint32_t cursor;       /* index in active.sequence of the next op, or of the one in flight */
+    uint32_t cursor;
     const esp__comm *comm; /* of the op in flight; used by one thread at a time */
     void *req;
-    bool busy;                    /* a collective uses this link, perhaps with other links */
+    bool busy;
     uint64_t started_ns, core_ns; /* of the op in flight: start, and ns of CPU time so far */
 } esp__link;
 
@@ -59,20 +59,20 @@ typedef struct esp__lanes {
     pthread_t cpu_thread, link_thread;
     int threads;
     bool stopping;
-    esp__link links[ESP__LEVELS]; /* [0] intra, [1] inter, ... */
+    esp__link links[ESP__LEVELS]; /* [0]: between ranks of a machine, [1]: between machines, ... */
     esp__request request;
     bool link_busy;
-    bool cpu_busy;                 /* a thread compresses, decompresses or copies */
-    bool caller_drives;            /* the trainer's threads run the ops, as cores are few */
-    bool caller_only;              /* only they may (ESP_BACKEND_CALLER) */
-    bool driving;                  /* a thread calls the backends; only one may */
-    bool helped;                   /* a long op keeps the caller away, so the link thread helps */
-    uint64_t drove_ns, looked_ns;  /* last search for ops, and for stragglers */
-    uint32_t waiters, waiters_one; /* number of waiting threads; of those in esp_wait */
+    bool cpu_busy;      /* a thread compresses, decompresses or copies */
+    bool caller_drives; /* the trainer's threads run the ops, not threads of the library */
+    bool caller_only;
+    bool driving; /* a thread starts or tests collectives, so that no other may */
+    bool helped;
+    uint64_t drove_ns, looked_ns;
+    uint32_t waiters, waiters_one;
     uint64_t wait_since_ns;
     uint64_t stream_since_ns; /* time of this step's first esp_wait_on, or 0 */
-    int core_times;           /* ESP__CORE_* bits of those who want CPU times; atomic */
-    int tokens[2];            /* pipe of tokens.c, or -1 if there is none */
+    int core_times;
+    int tokens[2]; /* reading and writing end of the pipe of ESPRESSO_TOKENS, or -1 (tokens.c) */
 } esp__lanes;
 
 typedef struct esp__steps {
@@ -85,7 +85,7 @@ typedef struct esp__steps {
     char missing_text[ESP__NAME_MAX * 4];
     esp__step_clock clock;
     esp_stats stats;
-    const char *phase;   /* name of the autopilot's phase, or NULL */
+    const char *phase;
     double predicted_ns; /* the step time that the autopilot predicts, or 0 */
     double loss;         /* the trainer's last reported loss, or NaN */
 } esp__steps;
@@ -94,15 +94,15 @@ typedef struct esp__health {
     bool waiting;          /* a collective has been in flight for long */
     int32_t waits_for;     /* the rank that it waits for, or -1 if unknown */
     uint32_t waits_tensor; /* its tensor, or UINT32_MAX outside steps */
-    bool checked;          /* the wait is long, so all ranks were asked for a sign of life */
+    bool checked;
     bool suspected;
     int32_t left_rank;
     esp_status left_after;
     uint64_t got_bytes, got_ns; /* bytes received by now, and when they last grew */
-    bool behind;                /* the last check found a collective unfinished on a device */
+    bool behind;
     uint32_t behind_op, behind_tensor;
-    int32_t behind_rank;                /* the rank that it waits for, or -1 if unknown */
-    uint64_t behind_ns, behind_look_ns; /* first found unfinished; last checked */
+    int32_t behind_rank;
+    uint64_t behind_ns, behind_look_ns;
     esp_status fatal;
     char fatal_text[ESP__ERROR_MAX];
     bool said_unpushed;
@@ -111,7 +111,7 @@ typedef struct esp__health {
 
 /* Memory of esp_gather. */
 typedef struct esp__gather {
-    uint8_t *slots, *scratch, *host; /* all ranks' payloads; codec's scratch; a tensor */
+    uint8_t *slots, *scratch, *host;
     uint64_t slots_bytes, scratch_bytes, host_bytes;
 } esp__gather;
 
@@ -129,22 +129,23 @@ struct esp_ctx {
     esp__steps steps;
     esp__health health;
     bool started;
-    esp__observers observers; /* self[i] is NULL if observer i is not wanted */
+    esp__observers observers;
 };
 _Static_assert(offsetof(esp_ctx, base) == 0, "esp__base_of takes a context for its first member");
 ESP__FN void esp__base_parts(esp_ctx *ctx);
 
 /* ---- dispatch.c: which op runs next; call all with the lock held ------------------------------------------------- */
-/* Call it when the input of the next op of a tensor or group is complete. Wakes the thread that runs the op, except the
- * link thread if that is the caller (from_link). */
+/* Call it after a push or an op that allows the next op of a tensor or group to run. Wakes the thread that runs the
+ * next op, except the link thread if that is the caller (from_link). */
 ESP__FN void esp__unit_ready(esp_ctx *ctx, uint32_t unit, uint64_t now, bool from_link);
 /* Returns the op that the cpu thread runs next. If it returns NULL, the thread sleeps until *until or, if that is 0,
  * until it is woken. */
 ESP__FN const esp__op *esp__next_cpu(esp_ctx *ctx, uint64_t *until);
-/* Returns the op that can start on link `lane` now, or NULL. A collective over several levels uses their links, and is
- * found at the outermost one. */
+/* Returns the op that can start on link `lane` now, or NULL. A collective that also uses links of inner levels, such as
+ * an allreduce over all ranks of several machines, is returned only for its outermost link. */
 ESP__FN const esp__op *esp__next_link(esp_ctx *ctx, int lane);
-/* Call it after an op, which ran during `real`. Frees its links, and makes the next op ready. */
+/* Call it after `op`, which ran from real.start_ns to real.end_ns. Frees the links that it used, and makes the next op
+ * of its tensor or group ready. */
 ESP__FN void esp__op_ended(esp_ctx *ctx, const esp__op *op, esp__span real);
 /* Returns the link's op in flight, else its next op, or NULL if this step has no more. */
 static inline const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
@@ -157,14 +158,16 @@ static inline const esp__op *esp__link_head(const esp_ctx *ctx, int lane) {
 /* If the trainer's threads run the ops (caller_drives), runs all that can run now. Lock held, but released
  * meanwhile. */
 ESP__FN void esp__drive(esp_ctx *ctx);
-/* Sleeps briefly and, with caller_drives, checks for stragglers. Lock held, but released meanwhile. */
+/* For a thread that waits for a device: sleeps 20 us. If the trainer's threads run the ops (caller_drives), also checks
+ * now and then whether a rank keeps this one waiting for too long. Lock held, but released meanwhile. */
 ESP__FN void esp__drive_nap(esp_ctx *ctx);
 /* A waiting thread calls it to run ops, or to sleep until something may have changed. Returns false if the context has
  * failed and no thread uses the caller's memory any more. Lock held, but released meanwhile. */
 ESP__FN bool esp__drive_wait(esp_ctx *ctx);
-ESP__FN void esp__executor_offer(esp_ctx *ctx); /* wakes waiting threads to share the cpu thread's work */
-/* Turns CPU times of ops (op_core_ns, request.core_ns) on or off for one user of them. Reading that clock costs up to 2
- * us. */
+/* Wakes the threads that wait in esp_wait and similar calls, to run parts of a long loop over elements. */
+ESP__FN void esp__executor_offer(esp_ctx *ctx);
+/* Turns the measuring of ops' CPU times (op_core_ns, request.core_ns) on or off for trace or calibration. It stays on
+ * while either wants it. Each reading of the clock costs up to 2 us. */
 enum { ESP__CORE_TRACE = 1, ESP__CORE_CALIBRATION = 2 };
 ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on);
 ESP__FN void esp__core_enter(esp_ctx *ctx); /* starts to measure this thread's CPU time. Lock held */
@@ -172,10 +175,11 @@ ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 
 /* ---- health.c ---------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__usable(const esp_ctx *ctx);                 /* fails if ctx is NULL, and in a forked child */
-ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id); /* or if `id` is wrong, or before esp_start */
-ESP__FN esp_status esp__dead(const esp_ctx *ctx);                   /* fails with the first fatal error. Lock held */
-ESP__FN esp_status esp__alive(esp_ctx *ctx); /* like esp__dead, if there is an error. Takes the lock */
+ESP__FN esp_status esp__usable(const esp_ctx *ctx); /* fails if ctx is NULL, and in a forked child */
+/* Like esp__usable. Also fails before esp_start, and if there is no tensor `id`. */
+ESP__FN esp_status esp__usable_id(const esp_ctx *ctx, uint32_t id);
+ESP__FN esp_status esp__dead(const esp_ctx *ctx); /* fails with the first fatal error. Lock held */
+ESP__FN esp_status esp__alive(esp_ctx *ctx);      /* if the context has failed, the first fatal error. Takes the lock */
 /* Makes all later calls on the context fail with this error. Only the first call counts. */
 ESP__FN void esp__fatal(esp_ctx *ctx, esp_status s, const char *text);
 ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text);
@@ -186,10 +190,11 @@ typedef struct esp__wait {
     int32_t rank;   /* the rank that it waits for, or -1 if unknown */
     uint32_t tensor;
     bool delivers, left; /* `delivers`: data of a rank that left may still arrive */
-    bool behind;         /* it waits for a collective on a device */
+    bool behind;
 } esp__wait;
-/* esp__waits_look finds what this rank waits for, and esp__waits_judge fails the context if that takes too long. Test
- * the collectives in between, as they may report why a rank left. Call both without the lock. */
+/* esp__waits_look finds what this rank waits for. Test the collectives next, because that may show why a rank left.
+ * Then esp__waits_judge fails the context if the wait takes too long or is for a rank that left. Call both without the
+ * lock. */
 ESP__FN esp__wait esp__waits_look(esp_ctx *ctx, uint64_t now);
 ESP__FN void esp__waits_judge(esp_ctx *ctx, uint64_t now, const esp__wait *w);
 ESP__FN void esp__waits_answer(void *user, esp__answer *out);
@@ -202,17 +207,17 @@ ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real);
 ESP__FN void esp__devices_times(esp_ctx *ctx); /* reads the times of ops from device events */
 /* Adds the step's times to the statistics. Call it when all tensors are synchronized. Lock held. */
 ESP__FN void esp__meter_step(esp_ctx *ctx);
-/* Stores in out[n_tensors] the ns from the last step's begin to each tensor's push, without the time inside esp_push.
- * They never fall from one tensor to the next. */
+/* Stores in out[n_tensors] the ns from the last step's begin to each tensor's push, without the time inside esp_push. A
+ * tensor that was pushed before its predecessor gets the predecessor's time. */
 ESP__FN void esp__meter_ready(const esp_ctx *ctx, uint64_t *out);
 
 /* ---- ops.c: ops, which are enqueued on the streams of their device ----------------------------------------------- */
 ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op);
 ESP__FN uint64_t esp__op_elements(const esp__active *f, const esp__op *op);
 ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__range *r, esp__codec_call *c);
-/* A collective may sum payloads as one array, headers included. Before it, `hide` copies the headers away and writes
- * zeros in their place, with one other number if a payload has NaN or Inf. After it, `show` puts the headers back, and
- * sets the NaN flag if any rank had one. */
+/* For collectives that add up payloads as arrays of numbers, whose headers must not be added. `hide` replaces each
+ * header by zeros before the collective, with one nonzero number if the payload has NaN or Inf. `show` restores the
+ * headers after it, and sets the NaN flag where the sum is not zero. */
 ESP__FN void esp__headers_hide(const esp__active *f, const esp__op *op, int32_t rank);
 ESP__FN void esp__headers_show(const esp__active *f, const esp__op *op);
 /* Makes `stream` wait for the previous op of the tensor or group. If that ran on another device, the calling thread
@@ -220,34 +225,35 @@ ESP__FN void esp__headers_show(const esp__active *f, const esp__op *op);
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream);
 /* Call it after the op's work is enqueued: records the event that the next op waits for. */
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
-/* True if the next op must wait until the host has seen the previous op's event. */
+/* True if the next op cannot wait in a stream, so that a thread must first wait for the previous op's event. */
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u);
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s);
 /* Returns what esp_weight multiplies this rank's gradient of `t` by. */
 ESP__FN float esp__push_factor(const esp_ctx *ctx, const esp__tensor *t);
 /* Makes the ops on a pushed gradient wait for the work on the caller's stream `user`. Multiplies the gradient by its
- * factor, or zeroes it if `zero`, and adds the pending residual. */
+ * esp_weight factor, or zeroes it if `zero`, and adds the residual that a former strategy left over. */
 ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user, void *grad, bool zero);
-/* Waits until the devices have finished the step. Counts payloads with NaN or Inf. */
+/* Waits until the devices have finished the step, and adds to the statistics how many payloads had NaN or Inf. */
 ESP__FN esp_status esp__devices_step_end(esp_ctx *ctx);
 /* Returns a collective of these tensors that is enqueued on a device and not finished, or NULL. Lock held. */
 ESP__FN const esp__op *esp__collective_behind(const esp__active *f, uint32_t first, uint32_t n);
 
 /* ---- tokens.c ---------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__tokens_open(esp_ctx *ctx);
-ESP__FN bool esp__token_take(esp_ctx *ctx, uint64_t elements); /* if true, call esp__token_put after the work */
-/* Returns false without a token if the context closes or fails, or after `longest_ms`. */
+/* Before an op on the CPU, waits for a token, of which a machine has as many as cores. If it returns true, call
+ * esp__token_put after the op. */
+ESP__FN bool esp__token_take(esp_ctx *ctx, uint64_t elements);
 ESP__FN bool esp__token_wait(esp_ctx *ctx, uint64_t longest_ms);
 ESP__FN void esp__token_put(esp_ctx *ctx, bool token);
 
-/* ---- comms.c: one communicator for each scope of the job --------------------------------------------------------- */
-/* Chooses a backend for each scope (such as inside machines) from *spec, and adds the launcher's emulated links. If
- * *spec is NULL, chooses and stores a default: MPI or gloo on several hosts, else the backend with the highest
- * score. */
+/* Chooses backends from *spec, such as one inside machines and another between them, and adds the parameters of slow
+ * links that the launcher emulates. If *spec is NULL, chooses and stores a default: MPI or gloo on several hosts, else
+ * the backend with the highest score. */
 ESP__FN esp_status esp__backends_choose(esp_ctx *ctx, const char **spec, const esp__where *w,
                                         const esp__env_links *links, esp__comm_plan plans[ESP__SCOPES]);
-/* If neither program nor environment says where ranks connect, asks a backend, such as MPI, for rank and size. */
+/* If neither program nor environment gives the address at which ranks find each other, asks a backend that knows, such
+ * as MPI, for rank and size. */
 ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[ESP__SCOPES], esp__where *w,
                                       esp_config *cfg);
 ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]);

@@ -1,4 +1,5 @@
-/* stats.h: what a training step passes to the sampler's thread, which writes statistics (stats*.c). */
+/* stats.h: data of the statistics files. The trainer's thread records each step, and another thread, the sampler,
+ * writes the files at regular intervals (stats*.c). */
 #ifndef ESP__STATS_H
 #define ESP__STATS_H
 #include "espresso_impl/executor/executor.h"
@@ -15,7 +16,7 @@ typedef struct esp__stats_now {
     const char *phase;
     double predicted_ns; /* step time that the autopilot predicts, or 0 */
     double loss;         /* the trainer's last reported loss, or not finite */
-    uint64_t n_times;    /* step times written to esp__stats_file.times so far */
+    uint64_t n_times;
 } esp__stats_now;
 
 typedef struct esp__stats_sample {
@@ -24,8 +25,8 @@ typedef struct esp__stats_sample {
     const double *step_ns;      /* [n_times] times of the interval's steps, sorted */
     uint32_t n_times;
     double last_ns;
-    const esp_tensor_stats *tensors, *seen; /* statistics now, and as last written */
-    bool ended;                             /* the context is closing */
+    const esp_tensor_stats *tensors, *seen;
+    bool ended; /* the context is closing */
 } esp__stats_sample;
 
 typedef struct esp__stats_out {
@@ -45,7 +46,7 @@ typedef struct esp__stats_file {
     esp__stats_now now;
     esp_tensor_stats *tensors;
     bool want_tensors;
-    esp__text strategy; /* members of a JSON object for the strategy */
+    esp__text strategy; /* description of the active strategy, as members of a JSON object */
     /* Ring of the newest step times, in ns. The trainer's thread writes it and the sampler's thread reads it, without
      * lock. */
     uint64_t times[ESP__STATS_TIMES];

@@ -108,7 +108,7 @@ static void esp__stats_us(esp__text *t, const char *key, double ns) {
     esp__json_us(t, ns);
 }
 
-/* Prints what needs at least one step in the interval. */
+/* Prints means and quantiles over the interval's steps, of which there must be at least one. */
 static void esp__stats_json_steps(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     const esp_stats *a = &s->now.all, *b = &s->before.all;
     const double steps = (double)(a->steps - b->steps);

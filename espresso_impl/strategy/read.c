@@ -1,4 +1,3 @@
-/* read.c: builds a strategy from the lines that text.c has read. Must not know the text's format. */
 #include "espresso_impl/strategy/strategy.h"
 
 static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elements) {
@@ -41,7 +40,9 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
 typedef struct esp__loading {
     esp_ctx *ctx;
     esp__strategy *y;
-    bool own_order; /* the text's order is for options that descriptions of tensors have replaced */
+    /* True if the order in the text does not fit, because a tensor's description has replaced an option or a codec. A
+     * new order is made then. */
+    bool own_order;
 } esp__loading;
 
 static esp_status esp__load_unit(void *user, const char *where, const esp__unit_line *x) {

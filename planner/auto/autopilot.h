@@ -1,6 +1,5 @@
-/* autopilot.h: what the autopilot's files share. Only the autopilot and tests include it.
- * These files call each other in a circle, because each phase begins the next one (measure, plan, try, watch, measure
- * again). */
+/* autopilot.h: what the autopilot's files share. Only the autopilot and tests include it. The files call each other in
+ * a circle, because each phase begins the next one (measure, plan, try, watch, measure again). */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
 #include "espresso_impl/executor/executor.h"
@@ -12,10 +11,10 @@
 /* All ranks are in the same phase after the same step. */
 enum {
     ESP__AUTO_MEASURE, /* times steps, and probes links and codecs between them */
-    ESP__AUTO_PLAN,    /* rank 0 makes candidates on a thread while training goes on */
+    ESP__AUTO_PLAN,    /* rank 0 makes strategies to compare (candidates), on a thread, while training goes on */
     ESP__AUTO_TRY,     /* candidates run in turns, and the slower ones are left out */
-    ESP__AUTO_WATCH,   /* checks step times and errors now and then */
-    ESP__AUTO_OFF      /* the program set a strategy, or there is no choice */
+    ESP__AUTO_WATCH,   /* the winner runs; step times and compression errors are checked at intervals */
+    ESP__AUTO_OFF      /* the program set a strategy, or there is only one rank */
 };
 enum {
     ESP__AUTO_CODECS = 8,
@@ -24,29 +23,31 @@ enum {
     ESP__AUTO_LOSSES = 256,
     ESP__AUTO_NAME = 128
 };
-/* Which codecs may be used after the loss rose: all, those that only round finely, or lossless ones. */
 enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
     double steps, window, cooldown, warmup, min_gain, drift, max_error; /* max_error 0: no limit */
     char plan[ESP__NAME_MAX];
-    char codecs[ESP__AUTO_CODECS][ESP__SPEC_MAX]; /* the user's, and those that only round numbers */
+    char codecs[ESP__AUTO_CODECS][ESP__SPEC_MAX];
     uint32_t n_codecs;
 } esp__auto_options;
 
-/* What each rank sends in an exchange (its word). Ranks decide only by what all of them received, so all decide the
- * same. */
+/* What each rank sends when ranks exchange measurements. Ranks decide only by what all of them received, so all decide
+ * the same. */
 typedef struct esp__auto_word {
-    uint64_t step_ns, spread_ns; /* median and quartile distance of the steps that are compared */
-    uint64_t total_ns;           /* time of all steps of the block */
-    uint64_t spent_ns;           /* the autopilot's time since the previous exchange */
-    uint64_t exchange_ns;        /* time of the shortest exchange so far */
-    double waiting;              /* the part of the phase's steps after the last push, as a share */
-    double loss, loss_spread;    /* median and quartile distance of the finite losses */
-    uint32_t losses, bad_losses; /* numbers of finite ones and of others since the last clearing */
-    uint32_t excess;             /* tensors whose error or feedback is too large */
-    uint32_t done;               /* on rank 0: the number of candidates, or 1 if planning failed; 0 while it goes on */
-    uint64_t bytes;              /* on rank 0: size of the candidates and their texts; 0 if planning failed */
+    /* Median step time, and distance between the quartiles: of the active candidate's steps in the try phase, else of
+     * the phase's steps. */
+    uint64_t step_ns, spread_ns;
+    uint64_t total_ns;
+    uint64_t spent_ns;        /* the autopilot's time since the previous exchange */
+    uint64_t exchange_ns;     /* time of the shortest exchange so far */
+    double waiting;           /* share of the phase's time that was spent after the last push of a step */
+    double loss, loss_spread; /* median and quartile distance of the finite losses */
+    uint32_t losses, bad_losses;
+    uint32_t excess; /* number of tensors whose compression error is too large */
+    /* On rank 0, when planning has ended: the number of candidates, or 1 if planning failed; before, 0. */
+    uint32_t done;
+    uint64_t bytes;
 } esp__auto_word;
 
 /* Statistics of the losses that all ranks reported. */
@@ -61,41 +62,43 @@ enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5, ESP__TRY_TIMES = 64 };
 typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step */
-    double slower;       /* the largest esp__effect.slower of its codecs */
-    double loss;         /* 0 if it compresses nothing; else larger if it compresses more */
-    /* Measured, the same on all ranks: median step time, and quartile distance / median, of n steps. */
+    double slower;       /* steps to the same loss with its codecs, relative to fp32 */
+    double loss;         /* 0 without compression; else grows with the mean compression error */
+    /* Median step time and relative quartile distance, measured over n steps; the same on all ranks. */
     double ns, spread;
     uint32_t n;
-    bool out;         /* it was clearly slower, or could not be activated */
-    bool stale;       /* it was measured before the tournament only */
-    bool tie;         /* as fast as the fastest one, so it needs no more steps */
+    bool out;
+    /* True while the only measurement is the one from before the tournament. */
+    bool stale;
+    bool tie;
     uint32_t n_times; /* this rank's step times */
     double times[ESP__TRY_TIMES];
 } esp__auto_candidate;
 
 typedef struct esp__tournament {
     esp__auto_candidate at[ESP__AUTO_CANDIDATES];
-    uint32_t n, now;      /* number of candidates; the active one */
-    double least_gain;    /* a candidate that compresses more wins only if it is faster by this share */
-    double noise;         /* spread of steps before the tournament */
-    uint32_t round, left; /* `left` steps of the current block are not over */
-    bool skip;            /* the next step does not count */
-    uint32_t steps;       /* of the tournament, so far */
-    double total_ns;      /* time of these steps and of the changes between them */
+    uint32_t n, now;
+    /* A candidate that loses more to compression than another wins only if it is faster by this share. */
+    double least_gain;
+    double noise;
+    uint32_t round, left;
+    bool skip;      /* the first step after a change of strategy does not count */
+    uint32_t steps; /* of the tournament, so far */
+    double total_ns;
     uint8_t queue[2 * ESP__AUTO_CANDIDATES];
     uint32_t n_queue, at_queue;
     const char *ended; /* why comparing ended early, or NULL */
 } esp__tournament;
 
-/* Begins with candidates that have name, predicted_ns, slower and loss. One that was measured just before has also ns,
- * spread, n and `stale`. */
+/* Begins with candidates that have name, predicted_ns, slower and loss. The active one, if its steps were just
+ * measured, also has ns, spread, n and `stale`. */
 ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise);
 /* Stores a step's time on this rank. Returns whether the block of steps is over. */
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
-/* Stores what ranks agreed on after a block: the active candidate's median and quartile distance, and the time of the
- * block. */
+/* Call it after a block of steps, with numbers that are the same on all ranks: median and quartile distance of the
+ * active candidate's step times, and the time of the block. */
 ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns, double total_ns);
-/* Begins the next block. Returns its candidate, or -1 if the tournament is over. */
+/* Chooses the candidate that runs the next block of steps. Returns its index, or -1 if the tournament is over. */
 ESP__FN int esp__tournament_next(esp__tournament *t);
 /* Returns the winner, or t->n if all candidates are out. */
 ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t);
@@ -105,29 +108,30 @@ ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t r
 /* ---- the planning thread ----------------------------------------------------------------------------------------- */
 /* Input and result of the planning thread. No other thread uses them until `done`. */
 typedef struct esp__auto_job {
-    esp_ctx *ctx; /* only for its allocator, because training goes on */
+    esp_ctx *ctx; /* for its allocator; its other members change while training goes on */
     esp_plan_model model;
-    /* free_tensors has no `keep`, so that the planner can also predict the active strategy. */
+    /* free_tensors are `tensors` without constraints. With them the planner can also predict the active strategy, which
+     * may use codecs that new strategies may not. */
     esp_plan_tensor *tensors, *free_tensors;
     esp_plan_system system;
-    /* Codecs that plans may use now, those of tensors' descriptions, and all measured ones. */
+    /* Codecs that new strategies may use, those of tensors' descriptions, and all measured ones. */
     esp_plan_codec codecs[ESP__AUTO_CODECS], described[ESP__CALIBRATION_CODECS], all_codecs[ESP__CALIBRATION_CODECS];
     uint32_t n_codecs, n_described, n_all_codecs;
     uint32_t n_described_units;                          /* tensors that their descriptions compress */
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
-    char *active;            /* the active strategy's text */
-    const char *text;        /* a shorter text with which it is activated */
-    esp__auto_candidate now; /* its name and what was measured */
-    bool forced;             /* the active strategy is no candidate: it must be replaced */
+    char *active; /* the active strategy's text */
+    const char *text;
+    esp__auto_candidate now;
+    bool forced;
     /* result */
     esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
     struct esp__auto_proposal {
         esp_plan *plan;
         const char *text;
-        uint64_t hash;    /* of the text without comments */
-        char effect[256]; /* what users can expect of the loss, as the end of a log line */
+        uint64_t hash;
+        char effect[256];
     } of[ESP__AUTO_CANDIDATES];
     uint32_t n;
     double explained_ns; /* predicted step time of the active strategy */
@@ -140,59 +144,67 @@ typedef struct esp__auto_job {
 /* Where costs and times come from: they are measured where a function is NULL. Tests set functions of their own. */
 typedef struct esp__auto_source {
     void *user;
-    uint64_t (*step_ns)(void *user, esp_ctx *ctx);          /* time of the last step */
-    void (*ready)(void *user, esp_ctx *ctx, uint64_t *out); /* sets out[n_tensors] to the last step's ready times */
+    uint64_t (*step_ns)(void *user, esp_ctx *ctx); /* time of the last step */
+    void (*ready)(void *user, esp_ctx *ctx, uint64_t *out);
     esp_status (*costs)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
-    bool (*excess)(void *user, esp_ctx *ctx, uint32_t tensor); /* whether the tensor's error or feedback is too large */
-    double (*waiting)(void *user, esp_ctx *ctx);               /* share of the step after the last push */
+    /* Whether the tensor's compression error is too large. */
+    bool (*excess)(void *user, esp_ctx *ctx, uint32_t tensor);
+    double (*waiting)(void *user, esp_ctx *ctx);
 } esp__auto_source;
 
-/* A tensor's compression errors, as samples showed them. */
 typedef struct esp__auto_tensor {
-    double feedback_seen;  /* largest feedback so far; 0 if there was none */
-    uint32_t samples_seen; /* esp_tensor_stats.samples at the last look */
-    uint8_t level;         /* 1 + index of the codec that it fell back to; 255: none; 0: it did not */
-    uint8_t bad;           /* consecutive bad samples */
+    /* Largest relative size of the residual that was sampled, or 0. */
+    double feedback_seen;
+    uint32_t samples_seen;
+    /* If compression errors were too large: 1 + index of the gentler codec that the tensor got, or 255 if it is not
+     * compressed. Else 0. */
+    uint8_t level;
+    uint8_t bad; /* consecutive bad samples */
 } esp__auto_tensor;
 
 typedef struct esp__autopilot {
     esp__auto_options opt;
     esp__auto_source source;
     int phase;
-    uint64_t active, fp32; /* hashes of the strategy that the autopilot activated last, and of fp32 */
+    uint64_t active, fp32; /* hashes of two strategies: the one that the autopilot activated last, and fp32 */
     uint32_t phase_steps, n_times;
     uint64_t times[ESP__AUTO_TIMES]; /* last step times of this phase */
     double sorted[ESP__AUTO_TIMES];
-    uint64_t steps_ns, waiting_ns; /* sums over the phase: of step times, and of their parts after the last push */
-    uint64_t waited_ns;            /* time that this step's exchanges waited for slower ranks */
-    uint64_t spent_ns;             /* the autopilot's time in this phase or block, on the slowest rank */
-    esp__auto_word mine, *all;     /* words of this rank and of all ranks */
-    /* Over all ranks, at the last exchange: largest median and quartile distance, and smallest share of waiting. */
+    /* Sums over the phase: of step times, and of the parts of steps after the last push. */
+    uint64_t steps_ns, waiting_ns;
+    uint64_t waited_ns;
+    uint64_t spent_ns;
+    esp__auto_word mine, *all;
+    /* Largest median step time and quartile distance of all ranks, and the smallest share of time after the last
+     * push. */
     double step_ns, spread_ns, waiting;
-    uint32_t every; /* steps between exchanges while measuring and planning */
-    /* used while measuring and planning */
+    uint32_t every; /* number of steps between two exchanges of measurements while measuring and planning */
+    /* used only in phases ESP__AUTO_MEASURE and ESP__AUTO_PLAN */
     esp__calibration calibration;
     esp__calibration_probes probes;
     esp__calibration_trainer trainer;
     bool calibration_open, have_costs;
-    uint64_t *ready, *ready_max; /* [ESP__AUTO_READY][n_tensors] ready times; those of the slowest rank */
+    /* [ESP__AUTO_READY][n_tensors] times from a step's begin to each push: on this rank, and on the slowest one. */
+    uint64_t *ready, *ready_max;
     uint32_t n_ready;
     esp__auto_job *job; /* rank 0's planning */
     /* used while trying */
     esp__tournament tournament;
-    char *texts[ESP__AUTO_CANDIDATES]; /* the candidates' strategies */
+    char *texts[ESP__AUTO_CANDIDATES];
     char *won, won_name[ESP__AUTO_NAME];
-    uint64_t won_hash;  /* of the last winner, whose text is `won` */
-    bool forced, lossy; /* forced as in the job; whether lossy codecs are allowed */
+    uint64_t won_hash; /* hash of the strategy that won last; its text is `won` */
+    /* `forced`: a compression error was too large, so the active strategy must be replaced. `lossy`: lossy codecs are
+     * allowed. */
+    bool forced, lossy;
     /* used while watching the active strategy */
-    double reference_ns; /* its step time; 0 if it is unknown */
+    double reference_ns;
     uint32_t interval, over, under;
     uint64_t settled_step; /* training step of the last decision */
-    uint32_t tournaments;  /* how often drift has begun one */
-    /* Losses. The first three members are this rank's and need lanes.lock. */
-    double losses[ESP__AUTO_LOSSES]; /* newest losses since they were cleared */
+    uint32_t tournaments;  /* number of tournaments that began because step times had changed */
+    /* Reported losses. Use of losses, n_losses and bad_losses needs lanes.lock. */
+    double losses[ESP__AUTO_LOSSES];
     uint32_t n_losses, bad_losses;
-    esp__losses before_losses; /* losses before the change of strategy, or lower ones since */
+    esp__losses before_losses; /* losses of the former strategy, or of the active one if they are lower */
     uint32_t risen;            /* consecutive checks that found a higher loss */
     int trust;
     esp__auto_tensor *tensors;
@@ -229,8 +241,8 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
 /* ---- plan.c, candidates.c ---- */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
-/* Whether fp32 is active, and no strategy can bring the least gain: it can only shorten the part of a step after the
- * last push, and on some rank that part is too short. Valid after an exchange. */
+/* Whether fp32 is active and no other strategy can be faster by the least gain. Another strategy can only save time
+ * after the last push of a step, and on some rank that time is too short. Call it after an exchange of measurements. */
 ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
 /* Whether codecs[n] has the codec. */
 ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec);
@@ -239,17 +251,20 @@ ESP__FN esp_status esp__auto_candidates(esp__auto_job *job); /* runs on the plan
 /* ---- try.c ---- */
 ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns);
-/* Frees the candidates' texts, but keeps the winner's as `won`, if winner is one of them. */
 ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner);
 /* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
-ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a); /* number of checks in opt.window steps, at least two */
+/* Returns the number of checks within opt.window steps, at least 2. A change of step times or losses counts if so many
+ * checks in a row find it. */
+ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a);
 /* ---- loss.c ---- */
-/* Whether losses are clearly higher than before. If they are lower, sets *before to them. */
+/* Whether losses are clearly higher than before the last change of strategy. If they are lower, sets *before to
+ * them. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now);
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx);
-ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);  /* clears all, so that later losses are compared with the next ones */
+/* Forgets all losses, so that the next ones become the reference for later ones. */
+ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);
 ESP__FN void esp__auto_loss_forget(esp_ctx *ctx); /* drops the newest ones */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back);

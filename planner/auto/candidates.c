@@ -1,6 +1,6 @@
-/* candidates.c: makes the strategies that a tournament compares: the active one, fp32, strategy layerwise with each
- * codec, the planner's best plan, its best plan with gentler codecs, and the best one that merges tensors into few
- * large units. Runs on the planning thread. */
+/* candidates.c: makes the strategies that a tournament compares (candidates): the active one, fp32, one that compresses
+ * every large tensor with a codec, for each codec, the planner's best plan, its best plan with codecs that lose less,
+ * and the best one that merges tensors into few large groups. Runs on the planning thread. */
 #include "planner/auto/autopilot.h"
 
 /* Returns a hash of a plan's text without comments, which is the same if the plan is made twice. */
@@ -26,8 +26,6 @@ static double esp__auto_slower(const esp__auto_job *job, const char *spec) {
     return c < job->n_all_codecs && job->effects[c] ? job->effects[c]->slower : 1.0;
 }
 
-/* Sets the candidate's `slower` and `loss`, and the text about the effect of its codecs on the loss: that of the codec
- * with the largest factor. */
 static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp__auto_candidate *c,
                              struct esp__auto_proposal *of) {
     const size_t room = sizeof of->effect;
@@ -62,8 +60,8 @@ static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp
                  job->optimizer, spec, worst->slower, worst->loss);
 }
 
-/* Returns the step time to expect from a plan. Time that the prediction of the active strategy does not explain stays
- * after a change. If that prediction is too long, all are, by the same factor. */
+/* Corrects a predicted step time by what the active strategy shows: if its steps take longer than predicted, adds the
+ * difference; if they are shorter, scales the prediction. */
 static double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
     const double measured = job->now.ns, explained = job->explained_ns;
     if (!(explained > 0.0 && measured > 0.0)) return plan_ns;
@@ -89,8 +87,8 @@ static esp_plan *esp__auto_make(const esp__auto_job *job, const char *strategy, 
     return plan;
 }
 
-/* Adds a plan to the candidates, and frees it with the job. `text` is the strategy's if it is not the plan's. Returns
- * the candidate, or the one with the same text. */
+/* Adds a plan to the candidates, which then own it. `text` replaces the plan's own text unless it is NULL. Returns the
+ * new candidate, or an earlier one with the same text. */
 static esp__auto_candidate *esp__auto_add(esp__auto_job *job, esp_plan *plan, const esp_plan_report *r,
                                           const char *text, const char *name) {
     esp__auto_candidate *c = &job->candidates[job->n];
@@ -109,7 +107,8 @@ static esp__auto_candidate *esp__auto_add(esp__auto_job *job, esp_plan *plan, co
     return c;
 }
 
-/* Predicts the active strategy, which corrects all other predictions, and adds it unless it must be replaced. */
+/* Predicts the step time of the active strategy, by which the other predictions are corrected. Adds the strategy to the
+ * candidates, unless its compression errors were too large. */
 static esp_status esp__auto_add_active(esp__auto_job *job) {
     esp_plan_config config = job->config;
     esp_plan_model model = job->model;
@@ -151,7 +150,8 @@ static const esp__auto_candidate *esp__auto_add_plan(esp__auto_job *job, const e
     return esp__auto_add(job, plan, &r, NULL, name);
 }
 
-/* Adds the best plan, and, if it is not safe or lossy, also the best plan of gentler codecs. */
+/* Adds the planner's best plan. If that plan needs more steps to the same loss, or has a lossy codec, also adds the
+ * best plan with codecs that lose less. */
 static void esp__auto_add_plans(esp__auto_job *job) {
     esp_plan_codec codecs[ESP__AUTO_CODECS];
     uint32_t n = 0;
@@ -163,7 +163,7 @@ static void esp__auto_add_plans(esp__auto_job *job) {
     if (n < job->n_codecs) esp__auto_add_plan(job, codecs, n);
 }
 
-/* Adds the best of the plans that merge neighbours into few large units, with one codec or none. */
+/* Adds the best of the plans that merge neighbouring tensors into few large groups, with one codec or none. */
 static void esp__auto_add_merged(esp__auto_job *job) {
     esp_plan *best = NULL;
     esp_plan_report best_r, r;

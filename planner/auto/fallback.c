@@ -1,5 +1,5 @@
-/* fallback.c: when a tensor's compression error or feedback is too large, gives it a codec that loses less, or none.
- * It reads the samples of observe/errors.c. */
+/* fallback.c: when a tensor's compression error is too large, or its residual grows without bound, the tensor gets a
+ * codec that loses less, or none. The errors are those of observe/errors.c, which samples them during steps. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
@@ -34,7 +34,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
         if (a->source.excess)
             bad = a->source.excess(a->source.user, ctx, i) * ESP__GROWTH_LIMIT;
         else if (!x.samples || x.samples == a->tensors[i].samples_seen)
-            continue; /* without a new sample, the number of bad ones stays */
+            continue;
         else
             bad = esp__auto_suspicious(a, i, &x);
         a->tensors[i].samples_seen = x.samples;
@@ -46,7 +46,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     return n;
 }
 
-/* Returns a codec's compression error: of its model if it only rounds numbers, else of the calibration. */
+/* Returns a codec's compression error: the one that it declares if it only rounds numbers, else the measured one. */
 ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__codec *c = esp__auto_codec_of(ctx, spec);
@@ -56,8 +56,8 @@ ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec) {
     return 1.0;
 }
 
-/* Returns the next codec for tensor i: among the allowed codecs that lose less than the tensor's, the one that loses
- * most; 255 if there is none. */
+/* Returns 1 + index of the next codec for tensor i: of the codecs with a smaller compression error than the tensor's,
+ * the one with the largest; 255 if there is none. */
 static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const char *now = esp__auto_codec_now(ctx, i);
@@ -70,13 +70,15 @@ static uint8_t esp__auto_gentler(const esp_ctx *ctx, uint32_t i) {
     return best;
 }
 
-/* Returns tensor i's `keep` for the planner (esp_plan_tensor.keep), or NULL if the planner may choose. */
+/* Returns which codec the planner must use for tensor i, "fp32" for no compression, or NULL if the planner may
+ * choose. */
 ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     return !a->tensors[i].level ? NULL : a->tensors[i].level == 255 ? "fp32" : a->opt.codecs[a->tensors[i].level - 1];
 }
 
-/* Gives every tensor that some rank marked its next codec, and sets *changed if there was one. All ranks call it. */
+/* Each rank has listed tensors whose error is too large. Gives them the next codec that loses less, and sets *changed
+ * if there were any. All ranks call it. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;

@@ -18,7 +18,6 @@ ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss) {
         a->bad_losses++;
 }
 
-/* Copies the losses since they were last cleared to what this rank sends in the next exchange (its word). */
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -59,7 +58,7 @@ ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* After an exchange and before a change of strategy, makes the losses so far the reference. */
+/* Call it before a change of strategy. The losses that ranks last exchanged become the reference for later ones. */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -68,8 +67,6 @@ ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* The spread of lower losses counts little: a few losses give no exact spread, and losses from before and after a rise
- * are far apart. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
     if (before->n && now->median >= before->median)
         return now->median - before->median >
@@ -86,7 +83,6 @@ ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
 static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     int lossy = 0;
     *coarse = 0;
-    /* If the program asked for fp32, it stays. */
     if (ctx->active.strategy.hash == esp__autopilot_of(ctx)->fp32) return 0;
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
         const esp__unit *u = &ctx->active.strategy.units[i];
@@ -120,8 +116,8 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
     return s;
 }
 
-/* Called after an exchange, at the end of a block of steps. Ends the tournament and sets *back if a loss is not finite
- * because of the active strategy. */
+/* Call it after a block of steps, when ranks have exchanged losses. If a loss is not finite under a lossy strategy, and
+ * was finite before, ends the tournament, returns to fp32 and sets *back. */
 ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -133,7 +129,8 @@ ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
     return ESP_OK;
 }
 
-/* Called after an exchange while watching. Returns to fp32 and sets *back if the loss was higher for a whole window. */
+/* Call it when ranks have exchanged losses. If the loss has been too high for opt.window steps, returns to fp32 and
+ * sets *back. */
 ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses *before = &a->before_losses;

@@ -1,19 +1,20 @@
-/* measure.c: times steps while training runs, and measures links and codecs between steps, for a limited time. All
- * ranks choose the same probes, because they choose by numbers that they exchanged.
- * A probe is one microbenchmark; its result is a point: the time of an op for one size. */
+/* measure.c: times steps while training runs, and measures links and codecs between steps, for a limited time. A probe
+ * is one measurement of a collective or codec at one size. All ranks choose the same probes, because they choose by
+ * numbers that they exchanged. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
 
 enum { ESP__AUTO_BYTES = 1 << 23 };
-/* Both in steps of the shortest time that any strategy could reach: the time of all probes, and the time that
- * measured steps may take longer than such steps. */
+/* Limits, in steps without waiting for communication: the time of all probes, and the waiting time in steps that only
+ * measure. */
 static const double esp__auto_probe_steps = 5.0, esp__auto_measure_steps = 8.0;
 static const double esp__auto_probe_most_ns = 1e9;
 
 /* ---- step times -------------------------------------------------------------------------------------------------- */
-/* Sets the word's median step time and quartile distance, from the active candidate's steps during a tournament, else
- * from those of the phase. The median of three steps is easily disturbed, so the shortest of them counts. */
+/* Sets the median step time and quartile distance that this rank sends: of the active candidate's steps during a
+ * tournament, else of the phase's steps. Of three steps or fewer, one slow step disturbs the median, so the shortest
+ * one counts. */
 static void esp__auto_median(esp__autopilot *a) {
     const esp__auto_candidate *c = a->phase == ESP__AUTO_TRY ? &a->tournament.at[a->tournament.now] : NULL;
     const uint32_t all = c ? c->n_times : a->n_times, room = c ? ESP__TRY_TIMES : ESP__AUTO_TIMES;
@@ -25,7 +26,6 @@ static void esp__auto_median(esp__autopilot *a) {
 }
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
-/* Exchanges the words of all ranks. On rank 0, the caller has set the members that only rank 0 sets. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t start = esp__now_ns();
@@ -70,8 +70,8 @@ static esp_status esp__auto_describe(esp_ctx *ctx, uint32_t i) {
     return esp__calibration_codec_add(ctx, &a->calibration, u->codec->spec);
 }
 
-/* Allocates memory for probes before training begins, and runs the coarse ones, because a few short steps leave no
- * time for them. All ranks call it. */
+/* Allocates memory for probes before training begins. Already runs those of two sizes, because there is no time for
+ * them between a few short steps. All ranks call it. */
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = 0;
@@ -120,7 +120,7 @@ static esp_status esp__auto_measured(esp_ctx *ctx) {
     return esp__auto_plan_begin(ctx);
 }
 
-/* Runs the probes that fit into their time, a quarter of it after each of the first steps. */
+/* Runs probes within their time limit, of which each of the first four steps releases a quarter. */
 static esp_status esp__auto_probe(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double shortest = a->step_ns * fmax(1.0 - a->waiting, 0.05);
@@ -131,8 +131,8 @@ static esp_status esp__auto_probe(esp_ctx *ctx) {
                                        whole * fmin(1.0, 0.25 * a->n_times));
 }
 
-/* Whether as many steps were measured as the option asks for, or so many, at least three, that they may already have
- * cost too much: no strategy can save more of a step than its part after the last push. */
+/* Whether opt.steps steps were measured, or at least three, in which ranks waited for communication as long as
+ * esp__auto_measure_steps allows. */
 static int esp__auto_enough(const esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     return a->n_times >= a->opt.steps ||

@@ -72,14 +72,14 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     return ESP_OK;
 }
 
-/* While there is room, adds the codecs that are always allowed: those that, by their own models, make gradients
- * smaller and only round numbers. They have their default parameters. */
+/* While there is room, adds the codecs that may be used without the user's asking: those that make gradients smaller
+ * and, as they declare, only round numbers. They have their default parameters. */
 static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o) {
     esp_status s = ESP_OK;
     int lossy = 0;
     for (uint32_t i = 0; i < ctx->registry.codecs.n && !s && o->n_codecs < ESP__AUTO_CODECS; i++) {
         const int opens = esp__codec_opens(ctx, i, &lossy);
-        if (opens < 0) return ESP_E_NOMEM; /* an error, because all ranks must allow the same codecs */
+        if (opens < 0) return ESP_E_NOMEM;
         if (opens && !lossy) s = esp__auto_codec_add(ctx, o, ctx->registry.codecs.at[i].codec->name, "");
     }
     return s;

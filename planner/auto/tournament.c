@@ -1,25 +1,28 @@
 /* tournament.c: finds the fastest of several candidates by successive halving: they run in turns, a few steps each, and
- * after each round those that are clearly slower are left out. It sees only times, and does the same on all ranks.
- * A candidate's cost is its step time, measured or else predicted, times the relative number of steps that training
- * needs with its codecs. */
+ * after each round those that are clearly slower are left out. A candidate's cost is its step time times the number of
+ * steps that training needs with its codecs, relative to fp32. All ranks pass the same numbers and so get the same
+ * result. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
 
-enum { ESP__TRY_STEPS = 200 }; /* a tournament of more steps ends */
-/* A candidate is not tried while its predicted cost is more than this many times the least cost. */
+enum { ESP__TRY_STEPS = 200 }; /* after more steps, only candidates that never ran may run */
+/* A candidate that never ran is not tried while its predicted cost is more than this many times the least cost. */
 static const double esp__try_excluded = 1.5;
-/* A measurement from before the tournament decides only if it is this many times the least cost. */
+/* A candidate that was only measured before the tournament is left out if its cost is more than this many times the
+ * least cost. */
 static const double esp__try_stale = 3.0;
-/* The loss of a tournament, in steps of its best candidate, after which only candidates that never ran may run. */
+/* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
+ * that never ran may still run. */
 static const double esp__try_loss = 15.0;
-static const double esp__try_block_ns = 5e6; /* shortest blocks of steps, because changes take time themselves */
+/* Least time of a block of steps, because changes between strategies take time themselves. */
+static const double esp__try_block_ns = 5e6;
 
 static double esp__candidate_cost(const esp__auto_candidate *c) { return (c->n ? c->ns : c->predicted_ns) * c->slower; }
 
 static bool esp__candidate_fresh(const esp__auto_candidate *c) { return c->n && !c->stale; }
 
-/* Lists the candidates, without those that are out unless `all`: first the measured ones, in the order of their
+/* Lists the candidates that are not out, or all: first the measured ones, then the others, each in the order of their
  * costs. Returns their number. */
 static uint32_t esp__tournament_order(const esp__tournament *t, bool all, uint8_t *order) {
     uint32_t n = 0;
@@ -45,7 +48,6 @@ static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t)
     return esp__tournament_order(t, false, order) && t->at[order[0]].n ? &t->at[order[0]] : NULL;
 }
 
-/* Whether the candidate may run: it was measured, or its prediction does not exclude it. */
 static bool esp__tournament_allows(const esp__tournament *t, const esp__auto_candidate *c) {
     double least = INFINITY;
     for (uint32_t i = 0; i < t->n; i++)
@@ -64,7 +66,8 @@ static double esp__tournament_margin(const esp__tournament *t, const esp__auto_c
     return 2.0 * 0.93 * fmax(noise, 0.02) * sqrt(1.0 / a->n + 1.0 / b->n);
 }
 
-/* Decides about one candidate after a round. `rank` is the number of faster ones, of `of`. */
+/* Decides after a round whether a candidate is out, or as good as the best one. Of `of` candidates that ran, `rank` are
+ * faster. */
 static void esp__tournament_judge(const esp__tournament *t, const esp__auto_candidate *best, esp__auto_candidate *c,
                                   uint32_t rank, uint32_t of) {
     const double behind = esp__candidate_cost(c) / esp__candidate_cost(best) - 1.0, gain = t->least_gain;
@@ -92,8 +95,9 @@ static void esp__tournament_round_end(esp__tournament *t) {
     }
 }
 
-/* Lists the blocks of the next round: all that may run and are not decided, in the order of their costs, and then in
- * reverse, so that drift of the machine hits all alike. Candidates that never ran come first, each for one block. */
+/* Lists the blocks of the next round. Candidates that never ran come first, each for one block. If there are none, all
+ * candidates that are not yet decided run in the order of their costs, then in reverse, so that a slow change in the
+ * machine's speed affects all alike. */
 static void esp__tournament_round(esp__tournament *t) {
     uint8_t order[ESP__AUTO_CANDIDATES];
     const uint32_t of = esp__tournament_order(t, false, order);
@@ -137,7 +141,6 @@ ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_
     t->total_ns += total_ns;
 }
 
-/* Whether only candidates that never ran may still run. */
 static bool esp__tournament_ends(esp__tournament *t) {
     const esp__auto_candidate *best = esp__tournament_best(t);
     if (best && t->total_ns - t->steps * best->ns > esp__try_loss * best->ns)

@@ -16,7 +16,6 @@ ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winn
 }
 
 /* ---- planning is over -------------------------------------------------------------------------------------------- */
-/* On rank 0, sets in the word whether planning is over, and the size of its result. */
 static void esp__auto_announce(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
@@ -48,7 +47,7 @@ static esp_status esp__auto_receive(esp_ctx *ctx) {
 }
 
 /* ---- the tournament ---------------------------------------------------------------------------------------------- */
-/* Whether a step of the tournament failed on all ranks alike, so that training can go on with the active strategy. */
+/* Whether activating failed on all ranks alike, so that training can go on with the active strategy. */
 static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status s) {
     if (!s || ctx->health.fatal || s == ESP_E_PEER || s == ESP_E_TIMEOUT) return false;
     if (ctx->job.rank == 0)

@@ -10,7 +10,7 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     a->over = a->under = a->interval = 0;
     a->forced = false;
     a->risen = 0;
-    esp__auto_loss_forget(ctx); /* those of steps in which strategies alternated */
+    esp__auto_loss_forget(ctx);
     esp__auto_enter(ctx, ESP__AUTO_WATCH);
 }
 
@@ -28,8 +28,6 @@ ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
     return (uint32_t)fmax(ceil(a->opt.window / a->interval), 2.0);
 }
 
-/* Counts consecutive checks at which steps were too long, or too short. Returns whether this lasted opt.window
- * steps. */
 static bool esp__auto_drifts(esp__autopilot *a, double now) {
     const uint32_t looks = esp__auto_looks(a);
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
@@ -44,8 +42,8 @@ static esp_status esp__auto_plan_again(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* Step times have drifted. Measures again, but only if the last decision is some time ago. This time doubles with each
- * tournament, so that a machine whose speed varies all the time does not try all the time. */
+/* Call it when step times have changed. Measures again, unless the last decision was too short a time ago. That time
+ * doubles with each tournament, so that a machine whose speed varies does not compare strategies all the time. */
 static void esp__auto_drifted(esp_ctx *ctx, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double cooldown = ldexp(a->opt.cooldown, (int)(a->tournaments < 5 ? a->tournaments : 5));

@@ -1,4 +1,5 @@
-/* builtin.h: systems known by name, and codec costs without measuring, so that planning needs no files. */
+/* builtin.h: known systems, and costs of codecs on known accelerators, so that planning needs no files with
+ * measurements. */
 #ifndef ESP__BUILTIN_H
 #define ESP__BUILTIN_H
 #include "espresso_impl/codec/codec.h"
@@ -18,22 +19,22 @@ ESP__FN const esp__known_system *esp__known_system_find(const char *name);
 ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
 
 /* ---- known_costs.c -------------------------------------------------------------------------------------- */
-/* What a codec costs. It must not be moved or copied, because `codec` points into it and into the codec that the
- * context has opened. */
+/* What a codec costs. It must not be moved or copied, because `codec` points to its other members and into the
+ * context's codec. */
 typedef struct esp__costs {
     esp_plan_codec codec;
     char spec[ESP__SPEC_MAX];
-    esp_cost_point points[2][2][17]; /* [device][0: compress, 1: decompress] */
+    esp_cost_point points[2][2][17]; /* [0: CPU, 1: GPU][0: compress, 1: decompress] */
     esp_cost_point vector_points[2][17];
 } esp__costs;
-/* Computes the costs of `spec` on the machines of `system`, from the codec's own description or published times
- * (v100.c). `accelerator` is the GPU of the ranks; if NULL, the built-in system with the same name determines it.
- * Errors: ESP_E_NOT_FOUND (unknown codec), ESP_E_ARG (unknown accelerator or wrong parameter), ESP_E_UNSUPPORTED
- * (the codec does not describe its costs). */
+/* Computes the costs of `spec` on the machines of `system`, from the codec's own description or from published times on
+ * a V100 GPU (v100.c). `accelerator` is the GPU of the ranks; if NULL, that of the built-in system with the same name.
+ * Errors: ESP_E_NOT_FOUND (unknown codec), ESP_E_ARG (unknown accelerator or wrong parameter), ESP_E_UNSUPPORTED (the
+ * codec does not describe its costs). */
 ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_plan_system *system,
                                       const char *accelerator, esp__costs *out);
 /* Like esp__builtin_costs, but without a system. `accelerator` is NULL if there is no GPU. `cpu_workers` is the number
- * of threads that compress; if it is 0, that of a common server. */
+ * of threads that compress on the CPU, or 0 for a typical number. */
 ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
                                           esp__costs *out);
 
@@ -45,7 +46,7 @@ typedef struct esp__effect {
     /* What a user can expect, such as "a loss within 1% of fp32's"; NULL if the optimizer is unknown. */
     const char *loss;
 } esp__effect;
-/* Returns the effect of a codec, whose compression error is `error` if its model has none. */
+/* Returns the effect of a codec. `error` is its measured compression error, which counts if the codec declares none. */
 ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32_t optimizer, double momentum);
 /* Whether the codec changes every number only a little. */
 ESP__FN int esp__safety_rounds(const esp__codec *c, double error);

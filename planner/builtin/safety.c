@@ -1,5 +1,5 @@
-/* safety.c: estimates how a codec affects the loss with the trainer's optimizer, from what the codec declares. The
- * numbers are those of the table in docs/use/codecs.md. */
+/* safety.c: estimates how a codec affects the loss with the trainer's optimizer, from what the codec declares.
+ * docs/use/codecs.md has a table of these effects. */
 #include "planner/builtin/builtin.h"
 
 /* Kinds of codecs by what they send of a gradient. They differ in their measured effect on the loss. */
@@ -15,13 +15,13 @@ enum {
     ESP__TREATMENTS
 };
 enum { ESP__MOMENTUM_LOW, ESP__MOMENTUM_HIGH, ESP__ADAM_HIGH, ESP__OPTIMIZERS };
-static const double esp__safety_fine = 0.05; /* codecs with a compression error up to this are ESP__KEEPS_ALL */
+static const double esp__safety_fine = 0.05;
 static const double esp__safety_momentum_low = 0.5;
 
 /* The effect of a codec on the loss by its kind and by the optimizer, measured in bench/results/accuracy/accuracy.csv.
  * The text is the range of final losses. The number says how many times more steps than fp32 reach the same loss: the
- * median, rounded up to half steps, or 1 if the loss does not differ by more than noise. The last row, and entries
- * where most runs diverged, are estimates. */
+ * median, rounded up to half steps, or 1 if the loss does not differ by more than noise. The row of ESP__UNMEASURED,
+ * and entries where most runs diverged, are estimates. */
 static const esp__effect esp__effects[ESP__TREATMENTS][ESP__OPTIMIZERS] = {
     {{1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}, {1.0, "within 1% of fp32's"}},
     {{1.0, "within 3% of fp32's"}, {1.5, "2 to 14% above fp32's"}, {1.5, "up to 9% above fp32's"}},
@@ -46,7 +46,7 @@ static double esp__safety_bits(const esp__codec *c) {
 
 ESP__FN int esp__safety_rounds(const esp__codec *c, double error) {
     if (!esp__codec_lossy(c)) return 1;
-    /* A codec of matrices sends vectors uncompressed. Its model is for vectors here, so it does not count. */
+    /* For a codec that compresses only matrices, c->model describes vectors, which it sends uncompressed. */
     const int knows = c->model.error >= 0.0 && !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX);
     return esp__codec_has_model(c) && (knows ? c->model.error : error) <= esp__safety_fine;
 }

@@ -1,5 +1,6 @@
-/* between.c: chooses and runs probes between training steps, from coarse to fine sizes, and measures how many cores the
- * trainer's computing keeps busy. */
+/* between.c: measures links and codecs between training steps, first at a few sizes far apart, then at sizes between
+ * them. A probe is one measurement of a collective or codec at one size. Also measures how many cores the trainer keeps
+ * busy. */
 #include "planner/calibrate/between.h"
 #include <time.h>
 #include <unistd.h>
@@ -13,7 +14,6 @@ static void esp__probe_add(esp__calibration_probes *p, uint32_t codec, uint32_t 
         p->at[p->n++] = (esp__calibration_probe){(uint8_t)codec, (uint8_t)level, (uint8_t)pass, false, coll, size};
 }
 
-/* Lists probes of collectives at one size, first those that plans use most. */
 static void esp__probe_add_links(const esp_ctx *ctx, esp__calibration_probes *p, uint32_t pass, uint64_t bytes) {
     static const uint8_t hierarchical[][2] = {
         {ESP__INTER, ESP_COLL_ALLGATHER}, {ESP__INTER, ESP_COLL_ALLREDUCE},      {ESP__INTRA, ESP_COLL_REDUCE_SCATTER},
@@ -26,7 +26,7 @@ static void esp__probe_add_links(const esp_ctx *ctx, esp__calibration_probes *p,
         for (size_t i = 0; i < sizeof flat; i++) esp__probe_add(p, 0, ESP__FLAT, pass, flat[i], bytes);
         return;
     }
-    /* "inter" is the outermost level, "intra" all levels inside it */
+    /* ESP__INTER stands for the outermost level, ESP__INTRA for each level inside it */
     for (size_t i = 0; i < sizeof hierarchical / sizeof *hierarchical; i++) {
         const uint8_t of = hierarchical[i][0];
         const uint8_t first = of == ESP__INTER ? outermost : of, end = of == ESP__INTRA ? outermost : first + 1;
@@ -40,7 +40,7 @@ ESP__FN void esp__calibration_probes_list(const esp_ctx *ctx, esp__calibration *
                          elements_log[] = {10, 16, 13, 19, 20, 18, 17, 14};
     p->n = p->n_done = 0;
     for (uint32_t pass = 0; pass < sizeof bytes_log; pass++) {
-        /* a codec's first new point replaces all old ones, so it is a large one */
+        /* when measuring again, the first new result replaces all old ones, so it is one for a large size */
         const uint32_t at = again && pass < 2 ? 1 - pass : pass;
         const uint64_t bytes = UINT64_C(1) << bytes_log[pass], elements = UINT64_C(1) << elements_log[at];
         for (uint32_t c = 0; c < s->n_codecs && elements <= s->max_elements; c++)
@@ -67,7 +67,7 @@ static double esp__probe_cost(const esp_ctx *ctx, const esp__calibration *s, con
         const double locals = (double)esp__calibration_locals(ctx);
         around += 3 * ESP__PROBE_RUNS * (double)ESP__CALIBRATION_ROUND_NS; /* short calls are repeated */
         once = (double)p->size * 20.0 * locals;
-        if (c->compress.n && c->decompress.n) { /* a payload is decompressed alone and with another: 3 calls */
+        if (c->compress.n && c->decompress.n) { /* three calls: compress, decompress one payload, decompress two */
             const esp_cost_point *x = &c->compress.at[c->compress.n - 1], *y = &c->decompress.at[c->decompress.n - 1];
             once = (x->ns / x->size + 3.0 * y->ns / y->size) * (double)p->size * locals;
         }
@@ -90,7 +90,6 @@ ESP__FN esp_status esp__calibration_probes_run(esp_ctx *ctx, esp__calibration *s
     for (uint32_t i = 0; i < p->n && p->at[i].pass < passes; i++) {
         esp__calibration_probe *x = &p->at[i];
         const double cost = x->done ? 0.0 : esp__probe_cost(ctx, s, p, x);
-        /* may run later, if there is more time or its estimate falls */
         const bool has_to = !x->pass || (x->pass < must && !x->codec && x->level == outermost);
         if (x->done || (!has_to && (cost > each_ns || p->spent_ns + cost > all_ns))) continue;
         const esp_status st = esp__probe_run(ctx, s, p, x);
@@ -122,8 +121,8 @@ ESP__FN void esp__calibration_trainer_begins(const esp_ctx *ctx, esp__calibratio
     t->since_ns = esp__trainer_cpu(ctx);
 }
 
-/* The processor time is that of the whole step without the ops', because only ops work while the trainer waits for
- * gradients. */
+/* If the trainer's threads run the ops, their processor time in ops is not the trainer's computing. All else counts,
+ * even after the last push, because then the trainer only waits. */
 ESP__FN void esp__calibration_trainer_step(const esp_ctx *ctx, esp__calibration_trainer *t) {
     uint64_t now = esp__trainer_cpu(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
@@ -143,7 +142,7 @@ ESP__FN esp_status esp__calibration_load(esp_ctx *ctx, esp__calibration *s, cons
     const esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
     s->load = 0.0;
     for (int32_t r = 0; r < ctx->job.size && !st; r++) {
-        double alike = 0.0; /* ranks that are threads of one process report the time of the process */
+        double alike = 0.0; /* ranks may be threads of one process, which measure the same time */
         for (int32_t k = 0; k < ctx->job.size; k++) alike += all[k].pid == all[r].pid;
         if (all[r].busy / alike > s->load) s->load = all[r].busy / alike;
     }

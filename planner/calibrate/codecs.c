@@ -1,4 +1,4 @@
-/* codecs.c: measures codecs while all ranks of the job call them at once, as in a training step. */
+/* codecs.c: measures the speed of codecs. All ranks call the codec at the same time, as in a training step. */
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/codec_calls.h"
 
@@ -46,7 +46,6 @@ ESP__FN esp_status esp__calibration_codec_add(esp_ctx *ctx, esp__calibration *s,
     return ESP_OK;
 }
 
-/* The result of this rank's first calls of the codec, without error feedback. */
 typedef struct esp__calibration_first {
     int32_t status;
     uint32_t reserved0;
@@ -129,8 +128,8 @@ static esp_status esp__calibration_combine(esp_ctx *ctx, esp__calibration_codec 
     return ESP_OK;
 }
 
-/* Sets runs[ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] to this rank's times; those of all ranks follow it in
- * memory. */
+/* Measures a codec on all ranks. Sets runs[ESP__CALIBRATION_CALLS][ESP__PROBE_REPEATS] to this rank's times, and stores
+ * the times of all ranks behind them. */
 static esp_status esp__calibration_measure(esp__calibration_bench *w, const esp__calibration_first *f, uint32_t repeats,
                                            double *runs, int *failed) {
     esp_status st = ESP_OK;
@@ -178,7 +177,7 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     for (int d = 0; d < (k->codec->traits.n_rounds > 1 ? ESP__CALIBRATION_SUM : ESP__CALIBRATION_CALLS) && !st; d++) {
         double ns, spread;
         esp__calibration_runs(ctx, runs + room, repeats, d, &ns, &spread);
-        if (!s->device) ns /= esp__calibration_locals(ctx); /* ranks of a machine share its cores */
+        if (!s->device) ns /= esp__calibration_locals(ctx);
         if (d == ESP__CALIBRATION_DECOMPRESS) one = ns;
         if (d == ESP__CALIBRATION_SUM) ns = ns > one ? ns - one : 0.0;
         esp__calibration_observe(curves[d], (double)elements, ns, ns, spread);
@@ -188,8 +187,8 @@ ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, 
     return st;
 }
 
-/* Whether the job's backends can reduce the payloads of a codec of several rounds. Payloads of a codec of one round
- * can always be gathered instead. */
+/* A codec may compress in several rounds, whose payloads are reduced in between. Returns whether the job's backends can
+ * reduce them. True for codecs of one round, whose payloads can be gathered instead. */
 ESP__FN bool esp__calibration_reduces(const esp_ctx *ctx, const esp__codec *c) {
     const uint64_t side = c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? 32 : 0;
     const esp_tensor like = esp__codec_like(1024, side, side);

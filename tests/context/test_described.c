@@ -1,5 +1,5 @@
-/* test_described.c checks that the codec and option of a tensor's description are used under every strategy, or that a
- * call says why not. */
+/* test_described.c checks that the codec and option which a program sets for one tensor are used under every strategy,
+ * or that a call says why not. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -23,7 +23,6 @@ static esp_status add(esp_ctx *ctx, const task *k) {
     return s ? s : esp_start(ctx);
 }
 
-/* Runs steps, and checks that "w" is sparse in each, while "first" is exact. */
 static void sparse(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(2 * COUNT * sizeof *g);

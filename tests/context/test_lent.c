@@ -45,7 +45,6 @@ static void reused(esp_ctx *ctx, void *user) {
 }
 TEST(test_reused) { RUN_RANKS(.size = 2, .body = reused); }
 
-/* Pushes to random addresses and waits at random, against a search through all tensors. */
 static void random_ranges(esp_ctx *ctx, void *user) {
     static float room[ROOM];
     int begin[TENSORS], end[TENSORS], refused = 0;

@@ -34,7 +34,6 @@ static void body_order(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, x, a, here) == ESP_OK);
     CHECK(esp_wait(ctx, y) == ESP_OK && esp_test(ctx, y) == ESP_OK);
     CHECK(esp_wait_on(ctx, x, here) == ESP_OK);
-    /* the mean of 1, 3, 5, ... is the number of ranks */
     CHECK(a[N - 1] == (float)esp_size(ctx) && b[0] == (float)esp_size(ctx));
     CHECK(esp_push(ctx, x, a, here) == ESP_E_STATE && error_has(ctx, "esp_wait_all"));
     CHECK(esp_step_end(ctx) == ESP_OK);
@@ -364,7 +363,8 @@ TEST(test_bad_config) {
     assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
 }
 
-/* A thread of the library records an error, and writes its text a moment later. Calls in between must have it too. */
+/* If a thread of the library sets the status of an error before its text, calls on other threads must wait for the
+ * text. */
 static void *barrier_main(void *arg) {
     esp_ctx *ctx = arg;
     CHECK(esp_barrier(ctx) == ESP_E_NOMEM && error_has(ctx, "no memory left"));

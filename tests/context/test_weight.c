@@ -40,7 +40,7 @@ TEST(test_exact) {
             RUN_RANKS(.size = SIZE, .body = exact, .user = &(task){codecs[c], d});
 }
 
-/* Equal weights give the bits of a job without weights, and all ranks have the same bits with any weights. */
+/* Equal weights must give the same bits as no weights. With different weights, all ranks must have the same bits. */
 static void bits(esp_ctx *ctx, void *user) {
     const task *k = user;
     float g[2][N];
@@ -61,8 +61,8 @@ TEST(test_bits) {
     for (int c = 0; c < 4; c++) RUN_RANKS(.size = SIZE, .body = bits, .user = &(task){codecs[c], ESP_F32});
 }
 
-/* With topk, what is not sent stays in residuals: the sum over steps approaches the sum of weighted means, although a
- * rank has data in half of the steps only. */
+/* What topk does not send, it adds to the next step. So sums over many steps approach the exact ones, although a rank
+ * has no data in every second step. */
 static void residuals(esp_ctx *ctx, void *user) {
     enum { STEPS = 400 };
     static float sums[SIZE][N];
@@ -81,7 +81,6 @@ static void residuals(esp_ctx *ctx, void *user) {
 }
 TEST(test_residuals) { RUN_RANKS(.size = SIZE, .body = residuals, .user = &(task){"topk:ratio=0.1", ESP_F32}); }
 
-/* The join recipe of docs/use/wiring.md: ranks run out of data at different steps. */
 static void join(esp_ctx *ctx, void *user) {
     float g[N];
     int steps = 0, batches = 2 + 3 * esp_rank(ctx);

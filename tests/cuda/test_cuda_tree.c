@@ -1,6 +1,6 @@
-/* test_cuda_tree.c runs plugin cuda on the tests' emulator: every option that compresses on the GPU, and some that
- * use CPU and GPU, in one job with a tensor for each and with all codecs in turn. Gradients on the GPU give the
- * CPU's bits. */
+/* test_cuda_tree.c runs plugin cuda on an emulator of CUDA. One job has a tensor for each option that compresses only
+ * on the GPU, and for some that also use the CPU, with all codecs in turn. Results must have the same bits as with
+ * gradients in CPU memory. */
 /* runs: slow asan-long no-tsan: the emulator runs kernels as fibers, which the thread sanitizer does not follow */
 #include "tests/lib/test.h"
 
@@ -10,7 +10,7 @@ enum { ELEMENTS = 96, MOST = 700, STEPS = 3, RANKS = 4 };
 static const char *const codecs[] = {
     "none",          "topk:ratio=0.1",         "fp16",          "efsignsgd", "twobit:relative=1.2", "int8:block=32",
     "int4:block=32", "chunktopk:chunk=16,k=2", "dgc:ratio=0.1", "bf16",      "randomk:ratio=0.2"};
-/* These codecs' payloads are summed without decoding. Each has a tensor of its own with this option. */
+/* Codecs whose payloads can be summed without decoding. Each compresses a tensor with summed_option. */
 static const char *const summed[] = {"powersgd:rank=2", "int8:shared=1", "randomk:ratio=0.2", "fp16", "none"};
 static const char summed_option[] = "intra.reduce_scatter > comp@gpu > inter.allreduce > decomp@gpu > intra.allgather";
 enum { CODECS = sizeof codecs / sizeof *codecs, SUMMED = sizeof summed / sizeof *summed };
@@ -40,7 +40,6 @@ static void add_tensor(adding *a, const char *codec, const char *option) {
     CHECK(a->n < MOST && esp_tensor_add(a->ctx, &d, NULL) == ESP_OK);
     a->j->codec[a->n++] = codec;
 }
-/* Adds a tensor for each option that only uses the GPU, and for every 17th of the others. */
 static int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX];

@@ -1,5 +1,5 @@
-/* device_options.h runs many options in one job with a tensor for each, with gradients in host memory and on the fake
- * device. Results must have the same bits. */
+/* device_options.h runs many options (ways to synchronize a tensor), each with a tensor of its own, once with gradients
+ * in host memory and once on an emulated device. Results must have the same bits. */
 #ifndef DEVICE_OPTIONS_H
 #define DEVICE_OPTIONS_H
 #include "tests/lib/test.h"
@@ -10,8 +10,8 @@ enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
 typedef struct tree_plan {
     const char *codec, *backend[2]; /* backends for gradients in host memory and on the device */
     const esp_plugin_fn *entries;
-    uint32_t n_entries, every; /* every: takes each `every`th option that uses the CPU */
-    uint32_t every_gpu;        /* takes each `every_gpu`th option that uses only the device, or all if it is 0 */
+    uint32_t n_entries, every;
+    uint32_t every_gpu;
 } tree_plan;
 typedef struct tree_job {
     const tree_plan *plan;
@@ -23,10 +23,9 @@ typedef struct tree_job {
 typedef struct adding {
     esp_ctx *ctx;
     tree_job *j;
-    uint32_t seen[2], n; /* number of options seen, those on the device alone and others; number of tensors */
+    uint32_t seen[2], n;
 } adding;
 
-/* Adds a tensor for each option that compresses only on the device, and for some of the others. */
 static inline int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];

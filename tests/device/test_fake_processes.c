@@ -1,6 +1,6 @@
-/* test_fake_processes.c runs four processes over shared memory with gradients on the fake device, in one job with a
- * tensor for each of many options. Results have the same bits as with gradients in host memory. The processes of a
- * machine share a device, or each has one. */
+/* test_fake_processes.c runs many options (ways to synchronize a tensor), each with a tensor of its own, in four
+ * processes with gradients on an emulated device. Results must have the same bits as with gradients in host memory. The
+ * processes of a machine share a device, or each has one. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -11,7 +11,7 @@ typedef struct tree_job {
     const char *codec;
     /* 0: host memory; 1: all ranks share device 0; 2: the ranks of a machine have a device each */
     int devices;
-    uint32_t phase; /* number of the first option that uses both CPU and device */
+    uint32_t phase;
 } tree_job;
 
 typedef struct results {

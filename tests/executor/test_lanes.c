@@ -1,5 +1,5 @@
-/* test_lanes.c checks that links and cores work at the same time, that every rank runs collectives in the strategy's
- * order, and that a step allocates no memory. It reads the measured timeline of an emulated link. */
+/* test_lanes.c checks that collectives and compression run at the same time, that every rank runs collectives in the
+ * strategy's order, and that a step allocates no memory. It reads the traced times of ops on an emulated link. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -80,7 +80,8 @@ TEST(test_no_allocation) {
 #endif
 
 /* ---- overlap ----------------------------------------------------------------------------------------------------- */
-/* Returns whether an op on link or core `a` overlaps in time with an op of another tensor on `b`. */
+/* Returns whether ops of two tensors ran at the same time, one on lane `a` and one on `b`. A lane is a link, the CPU or
+ * the trainer's computing. */
 static bool overlap(const esp_ctx *ctx, uint32_t a, uint32_t b) {
     const esp__trace *t = ctx->observers.self[ESP__OBSERVE_TRACE];
     uint64_t n = atomic_load(&t->n);
@@ -94,7 +95,8 @@ static bool overlap(const esp_ctx *ctx, uint32_t a, uint32_t b) {
     return false;
 }
 
-/* Checks that a link or core runs one op at a time, and that collectives keep the strategy's order in all `steps`. */
+/* Checks that a link or the CPU runs one op at a time, and that collectives keep the strategy's order in all
+ * `steps`. */
 static void check_lanes(const esp_ctx *ctx, uint32_t steps) {
     const esp__trace *t = ctx->observers.self[ESP__OBSERVE_TRACE];
     uint64_t n = atomic_load(&t->n);
@@ -115,7 +117,8 @@ static void check_lanes(const esp_ctx *ctx, uint32_t steps) {
     }
 }
 
-/* Repeats steps until each rank has seen all overlaps, since an op may wait for a core on a busy machine. */
+/* Ops may wait for a core of a busy machine, so steps are repeated until each rank has seen ops overlap on all pairs of
+ * lanes. */
 static void body_overlap(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     float missing = 1;
@@ -144,7 +147,6 @@ TEST(test_overlap) {
     free(text);
 }
 
-/* With ESPRESSO_TRACE=FILE,steps=2 every rank writes a file after two steps. It must contain only these steps. */
 static void body_traced(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     char path[64];

@@ -39,7 +39,6 @@
         test_add(#name, name, (test_around){__VA_ARGS__});                                                             \
     }                                                                                                                  \
     static void name(void **state)
-/* Sets functions that run before and after all tests of the program. Used at most once. */
 #define TEST_GROUP(...)                                                                                                \
     __attribute__((constructor)) static void test_group_is(void) { test_group((test_around){__VA_ARGS__}); }
 
@@ -70,7 +69,7 @@ static inline const char *built(const char *file) {
 
 static inline double test_seconds(void) { return (double)esp__now_ns() * 1e-9; }
 
-/* Two generators of random numbers, with state `seed`: a linear congruential generator, and splitmix64. */
+/* Random numbers of 32 and 64 bits, by a linear congruential generator and by splitmix64. `seed` is the state. */
 static inline uint32_t test_random32(uint64_t *seed) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(*seed >> 32);
@@ -142,7 +141,7 @@ void exchange_close(test_exchange *x);
 esp_status exchange_allgather(void *member, const void *in, void *out, uint64_t bytes);
 
 uint32_t tensor_add(esp_ctx *ctx, const char *name, uint64_t count);
-/* Returns the codec for a description with this option: NULL if the option does not compress. */
+/* Returns `codec`, or NULL if the option does not compress, because a tensor then must not have a codec. */
 static inline const char *codec_for(const char *option, const char *codec) {
     return option && !strstr(option, "comp") ? NULL : codec;
 }
@@ -152,11 +151,11 @@ bool error_has(const esp_ctx *ctx, const char *word);
 void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
 
 typedef struct test_job {
-    int32_t size, per_machine; /* number of ranks; ranks per machine, where 0 puts all on one */
-    const int32_t *machines;   /* if not NULL: each rank's machine, from 1, instead of per_machine */
+    int32_t size, per_machine; /* number of ranks; ranks per machine (0: all on one machine) */
+    const int32_t *machines;   /* each rank's machine, from 1; if NULL, per_machine counts */
     /* if not NULL: each rank's position, such as its rack and machine, as in ESPRESSO_PLACE */
     const char *const *places;
-    esp_config config; /* for all ranks; test_run() adds rank and machine */
+    esp_config config;
     void (*body)(esp_ctx *ctx, void *user);
     void *user;
     esp_status open_status[64]; /* result of each rank's esp_open() */
@@ -164,7 +163,8 @@ typedef struct test_job {
 
 /* Opens all ranks as threads, runs `body` in each, and closes them. */
 void test_run(test_job *j);
-/* Does as test_run(), and returns how many ranks did not open and CHECKs failed. By default, logs only errors. */
+/* Like test_run(). Returns the number of ranks that did not open plus the number of failed CHECKs. By default, logs
+ * only errors. */
 int test_run_failures(test_job *j);
 /* Used as RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). Fails the test if a rank or a CHECK failed. */
 #define RUN_RANKS(...) test_run_well(&(test_job){__VA_ARGS__})

@@ -196,12 +196,12 @@ static void hear_one(void *user, const esp_log_event *ev) {
         atomic_store(&heard, 1);
 }
 static void body_thread(esp_ctx *ctx, void *user) {
-    static float zeros[3][64];
+    static float zeros[3][2][64];
     esp_tensor_desc d[2] = {{.name = "t0", .count = 64}, {.name = "t1", .count = 64}};
     int bad = esp_tensor_add(ctx, &d[0], NULL) || esp_tensor_add(ctx, &d[1], NULL) || esp_start(ctx);
     for (uint32_t t = 0; t < 2 && !bad; t++) {
         for (int k = 0; t && esp_rank(ctx) == 1 && k < 6000 && !atomic_load(&heard); k++) usleep(5000);
-        bad |= esp_push(ctx, t, zeros[esp_rank(ctx)], (esp_stream){0}) != ESP_OK;
+        bad |= esp_push(ctx, t, zeros[esp_rank(ctx)][t], (esp_stream){0}) != ESP_OK;
     }
     bad |= esp_wait_all(ctx) != ESP_OK;
     atomic_fetch_add(&failures, bad);

@@ -169,7 +169,7 @@ static void body(esp_ctx *ctx, void *user) {
                              .count = i % turn ? 1 : ELEMENTS,
                              .rows = i % turn || !t->matrix ? 0 : ROWS,
                              .cols = i % turn || !t->matrix ? 0 : COLS,
-                             .codec = i % turn ? "none" : t->codec,
+                             .codec = i % turn ? "none" : codec_for(t->text[i / turn], t->codec),
                              .option = i % turn ? "flat.allreduce" : t->text[i / turn]};
         s = esp_tensor_add(ctx, &d, &id);
     }

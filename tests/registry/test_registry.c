@@ -128,7 +128,6 @@ TEST(test_frozen) {
     ctx_free(ctx);
 }
 
-/* Adds a codec's table with one wrong member. Expects this status, and an error that contains `part`. */
 static void refuse(const esp_codec *c, esp_status status, const char *part) {
     esp_ctx *ctx = ctx_new(NULL);
     const esp_plugin p = fake_plugin(&c, 1);
@@ -244,9 +243,9 @@ TEST(test_error_text) {
     esp_ctx *a = ctx_new(NULL), *b = ctx_new(NULL);
     assert_int_equal(esp__fail(a, ESP_E_ARG, "%s %d", "number", 1), ESP_E_ARG);
     assert_string_equal(esp_last_error(a), "number 1");
-    assert_string_equal(esp_last_error(b), ""); /* a context has only its own errors */
+    assert_string_equal(esp_last_error(b), "");
     assert_string_equal(esp_last_error(NULL), "number 1");
-    esp__fail(a, ESP_E_ARG, "again: %s", esp_last_error(a)); /* an argument is the context's own error text */
+    esp__fail(a, ESP_E_ARG, "again: %s", esp_last_error(a));
     assert_string_equal(esp_last_error(a), "again: number 1");
     esp__fail(NULL, ESP_E_ARG, "nobody's");
     assert_string_equal(esp_last_error(a), "nobody's");
@@ -280,7 +279,7 @@ TEST(test_log) {
     assert_string_equal(s.component, "core");
     assert_string_equal(s.message, "4 ranks");
     esp__plugin_detail_clear();
-    ctx->host.log(ctx->host.user, &ev); /* a plugin's message is in the log and in the error */
+    ctx->host.log(ctx->host.user, &ev);
     assert_string_equal(esp__plugin_detail(), "bad key");
     assert_int_equal(s.level, ESP_LOG_ERROR);
     assert_int_equal(s.n, 2);

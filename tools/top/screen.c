@@ -89,7 +89,7 @@ static void top_bar(const top_view *v, double part, int columns, char *out, size
 
 static int top_columns(const top_page *p) { return p->view->columns ? p->view->columns : 100; }
 
-/* Returns the step time that counts as 100%. It is the mean, since the times that are compared with it are means. */
+/* Returns the mean step time, of which other mean times are shown in percent. */
 static double top_mean(const json_t *sample) {
     double mean = top_number_in(sample, "step_us", "mean");
     return mean > 0 ? mean : top_number_in(sample, "step_us", "median");
@@ -169,7 +169,7 @@ static void top_times(top_page *p, const top_job *j) {
              isfinite(comp / mean) ? 100 * comp / mean : 0);
 }
 
-/* Returns the name of level k (0: inside a machine), or NULL. Files of older versions have two levels without names. */
+/* Returns the name of level k (0: ranks of a machine), or NULL. Older files have two levels, without names. */
 static const char *top_level(const top_job *j, size_t k) {
     static const char *const two[] = {"intra", "inter"};
     const json_t *levels = json_object_get(j->header, "levels");

@@ -9,10 +9,10 @@ enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 
 /* ---- the user's allocator, one for each rank --------------------------------------------------------------------- */
 typedef struct pool {
-    atomic_int live, seen, hits; /* blocks in use; allocations; allocations that failed */
-    int fail_at, sticky;         /* number of the allocation that fails, or 0; whether all later ones fail too */
+    atomic_int live, seen, hits;
+    int fail_at, sticky;
     atomic_int wrong;
-    int at_connect, at_opened; /* number of allocations before ranks connect, and after esp_open */
+    int at_connect, at_opened;
 } pool;
 
 void *__real_malloc(size_t n);
@@ -24,7 +24,7 @@ void *__wrap_aligned_alloc(size_t align, size_t n);
 void *__wrap_calloc(size_t n, size_t m);
 void *__wrap_realloc(void *p, size_t n);
 
-/* Counts allocations by malloc. Only the planner may use it without a context, and then these allocations fail too. */
+/* Counts calls of malloc and the like in `past`. If libc_live_fail is not 0, the call with that number fails. */
 static atomic_int watching, past, libc_live_fail, libc_seen, libc_hits;
 static int libc_fails(void) {
     if (atomic_load(&watching)) atomic_fetch_add(&past, 1);
@@ -161,7 +161,7 @@ static esp_status saves(esp_ctx *ctx, const scenario *c) {
     DO(esp_state_save(ctx, path));
     DO(esp_state_load(ctx, path));
     DO(step(ctx));
-    DO(esp_strategy_set(ctx, "fp32")); /* leaves over the tensors' residuals, which fp32 has no use for */
+    DO(esp_strategy_set(ctx, "fp32"));
     DO(esp_state_save(ctx, path));
     DO(step(ctx));
     DO(esp_state_load(ctx, path));
@@ -334,7 +334,7 @@ static scenario all[] = {
 /* ---- one attempt ------------------------------------------------------------------------------------------------ */
 typedef struct outcome {
     esp_status status;
-    int opened, at_end; /* at_end: it failed in its last call, so that other ranks may be finished */
+    int opened, at_end; /* at_end: the scenario went well, and `status` is that of a barrier after it */
     char text[2048];
 } outcome;
 typedef struct run_of {
@@ -379,7 +379,6 @@ static void *rank_main(void *arg) {
     o->status = esp_open(&cfg, &ctx);
     p->at_opened = atomic_load(&p->seen);
     if (ctx) o->status = c->body(ctx, c);
-    /* every rank must notice the failure, even if it was in the victim's last call */
     if (ctx && !o->status && c->size > 1 && c->body != opens) {
         o->status = esp_barrier(ctx);
         o->at_end = 1;
@@ -418,7 +417,8 @@ static void report(const scenario *c, int32_t victim, int n, int sticky, int32_t
                   r->out[rank].text);
 }
 
-/* Returns 1 if rank k's error names a rank whose error names the victim. Other groups may notice only that rank. */
+/* A rank may notice only that another rank has failed because of the victim. Returns 1 if rank k's error names such a
+ * rank. */
 static int names_by_another(const scenario *c, const run_of *r, int32_t victim, int32_t k) {
     char named[2][32];
     snprintf(named[0], sizeof named[0], "rank %d", (int)victim);
@@ -439,11 +439,11 @@ static const char *wrong_with(const scenario *c, const run_of *r, int32_t victim
     if (atomic_load(&r->pool[k].wrong)) return "a block was freed with another size";
     if (o->status && !*o->text) return "an error without text";
     if (!hit) return o->status ? "an error, though no allocation failed" : NULL;
-    /* a rank that cannot join tries again until the timeout */
+    /* esp_open tries again until the timeout, so the victim may succeed, or fail with ESP_E_TIMEOUT */
     if (r->timeout_ms == OPEN_MS && (!failed || r->out[victim].status == ESP_E_TIMEOUT)) return NULL;
     if (k == victim) return o->status == ESP_E_NOMEM || (c->goes_on && !failed) ? NULL : "not ESP_E_NOMEM";
     if (!o->status) return failed && !r->out[victim].at_end ? "no error where another rank has one" : NULL;
-    /* without memory, the victim could not tell the others that it leaves, so that to them it seems to have died */
+    /* a victim without memory cannot tell the others that it leaves, so they report that it died */
     if (!failed && r->out[victim].at_end && o->status == ESP_E_PEER && strstr(o->text, named)) return NULL;
     if (!failed) return "an error where the rank itself went on";
     if (!strstr(o->text, named) && !names_by_another(c, r, victim, k)) return "the error does not name the rank";
@@ -459,8 +459,9 @@ static void check(const scenario *c, int32_t victim, int n, int sticky, int hit,
     if (seconds > WAIT_MS / 2000.0) report(c, victim, n, sticky, victim, "the run took longer than 10 s", r);
 }
 
-/* Lets each allocation of one rank fail, from when ranks connect. `make test-all` tries all, otherwise some are
- * skipped. If a rank fails before it has connected, the others wait for a timeout, which is short here. */
+/* Repeats the scenario, each time with another failing allocation of the victim, beginning when ranks connect. `make
+ * test-all` tries every allocation; otherwise some are skipped. If the victim fails before it has connected, the others
+ * wait for a timeout, which is short here. */
 enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;

@@ -130,7 +130,6 @@ static void body_train(procs *p, int32_t rank) {
     free(grads);
 }
 
-/* Kills rank `who` in that situation. All others must get an error that names it, and must be able to close. */
 static void killed(int where, int32_t who, int deep) {
     procs p;
     char name[32];

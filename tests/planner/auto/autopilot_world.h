@@ -11,43 +11,43 @@ static const uint64_t counts[TENSORS] = {300, 17, 1000, 64, 1}, columns[TENSORS]
 typedef struct world world;
 struct world {
     int steps;
-    int slow_from, slow_to;              /* steps in which the link between machines is slow */
-    double fp32_ms[2], compressed_ms[2]; /* step times with the link [fast, slow] */
-    double gentle_ms;                    /* added to compressed_ms under specs[1] */
-    int32_t excess;                      /* tensor with too large an error under specs[0], or -1 */
-    const char *specs[2];                /* the codecs: a lossy one that wins, then a gentle one */
-    double errors[2];                    /* the codecs' made-up errors */
-    const char *plugin;                  /* file of a plugin to load, or NULL */
-    const char *codec_ends;              /* text that the last strategy must not have, or NULL */
-    int real;                            /* measure everything, make up nothing */
-    const char *backend;                 /* backend, or NULL for the test's own */
-    int matrices;                        /* tensors are matrices */
-    const char *described, *option;      /* codec and option in the description of tensor DESCRIBED, or NULL */
-    double tolerance;                    /* relative error of sums; 0 if they are exact */
-    int costs_fail;                      /* calibration fails */
-    int busy_from, busy_to;              /* steps in which another job slows all by `busy` */
+    int slow_from, slow_to;              /* in these steps the link between machines is slow */
+    double fp32_ms[2], compressed_ms[2]; /* step times: [0] while the link is fast, [1] while it is slow */
+    double gentle_ms;                    /* steps with a codec other than specs[0] take so much longer */
+    int32_t excess;
+    const char *specs[2]; /* a lossy codec, and one that only rounds numbers */
+    double errors[2];
+    const char *plugin; /* file of a plugin to load, or NULL */
+    const char *codec_ends;
+    int real;
+    const char *backend;
+    int matrices;                   /* tensors are matrices */
+    const char *described, *option; /* codec and option in the description of tensor DESCRIBED, or NULL */
+    double tolerance;
+    int costs_fail; /* calibration fails */
+    int busy_from, busy_to;
     double busy;
-    int32_t waits_less; /* rank that waits for the share `waiting` of a step, -1: none, -2: all; others wait for half of
-                           it */
+    /* Part of a step that ranks spend waiting for communication: `waiting` on rank waits_less, or on all ranks if that
+     * is -2; 0.5 on others. */
+    int32_t waits_less;
     double waiting;
-    double slow_rate;    /* slow link, bytes/us; 0.3 gives fp32_ms */
-    double layerwise_ms; /* ms under layerwise, slow link; 0: like other plans */
-    int swings;          /* the machine is 1.5 times as slow in every second 20 steps */
-    double noise;        /* steps are longer by up to this share, at random */
+    double slow_rate;
+    double layerwise_ms; /* if not 0: step time with strategy layerwise */
+    int swings;
+    double noise; /* steps are longer by up to this share, at random */
     uint32_t seed;
     int sets_own_at; /* step after which the program sets a strategy, or 0 */
     uint32_t optimizer;
     float momentum;
     double (*loss)(const world *w, const esp_ctx *ctx, int step); /* NULL or NO_LOSS: the trainer reports no loss */
-    /* Results by rank and step. */
     uint64_t hash[RANKS_MOST][STEPS_MOST];
     const char *phase[RANKS_MOST][STEPS_MOST];
     double in[RANKS_MOST][TENSORS][1000], out[RANKS_MOST][TENSORS][1000];
     char last[RANKS_MOST][8192];
-    int ran[2];                /* steps with specs[0], specs[1] on rank 0 */
-    double ms[STEPS_MOST];     /* step times */
-    int allocated[RANKS_MOST]; /* allocations of a rank's thread in steps of a tournament that do not end a block */
-    char heard[16384];         /* rank 0's log of decisions */
+    int ran[2];            /* number of steps with each of the specs */
+    double ms[STEPS_MOST]; /* step times */
+    int allocated[RANKS_MOST];
+    char heard[16384]; /* rank 0's log of decisions */
     int hears;
 };
 static const double NO_LOSS = -1e300;
@@ -64,7 +64,7 @@ static int compresses(const esp_ctx *ctx) {
     return 0;
 }
 
-/* Returns 1 if the strategy has options of layerwise, which plans with these costs do not have. */
+/* Returns 1 if the text is that of strategy layerwise: with these costs, no other strategy has such an option. */
 static int layerwise(const char *text) { return strstr(text, "reduce_scatter > comp") != NULL; }
 
 static uint64_t world_step(void *user, esp_ctx *ctx) {
@@ -94,7 +94,7 @@ static double world_waiting(void *user, esp_ctx *ctx) {
     return ctx->job.rank == w->waits_less || w->waits_less == -2 ? w->waiting : 0.5;
 }
 
-/* Gives links of slow_rate bytes/us, or links so fast that compression does not pay. */
+/* While the link is slow, its rate is slow_rate. Else it is so fast that compression does not pay. */
 static esp_status world_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}}, slower[] = {{1, 2000}, {1000, 3000}};
     const world *w = user;
@@ -114,7 +114,7 @@ static esp_status world_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_
         c->spec = w->specs[*n];
         c->header_bytes = 32;
         c->unit_bytes = 1;
-        c->units = *n ? 2 : 0.5; /* makes payloads tiny, so that compression pays */
+        c->units = *n ? 2 : 0.5;
         c->error = w->errors[*n];
         c->compress[0].points = c->decompress[0].points = *n ? slower : quick;
         c->compress[0].n = c->decompress[0].n = 2;
@@ -191,7 +191,7 @@ static void live(esp_ctx *ctx, void *user) {
             usleep(200);
     }
     snprintf(w->last[ctx->job.rank], sizeof w->last[0], "%s", esp_strategy_text(ctx));
-    CHECK(!esp_strategy_set(ctx, "fp32")); /* flushes all residuals into the next step */
+    CHECK(!esp_strategy_set(ctx, "fp32")); /* the next step then adds all residuals */
     push_all(ctx, w, grads, w->steps, 1);
     free(grads);
 }
@@ -211,7 +211,8 @@ static world *world_new(void) {
     return w;
 }
 
-/* Runs the training; all ranks must decide alike, and no part of a gradient may be lost. */
+/* Runs the training. All ranks must make the same decisions, and the results of all steps must add up to the
+ * gradients. */
 static void run(world *w, const char *strategy, const char *codec, int32_t size, int32_t per_machine) {
     test_job j = {.size = size, .per_machine = per_machine, .body = live, .user = w};
     failures = 0;

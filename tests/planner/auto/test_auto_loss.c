@@ -23,7 +23,8 @@ static world *trained_with(uint32_t optimizer, float momentum) {
     return w;
 }
 
-/* A codec that slows training is chosen only if codecs that round cannot bring most of the gain. */
+/* With some optimizers, training with topk needs more steps to the same loss. Then fp16 must be chosen, which only
+ * rounds numbers. */
 TEST(test_safe_first) {
     static const struct {
         uint32_t optimizer;
@@ -49,13 +50,13 @@ TEST(test_safe_first) {
     }
 }
 
-/* A codec that the user named is chosen anyway if it takes less time to the same loss. */
+/* Although training with topk needs more steps, topk is chosen where it takes less time to the same loss than fp16. */
 TEST(test_unsafe_where_it_wins) {
     for (int i = 0; i < 2; i++) {
         world *w = trained_with(ESP_OPTIMIZER_ADAM, 0);
         w->slow_rate = i ? 0.05 : 0.3;
         w->fp32_ms[1] = i ? 115.0 : 20.0;
-        w->gentle_ms = i ? 30.0 : 3.0; /* with fp16, steps are more than 3 times as long */
+        w->gentle_ms = i ? 30.0 : 3.0;
         run(w, options, few, 4, 2);
         assert_int_equal(strstr(w->last[0], few) != NULL, i);
         if (i) assert_true(says(w, "with optimizer adam:0.9 and topk:ratio=0.01: at first 3 times as many steps"));
@@ -76,10 +77,10 @@ static int lossy(const esp_ctx *ctx) { return strstr(ctx->active.strategy.text, 
 static double jumps(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && lossy(ctx) ? 3.0 : 0.0);
 }
-static double creeps(const world *w, const esp_ctx *ctx, int step) { /* never exceeds the losses before the change */
+static double creeps(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 120 && lossy(ctx) ? 0.01 * (step - 120) : 0.0);
 }
-static double peaks(const world *w, const esp_ctx *ctx, int step) { /* two high losses in sixteen steps */
+static double peaks(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && step % 16 < 2 ? 30.0 : 0.0);
 }
 static double one_rank(const world *w, const esp_ctx *ctx, int step) {
@@ -113,8 +114,6 @@ TEST(test_stays) {
     }
 }
 
-/* After the loss rises, all ranks return to fp32, measure again, and choose codecs that round. run() checks that all
- * ranks decide alike. */
 TEST(test_returns) {
     static const struct {
         double (*loss)(const world *, const esp_ctx *, int);
@@ -122,7 +121,7 @@ TEST(test_returns) {
         const char *says;
     } cases[] = {
         {jumps, 80, 100, "the loss rose to "},
-        {one_rank, 80, 120, "the loss rose to "}, /* only one of four ranks reports a loss */
+        {one_rank, 80, 120, "the loss rose to "},
         {creeps, 120, 240, "the loss rose to "},
         {once_nan, 90, 96, "rank 1 reported a loss that is not finite"},
         {inf_in_the_try, 11, 20, "rank 3 reported a loss that is not finite"},
@@ -153,7 +152,8 @@ TEST(test_not_its_fault) {
     free(w);
 }
 
-/* A codec with a small error is given up after a rise, too; then only codecs that only round are left. */
+/* int4 has a small compression error but is lossy. After the loss rises with it, only codecs that round numbers may be
+ * used. */
 static double jumps_twice(const world *w, const esp_ctx *ctx, int step) {
     return learns(w, ctx, step) + (step > 80 && strstr(ctx->active.strategy.text, " int4 ") ? 3.0 : 0.0);
 }
@@ -190,7 +190,6 @@ static esp__losses look(uint64_t *at, int kind, double level) {
     return x;
 }
 
-/* Returns how often two consecutive checks find that the loss has risen. */
 static int fires(int kind, uint64_t seed, int from, double rise) {
     esp__losses before = {0, -1, 0.0, 0.0};
     int in_a_row = 0, n = 0;
@@ -202,8 +201,8 @@ static int fires(int kind, uint64_t seed, int from, double rise) {
     return n;
 }
 
-/* Noise around a constant loss never counts as a rise, whatever its distribution; a rise by ten times the noise
- * always does. */
+/* Losses that vary around a constant must never count as risen, whatever their distribution. After a large rise, they
+ * must in every check. */
 TEST(test_rule) {
     for (int kind = 0; kind < 4; kind++) {
         assert_int_equal(fires(kind, 1, LOOKS, 0.0), 0);

@@ -19,7 +19,6 @@ static int settled(const world *w) {
     return s;
 }
 
-/* Returns a world whose log is read. */
 static world *world_heard(void) {
     world *w = world_new();
     w->hears = 1;
@@ -48,7 +47,6 @@ TEST(test_switch) {
     }
 }
 
-/* What compresses wins only if it is faster by the least gain. */
 TEST(test_least_gain) {
     static const struct {
         double ms;
@@ -72,8 +70,8 @@ TEST(test_one_rank) {
     free(w);
 }
 
-/* The autopilot uses lossy codecs only if the user names them, and codecs that round unless the user asks for
- * "none". */
+/* Without a list of codecs, the autopilot uses only codecs that round numbers, such as fp16. The list "none" allows no
+ * codec. */
 TEST(test_opt_in) {
     static const char *const codecs[] = {NULL, "none"};
     for (int i = 0; i < 2; i++) {
@@ -85,8 +83,9 @@ TEST(test_opt_in) {
     }
 }
 
-/* ---- what is measured decides, not what was predicted ------------------------------------------------------------ */
-/* topk is slower than predicted, so the candidate that its prediction had excluded is tried, and wins. */
+/* ---- measured times decide, not predicted ones ------------------------------------------------------------------- */
+/* fp16 is not tried at first, because topk was predicted to be far faster. topk turns out slower, so fp16 is tried, and
+ * wins. */
 TEST(test_wrong_prediction) {
     world *w = world_heard();
     w->compressed_ms[1] = 21.0;
@@ -97,7 +96,6 @@ TEST(test_wrong_prediction) {
     free(w);
 }
 
-/* While topk is as fast as predicted, fp16 is predicted to be clearly slower and never runs. */
 TEST(test_excluded) {
     world *w = world_heard();
     w->slow_rate = 0.1;
@@ -108,7 +106,6 @@ TEST(test_excluded) {
     free(w);
 }
 
-/* Of codecs that are as fast, the one that loses less wins. */
 TEST(test_tie) {
     world *w = world_heard();
     w->slow_rate = 1.0;
@@ -120,7 +117,6 @@ TEST(test_tie) {
     free(w);
 }
 
-/* Layerwise wins if plans are not as fast as predicted. */
 TEST(test_layerwise) {
     for (int wins = 0; wins < 2; wins++) {
         world *w = world_new();
@@ -133,7 +129,7 @@ TEST(test_layerwise) {
     }
 }
 
-/* On a machine that other programs keep busy, what is 1.6 times as fast is found. */
+/* Other programs make step times vary. A strategy that is 1.6 times as fast must win nevertheless. */
 TEST(test_busy) {
     for (uint32_t seed = 0; seed < 12; seed++) {
         world *w = world_new();
@@ -149,7 +145,8 @@ TEST(test_busy) {
     }
 }
 
-/* Candidates that are slower than predicted cost at most 3% of 1,000 steps, even if all are. */
+/* Strategies that turn out slower than predicted cost at most the time of 30 steps with fp32, even if all are
+ * slower. */
 TEST(test_cost) {
     for (int i = 0; i < 3; i++) {
         static const double slower[] = {21.0, 25.0, 40.0};
@@ -164,7 +161,7 @@ TEST(test_cost) {
     }
 }
 
-/* Another job ends during the tournament: its end does not count as a gain of the candidates that run then. */
+/* Another program ends during the tournament. Strategies that run afterwards must not win because of that. */
 TEST(test_machine_freed) {
     world *w = world_new();
     w->fp32_ms[1] = 9.0;
@@ -177,7 +174,8 @@ TEST(test_machine_freed) {
     free(w);
 }
 
-/* If one rank computes for nearly all of the step, no strategy can bring the least gain, so none is tried. */
+/* If a rank waits for communication for only 1% of a step, no strategy can be faster by the least gain, so none is
+ * tried. */
 TEST(test_hidden) {
     static const double waiting[] = {0.01, 0.2};
     for (int i = 0; i < 2; i++) {
@@ -196,10 +194,10 @@ TEST(test_hidden) {
     }
 }
 
-/* If ranks wait for most of the step, other strategies may be far faster, so few steps are measured. */
+/* If all ranks wait for communication for most of the step, measuring costs much, so only three steps are measured. */
 TEST(test_measures_little) {
     world *w = world_new();
-    w->waits_less = -2; /* all ranks wait for 0.9 of the step */
+    w->waits_less = -2;
     w->waiting = 0.9;
     run(w, "auto:steps=20,window=8", topk, 4, 2);
     assert_int_equal(first_in(w, "planning", 0), 3);
@@ -214,7 +212,7 @@ TEST(test_drift) {
     run(w, "auto:steps=6,window=8,cooldown=20", topk, 4, 2);
     assert_int_equal(w->hash[0][0] == w->hash[0][119], 1);
     int again = first_in(w, "measuring", 20);
-    assert_true(again >= 124 && again < 150); /* after two checks, half a window apart */
+    assert_true(again >= 124 && again < 150);
     assert_non_null(strstr(w->last[0], "topk"));
     assert_non_null(strstr(w->heard, "instead of 6.00"));
     free(w);
@@ -229,7 +227,6 @@ TEST(test_drift) {
     free(w);
 }
 
-/* The time between two tournaments is `cooldown` at first and doubles with each. */
 TEST(test_cooldown) {
     world *w = world_new();
     w->steps = 560;
@@ -245,8 +242,7 @@ TEST(test_cooldown) {
     free(w);
 }
 
-/* ---- limits the user sets
- * --------------------------------------------------------------------------------------------------- */
+/* ---- limits that the user sets ----------------------------------------------------------------------------------- */
 TEST(test_warmup) {
     world *w = world_new();
     w->steps = 260;
@@ -257,7 +253,6 @@ TEST(test_warmup) {
     free(w);
 }
 
-/* A codec that only rounds is not lossy, so it may be active before the warmup ends. */
 TEST(test_rounding) {
     world *w = world_new();
     run(w, "auto:steps=6,window=8,warmup=1000", topk, 4, 2);
@@ -300,7 +295,6 @@ static world *world_outside(void) {
     return w;
 }
 
-/* A plugin's lossy codec is chosen if it wins and is named, one that only rounds if it wins. */
 TEST(test_outside_codec) {
     world *w = world_outside();
     run(w, options, "everysecond", 4, 2);
@@ -318,7 +312,6 @@ TEST(test_outside_codec) {
     free(w);
 }
 
-/* A tensor that loses too much with one of a plugin's codecs falls back to the plugin's other, gentler codec. */
 TEST(test_outside_codec_falls_back) {
     world *w = world_outside();
     char one[512];
@@ -342,8 +335,7 @@ TEST(test_program_takes_over) {
     free(w);
 }
 
-/* ---- what is asked for wrongly
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- wrong input ------------------------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "t", .count = 8};
@@ -418,8 +410,8 @@ TEST(test_described) {
     }
 }
 
-/* Codecs of several rounds, with and without matrices, are planned, chosen if they win, and replaced if they lose
- * too much. */
+/* Some codecs compress in several rounds, with a reduction in between. They are chosen if they win. A tensor that loses
+ * too much with one gets another codec or none. */
 TEST(test_rounds) {
     static const char *const specs[] = {"powersgd:rank=1", "int8:shared=1"};
     char word[64], one[512];
@@ -427,7 +419,7 @@ TEST(test_rounds) {
         world *w = world_new();
         w->specs[0] = specs[i % 2];
         w->matrices = 1;
-        w->tolerance = 0.05; /* error feedback rounds in every step */
+        w->tolerance = 0.05;
         if (i > 1) w->steps = 200, w->excess = 2;
         run(w, options, specs[i % 2], 4, 2);
         snprintf(word, sizeof word, " %s ", specs[i % 2]);
@@ -440,7 +432,6 @@ TEST(test_rounds) {
     }
 }
 
-/* The same with real measurements of the codec between steps. */
 TEST(test_rounds_real) {
     world *w = world_new();
     w->real = w->matrices = 1;
@@ -451,7 +442,6 @@ TEST(test_rounds_real) {
     free(w);
 }
 
-/* Real measurements and the planner: the decision is open, but all ranks make the same one and lose no gradient. */
 TEST(test_real) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {3, 2}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
