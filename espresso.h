@@ -360,6 +360,9 @@ ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp
 /* Saved state: step number, residuals, and what codecs keep. All ranks call these together, between steps. */
 /** Writes this rank's file, `PATH.rRANKofSIZE`: first under a temporary name, which it then renames. */
 ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path);
+/** Loads the state that was saved last with this path. If another number of ranks saved it, ranks need each other's
+ *  files: residuals are moved so that the next mean (or sum) gets the same from all of them together as it would have,
+ *  and codecs' own memory starts from zero where it belonged to a rank that is gone or new. */
 ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path);
 /** Writes `bytes` bytes from `data`, or reads them into `data`, and returns ESP_OK or an error. */
 typedef esp_status (*esp_io_fn)(void *user, void *data, uint64_t bytes);

@@ -60,7 +60,7 @@ static void esp__activate_undo(esp_ctx *ctx, esp__active *next, float **pending)
 
 static void esp__activate_swap(esp_ctx *ctx, esp__active *next, float **pending) {
     esp__active before = ctx->active;
-    const esp_status s = esp__feedback_move(ctx, next, before.feedback, before.n_feedback, pending);
+    const esp_status s = esp__feedback_move(ctx, next, before.feedback, before.n_feedback, pending, 1.0, true);
     if (s) esp__fatal(ctx, s, esp_last_error(ctx));
     pthread_mutex_lock(&ctx->lanes.lock);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {

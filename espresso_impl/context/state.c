@@ -6,6 +6,7 @@
 #include "espresso_impl/context/state.h"
 #include <dirent.h>
 #include <errno.h>
+#include <sys/stat.h>
 
 static esp__state_comp esp__state_comp_of(const esp__feedback *f) {
     esp__state_comp x;
@@ -113,6 +114,22 @@ typedef struct esp__state_in {
     bool same;                /* the active strategy has the same compress steps */
 } esp__state_in;
 
+/* What a rank loads: its state, or if another number of ranks saved, the states of ranks `rank`, `rank + job.size` and
+ * so on. A rank that the saving job did not have reads another rank's state, for step, seed and strategy only. */
+typedef struct esp__state_set {
+    esp__state_in *in;
+    uint32_t n;
+    int32_t size; /* number of ranks that saved */
+} esp__state_set;
+
+static bool esp__state_resized(const esp_ctx *ctx, const esp__state_set *set) { return set->size != ctx->job.size; }
+
+/* A rank's residual enters the mean over n ranks divided by n. So that the residuals of all ranks, added up, enter the
+ * mean of this job as they would have entered that of the job that saved them, they are multiplied by this. */
+static double esp__state_ratio(const esp_ctx *ctx, const esp__state_set *set) {
+    return (double)ctx->job.size / set->size;
+}
+
 static const void *esp__state_take(esp__state_in *in, uint64_t n) {
     const uint8_t *p = in->body + in->at;
     if (n > in->head.body_bytes || esp__state_padded(n) > in->head.body_bytes - in->at) return NULL;
@@ -120,10 +137,16 @@ static const void *esp__state_take(esp__state_in *in, uint64_t n) {
     return p;
 }
 
-static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
-    for (uint32_t i = 0; in->pending_residual && i < ctx->model.n_tensors; i++)
+static void esp__state_pending_free(esp_ctx *ctx, esp__state_in *in) {
+    for (uint32_t i = 0; in->pending_residual && i < ctx->model.n_tensors; i++) {
         esp__device_give(ctx, ctx->model.tensors[i].device, in->pending_residual[i],
                          ctx->model.tensors[i].count * sizeof(float), ESP_MEM_DEVICE);
+        in->pending_residual[i] = NULL;
+    }
+}
+
+static void esp__state_in_free(esp_ctx *ctx, esp__state_in *in) {
+    esp__state_pending_free(ctx, in);
     esp__free(ctx, in->pending_residual);
     esp__free(ctx, in->body);
     esp__free(ctx, in->feedback);
@@ -134,7 +157,7 @@ static esp_status esp__state_corrupt(const esp_ctx *ctx, const char *what) {
     return esp__fail(ctx, ESP_E_CORRUPT, "%s: use a state that was saved whole", what);
 }
 
-static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_head *h) {
+static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_head *h, int32_t rank, int32_t size) {
     if (memcmp(h->magic, esp__state_magic, sizeof h->magic) != 0)
         return esp__state_corrupt(ctx, "this is no espresso state (its first bytes are wrong)");
     if (h->version != ESP__STATE_VERSION)
@@ -142,12 +165,11 @@ static esp_status esp__state_head_check(const esp_ctx *ctx, const esp__state_hea
                          (unsigned)h->version, (int)ESP__STATE_VERSION);
     if (h->head_sum != esp__state_sum(0, h, offsetof(esp__state_head, head_sum)))
         return esp__state_corrupt(ctx, "the state is damaged (the checksum of its head is wrong)");
-    if (h->size != ctx->job.size || h->rank != ctx->job.rank)
-        return esp__fail(
-            ctx, ESP_E_MISMATCH,
-            "the state is of rank %d of %d, this is rank %d of %d: residuals belong to one rank, so resume "
-            "with as many ranks as saved it",
-            (int)h->rank, (int)h->size, (int)ctx->job.rank, (int)ctx->job.size);
+    if (h->size != size || h->rank != rank)
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "the state is of rank %d of %d, expected that of rank %d of %d (only esp_state_load takes "
+                         "states of another number of ranks)",
+                         (int)h->rank, (int)h->size, (int)rank, (int)size);
     return ESP_OK;
 }
 
@@ -260,9 +282,9 @@ static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
 }
 
 /* A saved residual that the active strategy has no place for becomes pending: the next push adds it. */
-static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
+static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in, bool resized, float **pending) {
     esp_status s = ESP_OK;
-    in->same = in->head.n_feedback == ctx->active.n_feedback;
+    in->same = !resized && in->head.n_feedback == ctx->active.n_feedback;
     for (uint32_t i = 0; i < in->head.n_feedback && in->same; i++) {
         esp__state_comp there = esp__state_comp_of(&in->feedback[i]),
                         here = esp__state_comp_of(&ctx->active.feedback[i]);
@@ -271,9 +293,33 @@ static esp_status esp__state_match_comps(esp_ctx *ctx, esp__state_in *in) {
     if (in->same) return ESP_OK;
     for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
         s = esp__state_match_codec(ctx, in, &in->feedback[i]);
-    return s == ESP_OK
-               ? esp__feedback_pending_take(ctx, &ctx->active, in->feedback, in->head.n_feedback, in->pending_residual)
-               : s;
+    return s == ESP_OK ? esp__feedback_pending_take(ctx, &ctx->active, in->feedback, in->head.n_feedback, pending) : s;
+}
+
+/* Adds the pending residuals of all states to those of the first. */
+static esp_status esp__state_merge_pending(const esp_ctx *ctx, const esp__state_set *set) {
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        const float factor = t->flags & ESP_SUM ? 1.0f : (float)esp__state_ratio(ctx, set);
+        float **to = &set->in->pending_residual[i];
+        for (uint32_t k = 0; k < set->n && !s; k++) {
+            float *from = set->in[k].pending_residual[i];
+            const int sum = k && *to;
+            if (!from) continue;
+            if (k && !sum) *to = from, set->in[k].pending_residual[i] = NULL;
+            s = esp__device_add(ctx, t->device, *to, from, factor, sum, t->count);
+        }
+    }
+    return s;
+}
+
+static esp_status esp__state_match(esp_ctx *ctx, const esp__state_set *set) {
+    const bool resized = esp__state_resized(ctx, set);
+    esp_status s = resized ? esp__state_merge_pending(ctx, set) : ESP_OK;
+    for (uint32_t k = 0; k < set->n && !s; k++)
+        s = esp__state_match_comps(ctx, &set->in[k], resized, set->in->pending_residual);
+    return s;
 }
 
 static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback *f, const esp__feedback *was) {
@@ -288,13 +334,16 @@ static esp_status esp__state_apply_comp(const esp_ctx *ctx, const esp__feedback 
     return s;
 }
 
-static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_in *in) {
+/* With more ranks than saved, codecs' states start from zero on all ranks, because PowerSGD needs the same on all. */
+static esp_status esp__state_apply_comps(esp_ctx *ctx, const esp__state_set *set) {
+    const esp__state_in *in = set->in;
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < ctx->active.n_feedback && !s; i++)
         s = esp__state_apply_comp(ctx, &ctx->active.feedback[i], in->same ? &in->feedback[i] : NULL);
-    if (s) return s;
-    return esp__feedback_move(ctx, &ctx->active, in->feedback, in->same ? 0 : in->head.n_feedback,
-                              in->pending_residual);
+    for (uint32_t k = 0; k < set->n && !s; k++)
+        s = esp__feedback_move(ctx, &ctx->active, in[k].feedback, in->same ? 0 : in[k].head.n_feedback,
+                               in->pending_residual, esp__state_ratio(ctx, set), !k && ctx->job.size <= set->size);
+    return s;
 }
 
 /* Allocates as data arrives, since a damaged head may claim any size. */
@@ -316,12 +365,13 @@ static esp_status esp__state_fetch_body(esp_ctx *ctx, esp_io_fn read, void *user
     return ESP_OK;
 }
 
-static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, esp__state_in *in) {
+static esp_status esp__state_fetch(esp_ctx *ctx, esp_io_fn read, void *user, int32_t rank, int32_t size,
+                                   esp__state_in *in) {
     uint64_t sum, stored;
     esp_status s;
     if (read(user, &in->head, sizeof in->head) != ESP_OK)
         return esp__state_corrupt(ctx, "the state cannot be read, or ends too early");
-    if ((s = esp__state_head_check(ctx, &in->head)) != ESP_OK) return s;
+    if ((s = esp__state_head_check(ctx, &in->head, rank, size)) != ESP_OK) return s;
     if (in->head.body_bytes > UINT64_MAX - 64) return esp__state_corrupt(ctx, "the state has an impossible size");
     in->bytes = in->head.body_bytes + sizeof stored;
     in->pending_residual = (float **)esp__alloc(ctx, ctx->model.n_tensors * sizeof *in->pending_residual + 1);
@@ -372,11 +422,12 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
     return s;
 }
 
-static void esp__state_apply(esp_ctx *ctx, esp__state_in *in) {
+static void esp__state_apply(esp_ctx *ctx, const esp__state_set *set) {
+    esp__state_in *in = set->in;
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->steps.step = in->head.step;
     ctx->config.seed = in->head.seed;
-    const esp_status s = esp__state_apply_comps(ctx, in);
+    const esp_status s = esp__state_apply_comps(ctx, set);
     if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
@@ -397,34 +448,38 @@ static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, bool has_ar
 }
 
 /* The autopilot chose the active strategy, so activate the saved one. Stores the active one's text in *before, to
- * return to it after an error. */
-static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_in *in, char **before) {
+ * return to it after an error. If the saved one does not fit another number of ranks, the active one stays. */
+static esp_status esp__state_set_strategy(esp_ctx *ctx, const esp__state_set *set, char **before) {
+    const esp__state_in *in = set->in;
     if (in->head.strategy_hash == ctx->active.strategy.hash) return ESP_OK;
     *before = esp__strdup(ctx, ctx->active.strategy.text);
     esp_status s = *before ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "no memory to change the strategy");
     s = esp__state_agree(ctx, s, NULL, "load");
-    return s != ESP_OK ? s : esp_strategy_set(ctx, in->text);
+    if (!s) s = esp_strategy_set(ctx, in->text);
+    if (!esp__state_resized(ctx, set) || (s != ESP_E_ARG && s != ESP_E_UNSUPPORTED)) return s;
+    if (!ctx->job.rank)
+        esp__log(ctx, ESP_LOG_WARN, "state",
+                 "the strategy that %d ranks saved does not fit these %d, so strategy auto starts again: %s", set->size,
+                 ctx->job.size, esp_last_error(ctx));
+    return ESP_OK;
 }
 
-/* Reads this rank's state, unless `s` is an error. Then all ranks apply their states, or none does. Collective. */
-static esp_status esp__state_read_after(esp_ctx *ctx, esp_status s, esp_io_fn read, void *user) {
-    esp__state_in in;
+/* Frees the states, which were read unless `s` is an error. All ranks apply theirs, or none does. Collective. */
+static esp_status esp__state_load(esp_ctx *ctx, esp_status s, const esp__state_set *set) {
     char *before = NULL, text[ESP__ERROR_MAX];
     const bool chosen = esp__observers_chose(ctx);
-    memset(&in, 0, sizeof in);
-    if (s == ESP_OK) s = esp__state_fetch(ctx, read, user, &in);
-    if (chosen) s = esp__state_agree(ctx, s, &in.head, "load");
-    if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, &in, &before);
+    if (chosen) s = esp__state_agree(ctx, s, set->n ? &set->in->head : NULL, "load");
+    if (chosen && s == ESP_OK) s = esp__state_set_strategy(ctx, set, &before);
     const bool undecided = !chosen || s == ESP_OK; /* else all ranks have failed above */
-    if (s == ESP_OK) s = esp__state_match_comps(ctx, &in);
-    if (undecided) s = esp__state_agree(ctx, s, &in.head, "load");
-    if (s == ESP_OK) esp__state_apply(ctx, &in);
+    if (s == ESP_OK) s = esp__state_match(ctx, set);
+    if (undecided) s = esp__state_agree(ctx, s, set->n ? &set->in->head : NULL, "load");
+    if (s == ESP_OK) esp__state_apply(ctx, set);
     if (s == ESP_OK && chosen) esp__observers_loaded(ctx);
     snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
     if (s != ESP_OK && before && undecided && !esp__alive(ctx) && esp_strategy_set(ctx, before) == ESP_OK)
         esp__fail(ctx, s, "%s", text);
     esp__strfree(ctx, before);
-    esp__state_in_free(ctx, &in);
+    for (uint32_t k = 0; k < set->n; k++) esp__state_in_free(ctx, &set->in[k]);
     return s;
 }
 
@@ -435,7 +490,10 @@ ESPRESSO_API esp_status esp_state_write(esp_ctx *ctx, esp_io_fn write, void *use
 
 ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user) {
     esp_status s = esp__state_allowed(ctx, "esp_state_read", read != NULL);
-    return s != ESP_OK ? s : esp__state_read_after(ctx, ESP_OK, read, user);
+    if (s != ESP_OK) return s;
+    esp__state_in in = {0};
+    const esp__state_set set = {&in, 1, ctx->job.size};
+    return esp__state_load(ctx, esp__state_fetch(ctx, read, user, ctx->job.rank, ctx->job.size, &in), &set);
 }
 
 /* ---- files PATH.r<rank>of<size>: all ranks replace theirs, or none does ---- */
@@ -449,8 +507,9 @@ static esp_status esp__state_file_get(void *user, void *data, uint64_t bytes) {
     return fread(data, 1, bytes, (FILE *)user) == bytes ? ESP_OK : ESP_E_CORRUPT;
 }
 
-static esp_status esp__state_path(const esp_ctx *ctx, const char *path, char *out, size_t cap) {
-    if ((size_t)snprintf(out, cap, "%s.r%dof%d", path, (int)ctx->job.rank, (int)ctx->job.size) + 8 < cap) return ESP_OK;
+static esp_status esp__state_path(const esp_ctx *ctx, const char *path, int32_t rank, int32_t size, char *out,
+                                  size_t cap) {
+    if ((size_t)snprintf(out, cap, "%s.r%dof%d", path, (int)rank, (int)size) + 8 < cap) return ESP_OK;
     return esp__fail(ctx, ESP_E_ARG, "the state's path is too long");
 }
 
@@ -480,7 +539,7 @@ ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
     esp__file f;
     esp_status s = esp__state_allowed(ctx, "esp_state_save", path != NULL), written;
     if (s != ESP_OK) return s;
-    written = s = esp__state_path(ctx, path, name, sizeof name);
+    written = s = esp__state_path(ctx, path, ctx->job.rank, ctx->job.size, name, sizeof name);
     if (s == ESP_OK) written = s = esp__state_file_write(ctx, &f, name);
     s = esp__state_agree(ctx, s, NULL, "save");
     if (s != ESP_OK && written == ESP_OK) esp__file_drop(&f);
@@ -489,33 +548,68 @@ ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path) {
     return error ? esp__fail(ctx, ESP_E_DEVICE, "cannot write the state %s: %s", name, esp__strerror(error)) : ESP_OK;
 }
 
-/* If a job with another number of ranks has saved a file, the error names it. */
-static esp_status esp__state_not_found(const esp_ctx *ctx, const char *path, const char *name) {
-    char dir[4096], other[64] = "";
+/* Returns how many ranks saved the last state with this path, by the times of rank 0's files; this job's number of
+ * ranks if there is none. */
+static int32_t esp__state_last(const esp_ctx *ctx, const char *path) {
+    char dir[4096], name[4096];
     const char *base = esp__path_split(path, dir, sizeof dir);
-    size_t n = strlen(base);
+    const size_t n = strlen(base);
+    int64_t last = 0;
+    int32_t found = ctx->job.size;
     DIR *d = opendir(dir);
-    for (struct dirent *e; d && !other[0] && (e = readdir(d));) {
-        int rank, size, end = 0;
-        if (strncmp(e->d_name, base, n) == 0 && sscanf(e->d_name + n, ".r%dof%d%n", &rank, &size, &end) == 2 &&
-            !e->d_name[n + (size_t)end] && size != ctx->job.size)
-            snprintf(other, sizeof other, " There is a state of %d ranks: resume with as many.", size);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        int size, end = 0;
+        struct stat st;
+        if (strncmp(e->d_name, base, n) != 0 || sscanf(e->d_name + n, ".r0of%d%n", &size, &end) != 1) continue;
+        if (e->d_name[n + (size_t)end] || size < 1 || esp__state_path(ctx, path, 0, size, name, sizeof name)) continue;
+        if (stat(name, &st) != 0) continue;
+        const int64_t at = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+        if (at > last || (at == last && size == ctx->job.size)) last = at, found = size;
     }
     if (d) closedir(d);
-    return esp__fail(ctx, ESP_E_NOT_FOUND, "there is no state %s.%s", name, other);
+    return found;
+}
+
+static esp_status esp__state_fetch_file(esp_ctx *ctx, const char *path, int32_t rank, int32_t size, esp__state_in *in) {
+    char name[4096];
+    esp_status s = esp__state_path(ctx, path, rank, size, name, sizeof name);
+    FILE *f = s ? NULL : fopen(name, "re");
+    if (!s && !f)
+        s = errno == ENOENT ? esp__fail(ctx, ESP_E_NOT_FOUND, "there is no state %s", name)
+                            : esp__fail(ctx, ESP_E_ARG, "cannot read the state %s: %s", name, strerror(errno));
+    if (!s) s = esp__state_fetch(ctx, esp__state_file_get, f, rank, size, in);
+    if (f) fclose(f);
+    return s;
+}
+
+static esp_status esp__state_fetch_files(esp_ctx *ctx, const char *path, esp__state_set *set) {
+    const int32_t first = ctx->job.rank % set->size;
+    const uint32_t n = (uint32_t)((set->size - 1 - first) / ctx->job.size + 1);
+    esp_status s = ESP_OK;
+    set->in = esp__alloc(ctx, n * sizeof *set->in);
+    if (!set->in) return esp__fail(ctx, ESP_E_NOMEM, "no memory to read %u states", n);
+    for (set->n = 0; set->n < n && !s; set->n++) {
+        const esp__state_head *h = &set->in[set->n].head;
+        const int32_t rank = first + (int32_t)set->n * ctx->job.size;
+        s = esp__state_fetch_file(ctx, path, rank, set->size, &set->in[set->n]);
+        if (!s && (h->step != set->in->head.step || h->strategy_hash != set->in->head.strategy_hash))
+            s = esp__fail(ctx, ESP_E_MISMATCH,
+                          "the states of ranks %d and %d are of steps %llu and %llu, or of different strategies: "
+                          "nothing was loaded; give all ranks the files of one save",
+                          first, rank, (unsigned long long)set->in->head.step, (unsigned long long)h->step);
+    }
+    if (s || ctx->job.rank < set->size) return s;
+    set->in->head.n_feedback = 0;
+    esp__state_pending_free(ctx, set->in);
+    return ESP_OK;
 }
 
 ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path) {
-    char name[4096];
-    FILE *f = NULL;
     esp_status s = esp__state_allowed(ctx, "esp_state_load", path != NULL);
     if (s != ESP_OK) return s;
-    s = esp__state_path(ctx, path, name, sizeof name);
-    if (s == ESP_OK && !(f = fopen(name, "re"))) {
-        s = errno == ENOENT ? esp__state_not_found(ctx, path, name)
-                            : esp__fail(ctx, ESP_E_ARG, "cannot read the state %s: %s", name, esp__strerror(errno));
-    }
-    s = esp__state_read_after(ctx, s, esp__state_file_get, f);
-    if (f) fclose(f);
+    esp__state_set set = {NULL, 0, ctx->job.rank ? 0 : esp__state_last(ctx, path)};
+    s = esp_broadcast(ctx, &set.size, sizeof set.size, 0);
+    if (s == ESP_OK) s = esp__state_load(ctx, esp__state_fetch_files(ctx, path, &set), &set);
+    esp__free(ctx, set.in);
     return s;
 }

@@ -92,43 +92,43 @@ ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *t
     return ESP_OK;
 }
 
-static esp_status esp__pending_add(esp_ctx *ctx, const esp__pending *p, uint32_t from, float *pending, float *room) {
-    const uint32_t to = esp__model_of(ctx)->tensors[p->tensor].device;
-    float *out = pending + p->begin;
-    const float *in = p->from;
-    if (from != to) { /* adds on the tensor's device, after a copy there */
-        const esp_status s = esp__device_copy(ctx, to, room, from, p->from, p->length * 4u);
-        if (s) return s;
-        in = room;
-    }
-    return esp__device_add(ctx, to, out, in, 1.0f, 1, p->length);
+/* Adds factor * in[n] on device `from` to out[n] on device `to`. */
+static esp_status esp__pending_add(esp_ctx *ctx, float *out, uint32_t to, const float *in, uint32_t from, float factor,
+                                   uint64_t n) {
+    if (from == to) return esp__device_add(ctx, to, out, in, factor, 1, n);
+    float *room = esp__device_take(ctx, to, n * 4u, ESP_MEM_DEVICE);
+    if (!room) return esp__fail(ctx, ESP_E_NOMEM, "no memory to move feedback");
+    esp_status s = esp__device_copy(ctx, to, room, from, in, n * 4u);
+    if (!s) s = esp__device_add(ctx, to, out, room, factor, 1, n);
+    esp__device_give(ctx, to, room, n * 4u, ESP_MEM_DEVICE);
+    return s;
 }
 
-static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__active *to, const esp__feedback *was,
-                                         float **pending) {
+static esp_status esp__feedback_move_one(esp_ctx *ctx, const esp__active *to, const esp__feedback *was, float **pending,
+                                         double ratio) {
     esp__pending_at at = {0};
     esp__pending p;
     esp_status s = ESP_OK;
     while (!s && esp__pending_next(ctx, to, was, &at, &p)) {
-        if (p.to) {
+        const esp__tensor *t = &esp__model_of(ctx)->tensors[p.tensor];
+        const float factor = t->flags & ESP_SUM ? 1.0f : (float)ratio;
+        if (p.to && ratio == 1.0)
             s = esp__device_copy(ctx, p.to_device, p.to, was->device, p.from, p.length * 4u);
-        } else if (was->owner_replica) {
-            const uint32_t device = esp__model_of(ctx)->tensors[p.tensor].device;
-            float *room = NULL;
-            if (device != was->device) room = esp__device_take(ctx, device, p.length * 4u, ESP_MEM_DEVICE);
-            if (device != was->device && !room) return esp__fail(ctx, ESP_E_NOMEM, "no memory to move feedback");
-            s = esp__pending_add(ctx, &p, was->device, pending[p.tensor], room);
-            esp__device_give(ctx, device, room, p.length * 4u, ESP_MEM_DEVICE);
-        }
+        else if (p.to)
+            s = esp__pending_add(ctx, p.to, p.to_device, p.from, was->device, factor, p.length);
+        else if (was->owner_replica)
+            s = esp__pending_add(ctx, pending[p.tensor] + p.begin, t->device, p.from, was->device, factor, p.length);
     }
-    if (!s && was->raw && was->residual) s = esp__feedback_move_state(ctx, to, was);
     return s;
 }
 
 ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
-                                      float **pending) {
+                                      float **pending, double ratio, bool states) {
     esp_status s = ESP_OK;
-    for (uint32_t i = 0; i < n && !s; i++) s = esp__feedback_move_one(ctx, to, &all[i], pending);
+    for (uint32_t i = 0; i < n && !s; i++) {
+        s = esp__feedback_move_one(ctx, to, &all[i], pending, ratio);
+        if (!s && states && all[i].raw && all[i].residual) s = esp__feedback_move_state(ctx, to, &all[i]);
+    }
     for (uint32_t i = 0; i < to->n_feedback && !s; i++) {
         esp__feedback *f = &to->feedback[i];
         if (f->residual_before)

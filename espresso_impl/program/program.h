@@ -231,10 +231,12 @@ ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f);
  * pointers. */
 ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
                                               float **pending);
-/* Moves the residuals of all[n] into `to`, or else adds them to `pending`. If it fails (only if a device fails),
- * residuals are lost, and the job must end. */
+/* Moves the residuals of all[n] into `to`, or else adds them to `pending`; if `states`, also moves the codecs' states.
+ * `ratio` is 1 if `all` is of this job. Else it is this job's number of ranks divided by that of the job that saved
+ * `all`: then residuals are multiplied by it, except those of ESP_SUM, and added to what `to` has. If it fails (only if
+ * a device fails), residuals are lost, and the job must end. */
 ESP__FN esp_status esp__feedback_move(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
-                                      float **pending);
+                                      float **pending, double ratio, bool states);
 
 /* Returns the name of a link or core, with the job's own names of levels, such as "machine". */
 ESP__FN const char *esp__lane_name(const esp_ctx *ctx, uint32_t lane);

@@ -10,6 +10,7 @@ static const char *const two =
     "intra.reduce_scatter > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "
     "decomp@cpu > intra.allgather";
 static char path[64];
+static void use(const char *name) { snprintf(path, sizeof path, "%s", in_folder(name)); }
 
 static void run(int32_t size, void (*body)(esp_ctx *, void *), void *user, const char *codec, uint64_t seed) {
     RUN_RANKS(.size = size, .per_machine = 2, .body = body, .user = user, .config.codec = codec, .config.seed = seed,
@@ -315,11 +316,6 @@ static void body_other_strategy(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "another strategy"));
 }
-static void body_other_size(esp_ctx *ctx, void *user) {
-    start(ctx, N, NULL);
-    CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
-    CHECK(strstr(esp_last_error(ctx), "a state of 4 ranks"));
-}
 /* Rank 3 loads an older state than the others. */
 static void body_other_step(esp_ctx *ctx, void *user) {
     float out[N];
@@ -356,9 +352,159 @@ TEST(test_foreign_states) {
     run(RANKS, body_save, NULL, "topk:ratio=0.05", 0);
     run(RANKS, body_other_model, NULL, "topk:ratio=0.05", 0);
     run(RANKS, body_other_strategy, NULL, "topk:ratio=0.25", 0);
-    run(2, body_other_size, NULL, "topk:ratio=0.05", 0);
     run(RANKS, body_other_step, NULL, "topk:ratio=0.05", 0);
     run(RANKS, body_mixed_strategies, NULL, "topk:ratio=0.05", 0);
+}
+
+/* ---- another number of ranks than saved the state ---- */
+typedef struct resize {
+    const char *option;
+    uint32_t flags;
+    int pending;          /* save residuals that no compress step has */
+    float owed[RANKS][N]; /* the tensor's result if ranks push zeros after the save, of each rank */
+} resize;
+
+static void start_resize(esp_ctx *ctx, const resize *z) {
+    const esp_tensor_desc d = {
+        .name = "first.weight", .count = N, .rows = 21, .cols = 37, .flags = z->flags, .option = z->option};
+    CHECK(!esp_tensor_add(ctx, &d, NULL));
+    tensor_add(ctx, "last.bias", 10);
+    CHECK(!esp_start(ctx));
+}
+
+/* Sets `out` to what the residuals of all ranks add to the tensor's next result. */
+static void flush(esp_ctx *ctx, float out[N]) {
+    static const esp_stream here = ESP_ZERO;
+    float bias[10] = {0};
+    CHECK(!esp_strategy_set(ctx, "fp32"));
+    memset(out, 0, N * sizeof *out);
+    CHECK(!esp_push(ctx, 0, out, here) && !esp_push(ctx, 1, bias, here) && !esp_wait_all(ctx));
+}
+
+static void body_resize_save(esp_ctx *ctx, void *user) {
+    resize *z = user;
+    float out[N];
+    start_resize(ctx, z);
+    for (int k = 0; k < 3; k++) step(ctx, k, out);
+    if (z->pending) CHECK(!esp_strategy_set(ctx, "fp32"));
+    CHECK(!esp_state_save(ctx, path));
+    flush(ctx, z->owed[esp_rank(ctx)]);
+}
+
+static void body_resize_load(esp_ctx *ctx, void *user) {
+    const resize *z = user;
+    float out[N], most = 0.0f;
+    start_resize(ctx, z);
+    step(ctx, 9, out); /* leaves residuals, which loading replaces */
+    CHECK(!esp_state_load(ctx, path));
+    CHECK(ctx->steps.step == 3 && ctx->config.seed == 5);
+    flush(ctx, out);
+    for (int i = 0; i < N; i++) {
+        CHECK(fabsf(out[i] - z->owed[0][i]) < 1e-3f);
+        most = fmaxf(most, fabsf(out[i]));
+    }
+    CHECK(most > 10.0f);
+}
+
+/* Residuals of ranks that the job no longer has are not lost, and what residuals add to the mean or sum over ranks does
+ * not depend on the number of ranks. */
+TEST(test_other_number_of_ranks) {
+    use("other_number_of_ranks");
+    static const char *const flat = "comp@cpu > flat.allgather > decomp@cpu";
+    static const char *const codecs[] = {"topk:ratio=0.05", "dgc:ratio=0.05", "powersgd:rank=1", "efsignsgd"};
+    static const int32_t sizes[] = {1, 2, 3, 4, 6, 8};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (int how = 0; how < 8; how++) {
+            resize z = {.option = how & 1 && c != 2 ? flat : NULL, .flags = how & 2 ? ESP_SUM : 0, .pending = how & 4};
+            run(RANKS, body_resize_save, &z, codecs[c], 5);
+            for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+                run(sizes[i], body_resize_load, &z, codecs[c], 6);
+            }
+        }
+    use("state");
+}
+
+/* All ranks fail if the file of a rank that the job no longer has is missing, damaged or of another save. */
+static void body_resize_errors(esp_ctx *ctx, void *user) {
+    char name[160], other[200];
+    float out[N];
+    start_resize(ctx, user);
+    step(ctx, 9, out);
+    const uint64_t before = fingerprint(ctx);
+    snprintf(name, sizeof name, "%s.r3of4", path);
+    snprintf(other, sizeof other, "%s.other", name);
+    if (esp_rank(ctx) == 1) CHECK(rename(name, other) == 0);
+    CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
+    CHECK(error_has(ctx, esp_rank(ctx) == 1 ? ".r3of4" : "rank 1 could not load"));
+    if (esp_rank(ctx) == 1) {
+        esp__state_head h;
+        FILE *f = fopen(other, "rb"), *to = fopen(name, "wb");
+        CHECK(fread(&h, sizeof h, 1, f) == 1);
+        h.step++;
+        CHECK(fwrite(&h, sizeof h, 1, to) == 1);
+        fclose(f);
+        fclose(to);
+    }
+    CHECK(esp_state_load(ctx, path) == ESP_E_CORRUPT);
+    CHECK(esp_barrier(ctx) == ESP_OK);
+    if (esp_rank(ctx) == 1) CHECK(rename(other, name) == 0);
+    CHECK(fingerprint(ctx) == before);
+    step(ctx, 10, out);
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+}
+
+/* Of saves by different numbers of ranks, the last one is loaded. */
+static void body_resize_last(esp_ctx *ctx, void *user) {
+    float out[N];
+    start_resize(ctx, user);
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    CHECK(ctx->steps.step == (esp_size(ctx) == 2 ? 3u : 4u));
+    step(ctx, 4, out);
+    if (esp_size(ctx) == 2) CHECK(esp_state_save(ctx, path) == ESP_OK);
+}
+
+TEST(test_files_of_other_numbers_of_ranks) {
+    use("files_of_other_numbers_of_ranks");
+    resize z = {0};
+    run(RANKS, body_resize_save, &z, "topk:ratio=0.05", 5);
+    run(2, body_resize_errors, &z, "topk:ratio=0.05", 6);
+    run(2, body_resize_last, &z, "topk:ratio=0.05", 6);
+    run(3, body_resize_last, &z, "topk:ratio=0.05", 6);
+    run(RANKS, body_resize_last, &z, "topk:ratio=0.05", 6);
+    use("state");
+}
+
+static char refit[1024];
+static void refit_log(void *user, const esp_log_event *ev) {
+    if (!strcmp(ev->component, "state")) snprintf(refit, sizeof refit, "%s", ev->message);
+}
+
+/* Strategy auto keeps the saved strategy if it fits the number of ranks, else it starts again. */
+static void body_refit(esp_ctx *ctx, void *user) {
+    float out[N];
+    start(ctx, N, NULL);
+    CHECK(esp_state_load(ctx, path) == ESP_OK);
+    CHECK(ctx->steps.step == 3);
+    CHECK(compresses(ctx) == (esp_size(ctx) == 6));
+    step(ctx, 3, out);
+    CHECK(!strcmp(ctx->steps.phase, esp_size(ctx) == 6 ? "watching" : "measuring"));
+}
+
+TEST(test_auto_with_another_number_of_ranks) {
+    use("auto_with_another_number_of_ranks");
+    const esp_host host = {.struct_size = sizeof host,
+                           .abi_major = ESP_ABI_MAJOR,
+                           .log = refit_log,
+                           .alloc = test_host_alloc,
+                           .free_ = test_host_free};
+    run(RANKS, body_save_strategy, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
+    for (int32_t size = 2; size <= 6; size += 4) {
+        refit[0] = 0;
+        RUN_RANKS(.size = size, .per_machine = 2, .body = body_refit, .config.strategy = "auto:steps=100",
+                  .config.codec = "dgc:ratio=0.05", .config.host = &host, .config.log_level = ESP_LOG_WARN);
+        assert_int_equal(count_of(refit, "that 4 ranks saved does not fit these 2"), size == 2);
+    }
+    use("state");
 }
 
 static const char *in_the_way(char *out, size_t cap, int i) {
@@ -406,7 +552,7 @@ TEST(test_misuse) { run(1, body_misuse, NULL, "topk:ratio=0.05", 0); }
 
 static int make_folder(void **state) {
     if (folder_make(state)) return -1;
-    snprintf(path, sizeof path, "%s", in_folder("state"));
+    use("state");
     return 0;
 }
 
