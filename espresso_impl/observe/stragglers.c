@@ -30,9 +30,34 @@ static const char *esp__straggler_tensor(const esp_ctx *ctx, uint32_t tensor) {
     return tensor < ctx->model.n_tensors ? ctx->model.tensors[tensor].name : "?";
 }
 
+static uint32_t esp__missing_shown(const esp__answer *a) {
+    return a->n_missing < ESP__ANSWER_NAMES ? a->n_missing : (uint32_t)ESP__ANSWER_NAMES;
+}
+
+/* Whether the answer shows that the rank has not pushed this tensor; an answer has the first few such tensors only. */
+static bool esp__answer_misses(const esp__answer *a, uint32_t tensor) {
+    for (uint32_t k = 0; k < esp__missing_shown(a); k++)
+        if (a->missing[k] == tensor) return true;
+    return a->n_missing == a->n_tensors;
+}
+
+/* Adds the tensors of answer `at` that no rank has pushed. Returns their number. */
+static uint32_t esp__sentence_pushed_by_none(const esp_ctx *ctx, esp__sentence *t, const esp__rank_state *ranks,
+                                             int32_t n, const esp__answer *at) {
+    uint32_t common = 0;
+    for (uint32_t k = 0; k < esp__missing_shown(at); k++) {
+        int32_t r = 0;
+        while (r < n && ranks[r].answered && esp__answer_misses(&ranks[r].answer, at->missing[k])) r++;
+        if (r < n) continue;
+        esp__sentence_add(t, "%s'%.80s'", common++ ? ", " : "; no rank has pushed ",
+                          esp__straggler_tensor(ctx, at->missing[k]));
+    }
+    return common;
+}
+
 /* Adds a text such as "'a', 'b' and 3 more of its 7 tensors". */
 static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const esp__answer *a) {
-    const uint32_t shown = a->n_missing < ESP__ANSWER_NAMES ? a->n_missing : (uint32_t)ESP__ANSWER_NAMES;
+    const uint32_t shown = esp__missing_shown(a);
     for (uint32_t k = 0; k < shown; k++)
         esp__sentence_add(t, "%s'%.80s'", k ? ", " : "", esp__straggler_tensor(ctx, a->missing[k]));
     if (a->n_missing > shown)
@@ -40,8 +65,10 @@ static void esp__sentence_missing(const esp_ctx *ctx, esp__sentence *t, const es
                           (unsigned)a->n_tensors);
 }
 
+/* If `also_waiting`, also says why ranks that wait keep others waiting: they have not pushed more tensors than the
+ * `common` ones that no rank has pushed. */
 static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_state *r, const esp__answer *at,
-                                        bool also_waiting) {
+                                        bool also_waiting, uint32_t common) {
     const esp__answer *a = &r->answer;
     esp__sentence t = {0};
     if (!r->connected) return t;
@@ -57,7 +84,7 @@ static esp__sentence esp__straggler_why(const esp_ctx *ctx, const esp__rank_stat
     } else if (!a->open) {
         esp__sentence_add(&t, "has pushed no tensor of this step: ");
         esp__sentence_missing(ctx, &t, a);
-    } else if (a->n_missing && (also_waiting || a->trainer == ESP__TRAINER_ELSEWHERE)) {
+    } else if (a->n_missing > common && (also_waiting || a->trainer == ESP__TRAINER_ELSEWHERE)) {
         esp__sentence_add(&t, "%s not pushed ", a->trainer ? "waits for a tensor, but has" : "has");
         esp__sentence_missing(ctx, &t, a);
     }
@@ -84,15 +111,15 @@ static void esp__sentence_ranks(esp__sentence *t, const esp__rank_state *ranks, 
 
 /* Adds one sentence for all ranks with the same reason. Returns the number of stragglers. */
 static int32_t esp__sentence_kinds(const esp_ctx *ctx, esp__sentence *t, esp__rank_state *ranks, int32_t n,
-                                   const esp__answer *at, bool also_waiting) {
+                                   const esp__answer *at, bool also_waiting, uint32_t common) {
     int32_t all = 0, shown = 0;
     for (int32_t r = 0; r < n; r++) ranks[r].kind = 0;
     for (int32_t r = 0, kind = 1; r < n; r++) {
-        const esp__sentence one = esp__straggler_why(ctx, &ranks[r], at, also_waiting);
+        const esp__sentence one = esp__straggler_why(ctx, &ranks[r], at, also_waiting, common);
         all += one.n != 0;
         if (!one.n || ranks[r].kind || kind > ESP__KINDS_SHOWN) continue;
         for (int32_t k = r; k < n; k++) {
-            const esp__sentence other = esp__straggler_why(ctx, &ranks[k], at, also_waiting);
+            const esp__sentence other = esp__straggler_why(ctx, &ranks[k], at, also_waiting, common);
             if (ranks[k].kind || strcmp(one.text, other.text) != 0) continue;
             ranks[k].kind = kind;
             shown++;
@@ -136,9 +163,11 @@ static void esp__stragglers_report(void *user, esp__rank_state *ranks, int32_t n
     esp__sentence_add(&t, ": for %.1f s ", (double)waited_ns * 1e-9);
     esp__sentence_ranks(&t, ranks, n, -1);
     esp__sentence_add(&t, " could not go on");
-    if (!esp__sentence_kinds(self->ctx, &t, ranks, n, at, false) &&
-        !esp__sentence_kinds(self->ctx, &t, ranks, n, at, true))
-        esp__sentence_under_way(self->ctx, &t, first, at);
+    if (!esp__sentence_kinds(self->ctx, &t, ranks, n, at, false, 0)) {
+        const uint32_t common = esp__sentence_pushed_by_none(self->ctx, &t, ranks, n, at);
+        if (!esp__sentence_kinds(self->ctx, &t, ranks, n, at, true, common) && !common)
+            esp__sentence_under_way(self->ctx, &t, first, at);
+    }
     esp__log(self->ctx, ESP_LOG_WARN, "straggler", "%s (ESPRESSO_STRAGGLER_MS)", t.text);
 }
 

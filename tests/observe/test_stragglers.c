@@ -119,6 +119,25 @@ TEST(rank_0_does_not_push) {
     finish(&p, 0, "step 3 went on after ");
 }
 
+/* All ranks wait for t7, but have not pushed t5, whose turn comes before; rank 3 has not pushed t4 either. */
+static void body_none_pushes(procs *p, int32_t rank) {
+    esp_host host;
+    esp_ctx *ctx = open_rank(p, rank, &host);
+    for (uint32_t t = 0; t < 10 && ctx; t++)
+        if (t != 5 && !(t == 4 && rank == 3)) esp_push(ctx, t, grads[t], (esp_stream){0});
+    esp_wait(ctx, 7);
+}
+TEST(no_rank_pushes) {
+    procs p;
+    job(&p, "300", body_none_pushes);
+    const char *text = await_text(&p, 0, "step 0: for 0.");
+    expect(text,
+           " ranks 0-3 could not go on; no rank has pushed 't5', 't10', 't11'; rank 3 waits for a tensor, but has "
+           "not pushed 't4', 't5', 't10', 't11' (ESPRESSO_STRAGGLER_MS)\n");
+    for (int32_t r = 0; r < RANKS; r++) kill(p.pid[r], SIGKILL);
+    procs_end(&p);
+}
+
 /* The message is repeated whenever the wait has doubled. */
 TEST(again) {
     procs p;
