@@ -24,6 +24,8 @@ static inline esp__workers *esp__workers_of(const esp_ctx *ctx) { return esp__ba
 /* ---- status.c: errors and log ---- */
 /* Sets this thread's esp_last_error to the text, logs it at INFO, and returns `s`. ctx may be NULL. */
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) ESP__PRINTF(3, 4);
+/* While quiet, this thread neither logs errors nor stores their text. */
+ESP__FN void esp__errors_quiet(bool quiet);
 /* Returns the last text that a plugin has logged at ERROR on this thread since esp__plugin_detail_clear, or "". The
  * caller of the plugin appends it to its own error text. */
 ESP__FN const char *esp__plugin_detail(void);

@@ -7,6 +7,7 @@
 static __thread char esp__error_text[ESP__ERROR_MAX];
 static __thread const esp_ctx *esp__error_ctx;
 static __thread char esp__detail_text[ESP__ERROR_MAX];
+static __thread bool esp__quiet;
 
 #define ESP__STATUS_ROW(name, value, text) {value, #name, text},
 static const struct {
@@ -86,6 +87,7 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
     size_t n;
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
     va_list ap;
+    if (esp__quiet) return s;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
@@ -101,6 +103,8 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
     return s;
 }
 
+ESP__FN void esp__errors_quiet(bool quiet) { esp__quiet = quiet; }
+
 ESP__FN const char *esp__plugin_detail(void) { return esp__detail_text; }
 ESP__FN void esp__plugin_detail_clear(void) { esp__detail_text[0] = 0; }
 ESP__FN void esp__plugin_detail_set(const char *text) {
@@ -112,7 +116,7 @@ ESP__FN void esp__plugin_detail_set(const char *text) {
 ESP__FN void esp__plugin_log(void *user, const esp_log_event *ev) {
     const esp_ctx *ctx = (const esp_ctx *)user;
     esp_log_event copy = {sizeof copy, 0, ESP_OK, 0, NULL, NULL, NULL};
-    if (!ev || ev->struct_size < offsetof(esp_log_event, message) + sizeof ev->message) return;
+    if (esp__quiet || !ev || ev->struct_size < offsetof(esp_log_event, message) + sizeof ev->message) return;
     memcpy(&copy, ev, ev->struct_size < sizeof copy ? ev->struct_size : sizeof copy);
     copy.struct_size = sizeof copy;
     if (copy.level == ESP_LOG_ERROR && copy.message) {

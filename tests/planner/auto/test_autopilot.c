@@ -410,6 +410,29 @@ TEST(test_described) {
     }
 }
 
+static atomic_int complaints;
+static void hear_complaint(void *user, const esp_log_event *ev) {
+    complaints += strstr(ev->message, "warmup") || !strncmp(ev->component, "ESP_E_", 6);
+}
+static void start_only(esp_ctx *ctx, void *user) {
+    tensor_add(ctx, "w", 100);
+    CHECK(!esp_start(ctx));
+    CHECK(!*esp_last_error(ctx));
+}
+
+/* The autopilot opens all codecs with their defaults. That some, such as warmup, have none is neither logged nor the
+ * last error. */
+TEST(test_quiet_start) {
+    const esp_host host = {.struct_size = sizeof host,
+                           .abi_major = ESP_ABI_MAJOR,
+                           .log = hear_complaint,
+                           .alloc = test_host_alloc,
+                           .free_ = test_host_free};
+    RUN_RANKS(.size = 2, .body = start_only, .config.strategy = "auto", .config.host = &host,
+              .config.log_level = ESP_LOG_INFO);
+    assert_int_equal(complaints, 0);
+}
+
 /* Some codecs compress in several rounds, with a reduction in between. They are chosen if they win. A tensor that loses
  * too much with one gets another codec or none. */
 TEST(test_rounds) {
