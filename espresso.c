@@ -173,7 +173,6 @@
 #include "planner/simulate/urgency.c"
 #include "planner/simulate/incremental.c"
 #include "planner/search/improve.c"
-#include "planner/search/critical_path.c"
 #include "planner/search/lagrangian.c"
 #include "planner/search/algorithm1.c"
 #include "planner/search/algorithm2.c"

@@ -106,7 +106,7 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
         if (ready + c->paths[i]->total >= best) continue;
-        esp__swap_path(k, w, u, c->paths[i], ESP__BY_READY);
+        esp__swap_path(k, w, u, c->paths[i]);
         if (!esp__incremental_allows(k, w)) continue;
         uint64_t t = esp__incremental_try(k, w, best);
         if (t >= best) continue;

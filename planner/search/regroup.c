@@ -49,7 +49,7 @@ static int esp__partition_start_before(const void *a, const void *b) {
     const esp__partition_start *x = a, *y = b;
     if (x->makespan != y->makespan) return x->makespan < y->makespan ? -1 : 1;
     if (x->merge != y->merge) return x->merge < y->merge ? -1 : 1;
-    return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
+    return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->start - (int)y->start;
 }
 
 /* Evaluates many sizes of groups and chunks, and sorts them by makespan. Large groups come first, because they take
@@ -66,10 +66,9 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
             esp__partition_start c = {merges[m] ? (uint64_t)1 << merges[m] : 0,
                                       splits[s] ? (uint64_t)1 << splits[s] : 0, UINT64_MAX, 0};
             if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
-            for (c.pricing = 0; c.pricing < ESP__PRICINGS; c.pricing++) {
-                if (!esp__pricing_uniform(p, c.pricing)) continue;
+            for (c.start = 0; c.start < ESP__STARTS; c.start++) {
                 esp__partition(p, &d, c.merge, c.split);
-                esp__update_prices(p, &d, c.pricing, 1);
+                esp__start_balanced(p, &d, esp__start_jitter[c.start]);
                 c.makespan = d.makespan;
                 out[n++] = c;
             }
@@ -133,7 +132,6 @@ static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t 
     if (!esp__incremental_critical(k, u, n)) return NULL;
     esp__incremental_remove(k, w, u, n);
     w->n = 0;
-    w->way = ESP__BY_READY;
     return w;
 }
 

@@ -32,18 +32,16 @@ static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
         ranking = esp__ranking(p, d);
         esp__improve_passes(k, ranking);
         if (regroup) esp__regroup_passes(k);
-        esp__shift_passes(k);
         if (d->makespan == before) break;
     }
 }
 
-static void esp__best_priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
+static void esp__best_start(esp__problem *p, esp__schedule *d) {
     esp__schedule x = {0};
-    for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
-        if (!esp__pricing_applies(p, pricing)) continue;
+    for (uint32_t start = 0; start < ESP__STARTS && !(start && esp__out_of_time(p)); start++) {
         esp__schedule_set_units(p, &x, d->units, d->n_units);
-        esp__update_prices(p, &x, pricing, 0);
-        if (!pricing || x.makespan < d->makespan) esp__schedule_copy(p, d, &x);
+        esp__start_balanced(p, &x, esp__start_jitter[start]);
+        if (!start || x.makespan < d->makespan) esp__schedule_copy(p, d, &x);
     }
 }
 
@@ -65,7 +63,7 @@ static void esp__search_units(esp__problem *p, esp__schedule *best, double share
     esp__schedule d = {0};
     esp__schedule_tensors(p, &d);
     esp__stage(p, 0.45 * share);
-    esp__best_priced(p, &d, 5);
+    esp__best_start(p, &d);
     esp__stage(p, 0.55 * share);
     if (!esp__fit(p, &d)) return;
     esp__local_search(p, &d, 0);
@@ -91,7 +89,7 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
         if (again) continue;
         esp__partition(p, &d[m], cuts[i].merge, cuts[i].split);
         esp__stage(p, 0.06);
-        esp__best_priced(p, &d[m++], ESP__PRICINGS);
+        esp__best_start(p, &d[m++]);
     }
     for (uint32_t r = 0; r < ESP__LOCALLY_BEST && r < m; r++) {
         uint32_t b = r;

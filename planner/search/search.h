@@ -38,15 +38,17 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
 ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
 
 /* ---- initial.c ---- */
-enum { ESP__PRICINGS = 7 };
+/* How much prices differ at random between tensors in each of the two starts. */
+enum { ESP__STARTS = 2 };
+static const double esp__start_jitter[ESP__STARTS] = {0.0, 0.3};
 
 /* ---- regroup.c ---- */
 /* Largest groups and chunks, in elements, from which the search starts, and the makespan with them. */
 typedef struct esp__partition_start {
     uint64_t merge, split, makespan;
-    uint32_t pricing;
+    uint32_t start;
 } esp__partition_start;
-enum { ESP__PARTITIONS_MAX = ESP__PRICINGS * 11 * 6 };
+enum { ESP__PARTITIONS_MAX = ESP__STARTS * 11 * 6 };
 
 /* ---- limits.c: the limits of a configuration ---- */
 enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
@@ -59,19 +61,16 @@ typedef struct esp__ranked {
 ESP__FN esp_status esp__limits_fail(esp__problem *p);
 ESP__FN int esp__path_one_device(const esp__problem *p, const esp__path *path);
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d);
-ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way);
+ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path);
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
 ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]);
-ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing);
-ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, bool coarse);
+ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d, double jitter);
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
 ESP__FN int esp__regroup_passes(esp__incremental *k);
-ESP__FN int esp__shift_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
-ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing);
 /* Gives each tensor or group its option with the least memory if memory is limited, else with the least volume.
  * Algorithm 1 starts from it if the schedule without compression exceeds the limits. */
 ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);

@@ -47,9 +47,6 @@ typedef struct esp__times {
     uint64_t lane[ESP__LANES];
 } esp__times;
 
-/* Where a trial inserts a new op into the order of ops: by the time at which its input is ready; so too, but after a
- * backward that is ready at the same time; or as early as a processor and links are free. */
-enum { ESP__BY_READY = 0, ESP__BACKWARD_FIRST, ESP__EAGER, ESP__WAYS };
 enum { ESP__NEW_MAX = 16 };
 
 /* A tensor, group or chunk whose ops a trial inserts into the order of ops, one by one. */
@@ -62,7 +59,7 @@ typedef struct esp__chain {
 } esp__chain;
 /* Replaces n_gone neighbouring tensors or groups of a schedule by n others with the same tensors. */
 typedef struct esp__swap {
-    uint32_t gone, n_gone, n, way;
+    uint32_t gone, n_gone, n;
     /* A trial may move the ops with indexes [from, to): from where the first new op can be, to the last old one. */
     uint32_t from, to;
     esp__chain chains[ESP__NEW_MAX];
