@@ -149,7 +149,7 @@ static void esp__plan_text_make(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     const esp_plan_report *r = &plan->report;
     char comment[1024], bound[64] = "";
-    if (r->bound_any_ns > 0.0) snprintf(bound, sizeof bound, "; bound %.3f us", r->bound_any_ns / 1e3);
+    if (r->bound_ns > 0.0) snprintf(bound, sizeof bound, "; bound %.3f us", r->bound_ns / 1e3);
     snprintf(comment, sizeof comment,
              "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
              "%.3f us%s\n# made for %016llx\n",
@@ -157,19 +157,6 @@ static void esp__plan_text_make(esp_plan *plan) {
              p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound,
              (unsigned long long)esp__plan_hash(p));
     plan->text = esp__schedule_text(&plan->problem, &plan->schedule, comment);
-}
-
-static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
-    esp__problem *p = &plan->problem;
-    esp__schedule d = {0};
-    double around = p->model->forward_ns + p->model->update_ns;
-    plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
-    if (p->approximate) return; /* bounding many different sizes would take too long */
-    esp__schedule_tensors(p, &d);
-    esp__bound_units(p, d.units, d.n_units, bound);
-    p->bound = bound;
-    if (around + (double)bound->ns > plan->report.bound_ns) plan->report.bound_ns = around + (double)bound->ns;
-    for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
 }
 
 /* Computes the paper's "Upper Bound": the best plan found if compression took no time. */
@@ -188,12 +175,11 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
 
 static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     esp__problem *p = &plan->problem;
-    esp__bound bound;
     const char *name = p->config.strategy;
     double around = p->model->forward_ns + p->model->update_ns;
     esp_status s;
     plan->report.fp32_ns = around + (double)esp__fp32_makespan(p);
-    if (!(p->config.flags & ESP_PLAN_NO_BOUND)) esp__plan_bounds(plan, &bound);
+    if (!(p->config.flags & ESP_PLAN_NO_BOUND)) plan->report.bound_ns = around + (double)esp__bound(p);
     if (strategy) {
         if ((s = esp__schedule_read(p, &plan->schedule, "strategy", strategy)) != ESP_OK) return s;
     } else if (!name || !strcmp(name, "espresso+")) {

@@ -283,7 +283,7 @@ static esp_status esp__auto_fastest(esp__auto_job *job, esp_plan_report *best) {
         esp_plan_free(other);
         return ESP_OK;
     }
-    r.bound_any_ns = best->bound_any_ns;
+    r.bound_ns = best->bound_ns;
     *best = r;
     esp_plan_free(job->plan);
     job->plan = other;
@@ -369,7 +369,7 @@ static esp_status esp__auto_plan_run(esp__auto_job *job) {
     job->gain = job->base_ns > 0.0 ? job->base_ns / job->predicted_ns : 1.0;
     job->full_cores = best.lane_ns[ESP__LANE_COMPUTE] >= esp__auto_full * best.iteration_ns;
     job->best = best;
-    job->bound = best.bound_any_ns > 0.0 ? best.iteration_ns / best.bound_any_ns - 1.0 : -1.0;
+    job->bound = best.bound_ns > 0.0 ? best.iteration_ns / best.bound_ns - 1.0 : -1.0;
     job->plan_ns = best.plan_ns;
     job->text_hash = esp__auto_text_hash(esp_plan_text(job->plan));
     job->compresses = best.compressed != 0;

@@ -91,7 +91,7 @@ ESP__FN void esp__auto_safer(esp__auto_job *job, esp_plan_report *best) {
             continue;
         }
         least = cost;
-        r.bound_any_ns = best->bound_any_ns;
+        r.bound_ns = best->bound_ns;
         *best = r;
         esp_plan_free(job->plan);
         job->plan = other;

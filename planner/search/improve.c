@@ -10,7 +10,7 @@ ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u,
     w->chains[0].after = w->from - 1;
 }
 
-/* Tries the fast candidates for one tensor or group, and takes the best if it makes the step shorter. */
+/* Tries all candidates for one tensor or group, and takes the best if it makes the step shorter. */
 static int esp__improve_unit(esp__incremental *k, uint32_t u) {
     esp__schedule *d = k->d;
     const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
@@ -19,7 +19,7 @@ static int esp__improve_unit(esp__incremental *k, uint32_t u) {
     if (!esp__incremental_critical(k, u, 1)) return 0;
     esp__incremental_remove(k, w, u, 1);
     without = esp__incremental_without(k, w, before);
-    for (uint32_t i = 0; i < candidates->n_core && without < before; i++) {
+    for (uint32_t i = 0; i < candidates->n && without < before; i++) {
         esp__swap_path(k, w, u, &candidates->paths[i]);
         if (!esp__incremental_allows(k, w)) continue;
         uint64_t t = esp__incremental_try(k, w, best);

@@ -17,15 +17,15 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
         double best = 0.0;
         uint32_t chosen = 0;
         own[ESP__LANE_COMPUTE] = price[ESP__LANE_COMPUTE] * (1.0 + jitter * (random - 0.5));
-        for (uint32_t i = 0; i < candidates->n_core; i++) {
-            double cost = esp__total_price * candidates->core[i][ESP__LANES];
-            for (uint32_t k = 0; k < ESP__LANES; k++) cost += own[k] * candidates->core[i][k];
+        for (uint32_t i = 0; i < candidates->n; i++) {
+            double cost = esp__total_price * candidates->times[i][ESP__LANES];
+            for (uint32_t k = 0; k < ESP__LANES; k++) cost += own[k] * candidates->times[i][k];
             if (i && cost >= best) continue;
             best = cost;
             chosen = i;
         }
         d->paths[u] = &candidates->paths[chosen];
-        p->work += candidates->n_core / 2;
+        p->work += candidates->n / 2;
     }
     esp__generate(p, d);
 }

@@ -105,11 +105,11 @@ static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__e
     return c;
 }
 
-/* Tries each fast candidate of the first new tensor or group, with similar options for the others. If `like` is given,
+/* Tries each candidate of the first new tensor or group, with similar options for the others. If `like` is given,
  * tries only options similar to those. Keeps the best trial in k->swaps[1]. */
 static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
     const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
-    uint32_t n = like ? 1 : candidates->n_core;
+    uint32_t n = like ? 1 : candidates->n;
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t c = 0; c < w->n; c++) {
             const esp__candidates *own = esp__candidates_get(k->p, &w->chains[c].unit);
