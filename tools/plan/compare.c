@@ -125,7 +125,7 @@ static int compare_print_json(const compare_job *j) {
             json_text(row, "strategy", r->name);
             json_text(row, "error", r->why);
         } else {
-            plan_json_report(row, &j->in, &m);
+            plan_json_report(row, &m);
             json_text(row, "summary", r->summary);
             json_text(row, "source", r->source);
         }

@@ -24,7 +24,7 @@ ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in) {
 
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
 
-ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m) {
+ESP__FN void plan_json_report(json_t *j, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     json_text(j, "strategy", m->name);
     json_us(j, "fp32_us", r->fp32_ns);
@@ -61,6 +61,6 @@ static void plan_json_units(json_t *j, const plan_inputs *in, const plan_made *m
 
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m) {
     plan_json_inputs(j, in);
-    plan_json_report(j, in, m);
+    plan_json_report(j, m);
     plan_json_units(j, in, m);
 }
