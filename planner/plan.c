@@ -193,7 +193,7 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
                 name);
         scheme->make(p, &plan->schedule);
     }
-    if (!esp__schedule_allowed(p, &plan->schedule)) return esp__limits_fail(p);
+    if (!plan->schedule.n_units || !esp__schedule_allowed(p, &plan->schedule)) return esp__limits_fail(p);
     if (!(p->config.flags & ESP_PLAN_NO_BOUND) && (s = esp__plan_free_compression(plan)) != ESP_OK) return s;
     return ESP_OK;
 }

@@ -155,6 +155,7 @@ static void esp__search_once(esp__problem *p, esp__schedule *d) {
     if (whole) return;
     esp__search_partitions(p, d);
     if (p->effort > 4.0) esp__search_schemes(p, d);
+    if (!d->n_units) return; /* no schedule is within the limits */
     esp__stage(p, 0.1);
     esp__local_search(p, d, 1);
 }
@@ -164,10 +165,7 @@ enum { ESP__NODES = 200000 };
 static void esp__search_again(esp__problem *p, esp__schedule *d) {
     esp__schedule other = {0};
     esp__search_once(p, &other);
-    if (d->n_units)
-        esp__keep_better_allowed(p, d, &other);
-    else
-        esp__schedule_keep_better(p, d, &other);
+    if (other.n_units) esp__keep_best(p, d, &other);
 }
 
 /* Whether a schedule from outside the search may be the result: it must be within the limits, and constraints must
@@ -186,7 +184,7 @@ static int esp__permitted(esp__problem *p, const esp__schedule *d) {
 /* If the plan without compression is better than `d`, searches from it, so that the result is never worse. */
 static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__schedule fp32 = {0};
-    if (!p->fp32 || p->fp32->makespan >= d->makespan || !esp__permitted(p, p->fp32)) return;
+    if (!p->fp32 || (d->n_units && p->fp32->makespan >= d->makespan) || !esp__permitted(p, p->fp32)) return;
     esp__schedule_copy(p, &fp32, p->fp32);
     esp__stage(p, 0.2);
     esp__local_search(p, &fp32, !(p->config.flags & ESP_PLAN_NO_MERGE));
@@ -197,7 +195,7 @@ static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0}, one = {0};
     for (uint32_t codec = 0; codec < p->n_codecs; codec++) {
         esp__layerwise_with(p, &one, codec);
-        if (one.makespan < d->makespan && esp__permitted(p, &one)) esp__schedule_keep_better(p, &best, &one);
+        if ((!d->n_units || one.makespan < d->makespan) && esp__permitted(p, &one)) esp__schedule_keep_better(p, &best, &one);
     }
     if (!best.n_units) return;
     esp__stage(p, 0.2);
