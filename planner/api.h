@@ -125,7 +125,7 @@ enum {
 };
 typedef struct esp_plan_config {
     uint32_t struct_size, flags; /* struct_size 0 means the size in this header */
-    /** "espresso+" (the default), "espresso" (the paper's Algorithms 1 and 2), "fp32", "ddp", "hipress", ... */
+    /** "espresso+" (the default), "paper" (Algorithms 1 and 2 as published), "fp32", "ddp", "hipress", ... */
     const char *strategy;
     uint32_t devices;  /* devices that may compress (1 << ESP_ON_*); 0 means all */
     uint32_t max_comp; /* how often an option may compress; 0 means no limit */

@@ -166,7 +166,7 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
     esp__schedule best = {0};
     esp_status s = esp__problem_open(other, &plan->arena, p->model, p->codecs, p->n_codecs, &p->system, &p->config, 1);
     if (s) return s;
-    other->effort = 0.25 * p->effort;
+    other->effort = 0.1 * p->effort;
     esp__search_all(other, &best);
     uint64_t makespan = best.makespan < plan->schedule.makespan ? best.makespan : plan->schedule.makespan;
     plan->report.free_compression_ns = p->model->forward_ns + p->model->update_ns + (double)makespan;
@@ -189,7 +189,7 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
         if (!scheme)
             return esp__fail(
                 NULL, ESP_E_ARG,
-                "strategy '%s': expected espresso+, espresso or a comparison strategy (espresso compare lists them)",
+                "strategy '%s': expected espresso+ or a comparison strategy (espresso compare lists them)",
                 name);
         scheme->make(p, &plan->schedule);
     }

@@ -328,6 +328,7 @@ ESP__FN const esp__scheme *esp__schemes(void);
 /* ---- search ------------------------------------------------------------------------------------------------------ */
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__paper(esp__problem *p, esp__schedule *d); /* strategy "paper" */
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d);
 /* ---- plan.c: for the autopilot ----------------------------------------------------------------------------------- */
 /* Runs esp_plan_make, or esp_plan_simulate if `strategy` is not NULL, with memory from ctx's allocator. It uses nothing

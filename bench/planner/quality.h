@@ -29,7 +29,7 @@ static void quality_measure(quality_case *q, const bench_model *m, const bench_c
     q->alone = m->model.forward_ns + m->model.update_ns;
     for (uint32_t i = 0; i < m->model.n_tensors; i++) q->alone += m->model.tensors[i].compute_ns;
     q->alone /= 1e6;
-    esp_plan_free(plan_make(m, c, "espresso", ESP_PLAN_NO_BOUND | as_given, 0, &r));
+    esp_plan_free(plan_make(m, c, "paper", ESP_PLAN_NO_BOUND | as_given, 0, &r));
     q->espresso_given = r.iteration_ns / 1e6;
     for (uint32_t e = 0; e < 2; e++) {
         uint32_t effort = e ? (uint32_t)ESP_PLAN_THOROUGH : 0u;

@@ -18,7 +18,7 @@ static void speed_stages(const bench_model *m, const bench_case *c, uint32_t dev
     esp__search_all(&b.p, &d);
     ms[STAGE_SEARCH] = ms_since(t), t = esp__now_ns();
     problem_open(&other, &m->model, c, 0, devices, 1);
-    other.p.effort = 0.25 * b.p.effort;
+    other.p.effort = 0.1 * b.p.effort;
     esp__search_all(&other.p, &best);
     ms[STAGE_FREE] = ms_since(t);
     problem_close(&other);

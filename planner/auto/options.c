@@ -36,7 +36,7 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
         if (!esp__auto_number(val, 1e-12, 1e6, 0, &o->max_error)) return "a number over 0";
     } else if (!strcmp(key, "plan")) {
         if (strcmp(val, "espresso+") && !esp__scheme_find(val))
-            return "espresso+, espresso or a comparison strategy (espresso compare lists them)";
+            return "espresso+ or a comparison strategy (espresso compare lists them)";
         snprintf(o->plan, sizeof o->plan, "%.*s", (int)sizeof o->plan - 1, val);
     } else {
         return "";

@@ -137,19 +137,11 @@ static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *c
     }
 }
 
-/* Takes the shorter of two results: that from a schedule without compression, and that from a Lagrangian start
- * (lagrangian.c). */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     const esp__ranked *order = esp__ranking(p, d);
-    esp__schedule priced;
     esp__start_raw(p, d, choices);
     if (!esp__schedule_allowed(p, d)) esp__start_least(p, d, choices);
-    memset(&priced, 0, sizeof priced);
-    esp__schedule_copy(p, &priced, d);
-    esp__start_priced(p, &priced, choices);
     esp__sweeps(p, d, choices, order);
-    esp__sweeps(p, &priced, choices, order);
-    esp__keep_better_allowed(p, d, &priced);
 }
 
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d) {

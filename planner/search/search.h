@@ -10,11 +10,6 @@ typedef struct esp__choices {
 } esp__choices;
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
-/* ---- lagrangian.c ---- */
-/* Replaces `best` with the schedule of lagrangian.c if that is shorter. */
-ESP__FN void esp__start_priced(esp__problem *p, esp__schedule *best, const esp__choices *choices);
-ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
-
 /* ---- algorithm1.c ---- */
 /* Returns the candidates of each tensor or group that pass the test `wanted`. Returns all of them if `wanted` is NULL
  * or none passes. */
@@ -34,21 +29,14 @@ ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const 
                                  uint64_t limit);
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 
-/* ---- espresso.c ---- */
-ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
-
 /* ---- initial.c ---- */
-/* How much prices differ at random between tensors in each of the two starts. */
-enum { ESP__STARTS = 2 };
-static const double esp__start_jitter[ESP__STARTS] = {0.0, 0.3};
 
 /* ---- regroup.c ---- */
 /* Largest groups and chunks, in elements, from which the search starts, and the makespan with them. */
 typedef struct esp__partition_start {
     uint64_t merge, split, makespan;
-    uint32_t start;
 } esp__partition_start;
-enum { ESP__PARTITIONS_MAX = ESP__STARTS * 11 * 6 };
+enum { ESP__PARTITIONS_MAX = 11 * 6 };
 
 /* ---- limits.c: the limits of a configuration ---- */
 enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
@@ -69,7 +57,7 @@ ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
-ESP__FN int esp__regroup_passes(esp__incremental *k);
+ESP__FN void esp__regroup_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
 /* Gives each tensor or group its option with the least memory if memory is limited, else with the least volume.
  * Algorithm 1 starts from it if the schedule without compression exceeds the limits. */

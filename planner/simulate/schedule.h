@@ -111,6 +111,7 @@ ESP__FN void esp__incremental_retime(esp__incremental *k);
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n);
 ESP__FN uint32_t esp__devices(const esp__problem *p);
 ESP__FN void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n);
+ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
 /* Changes the schedule as the last trial of `w` did, and prepares the next trial. */
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);

@@ -81,7 +81,7 @@ TEST(never_worse) {
         esp__schedule_copy(&g.p, &two, &one);
         esp__algorithm2(&g.p, &two);
         check_schedule(&g, &two);
-        esp__espresso(&g.p, &both);
+        esp__paper(&g.p, &both);
         check_schedule(&g, &both);
         assert_true(one.makespan <= fp32.makespan);
         assert_true(two.makespan <= one.makespan);
@@ -259,7 +259,7 @@ TEST(constraints) {
             assert_int_equal(open_problem(&g, 0), ESP_OK);
             esp__schedule d;
             memset(&d, 0, sizeof d);
-            esp__espresso(&g.p, &d);
+            esp__paper(&g.p, &d);
             check_schedule(&g, &d);
             on_cpu += what == 0 && any_cpu(&g, &d);
             for (uint32_t u = 0; u < d.n_units && what == 0; u++)
@@ -281,8 +281,8 @@ TEST(deterministic) {
         open_random(&g, seed, 40, 0);
         open_random(&h, seed, 40, 0);
         memset(d, 0, sizeof d);
-        esp__espresso(&g.p, &d[0]);
-        esp__espresso(&h.p, &d[1]);
+        esp__paper(&g.p, &d[0]);
+        esp__paper(&h.p, &d[1]);
         expect_same_schedule(&d[0], &d[1]);
         close_problem(&g);
         close_problem(&h);
@@ -305,9 +305,9 @@ TEST(edges) {
         assert_int_equal(open_problem(&g, 0), ESP_OK);
         assert_int_equal(open_problem(&h, 1), ESP_OK);
         if (seed % 4 == 2) g.p.deadline_ns = 1;
-        esp__espresso(&g.p, &d);
+        esp__paper(&g.p, &d);
         check_schedule(&g, &d);
-        esp__espresso(&h.p, &free_of_cost);
+        esp__paper(&h.p, &free_of_cost);
         check_schedule(&h, &free_of_cost);
         assert_true(free_of_cost.makespan <= d.makespan + d.makespan / 50);
         close_problem(&g);
