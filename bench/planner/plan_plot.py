@@ -7,7 +7,7 @@ from svg import Svg, legend
 LINES = [ # column, label, colour, dash
     ("fp32_us", "fp32", "#9a9a9a", ""), ("ddp_us", "ddp", "#5b5b5b", "3 2"),
     ("byteps-compress_us", "BytePS-Compress", "#c98a2b", ""), ("hitopkcomm_us", "HiTopKComm", "#8a5fb0", ""),
-    ("hipress_us", "HiPress", "#2b8a57", ""), ("espresso_us", "Algorithms 1 and 2", "#d0473d", "4 2"),
+    ("hipress_us", "HiPress", "#2b8a57", ""), ("paper_us", "Algorithms 1 and 2", "#d0473d", "4 2"),
     ("thorough_us", "espresso+ (thorough)", "#1f5fbf", ""),
     ("upper_us", "Upper Bound (compression free)", "#1f5fbf", "1 3"),
 ]

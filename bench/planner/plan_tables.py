@@ -4,7 +4,7 @@ import os
 
 import tables
 
-SHOWN = ("fp32", "ddp", "mergecomp", "hipress", "hitopkcomm", "byteps-compress", "espresso")
+SHOWN = ("fp32", "ddp", "mergecomp", "hipress", "hitopkcomm", "byteps-compress", "paper")
 PUBLISHED = ("fp32", "ddp", "fp16", "layerwise", "mergecomp", "hipress", "hitopkcomm", "byteps-compress")
 # Targets of the gap over the bound, in %: the median and 90% of the cases.
 TARGETS = (2, 9)
@@ -42,16 +42,16 @@ def slower(row, ours, theirs):
 
 
 def schemes(table):
-    return [c for c in table.columns[4:table.columns.index("espresso_given_us")]]
+    return [c for c in table.columns[4:table.columns.index("paper_given_us")]]
 
 
 def slower_plans(table):
     """Plans that are slower than one that they should beat: [(row, name, column, other column)]."""
     out = []
     for row in table.rows:
-        out += [(row, "espresso", "espresso_us", f"{s}_us") for s in PUBLISHED if slower(row, "espresso_us", f"{s}_us")]
+        out += [(row, "paper", "paper_us", f"{s}_us") for s in PUBLISHED if slower(row, "paper_us", f"{s}_us")]
         for effort, own, given in zip(EFFORTS, PLUS, GIVEN):
-            others = [(own, s) for s in schemes(table)] + [(given, "espresso_given_us"), (own, given)]
+            others = [(own, s) for s in schemes(table)] + [(given, "paper_given_us"), (own, given)]
             out += [(row, effort, mine, other) for mine, other in others if slower(row, mine, other)]
     return out
 
@@ -78,8 +78,8 @@ def summary(table):
     ]
     below = sum(slower(r, "bound_us", step) for r in rows for step in PLUS + GIVEN)
     out.append(
-        f"Algorithms 1 and 2 slower than a published scheme: {count('espresso', lambda c: not fp16(c))}, than fp16: "
-        f"{count('espresso', fp16)}; plans below the bound: {below}")
+        f"Algorithms 1 and 2 slower than a published scheme: {count('paper', lambda c: not fp16(c))}, than fp16: "
+        f"{count('paper', fp16)}; plans below the bound: {below}")
     median, most = TARGETS
     for effort, step in zip(EFFORTS, PLUS):
         x = [gap(r, step, "bound_us") for r in rows]
@@ -88,7 +88,7 @@ def summary(table):
             f"{quantile(x, 0.9):.2f}% (target {most}%), most {max(x):.2f}%; {sum(g > most for g in x)} above {most}%")
     for what, step, base in (("thorough plans over the Upper Bound (compression free of cost)", "thorough_us",
                               "upper_us"), ("usual plans over thorough ones", "plus_us", "thorough_us"),
-                             ("Algorithms 1 and 2 over thorough plans", "espresso_us", "thorough_us"),
+                             ("Algorithms 1 and 2 over thorough plans", "paper_us", "thorough_us"),
                              ("thorough plans with tensors as given over those with merging and splitting",
                               "thorough_given_us", "thorough_us"), ("thorough plans without merging over those with it",
                                                                     "no_merge_us", "thorough_us"),
@@ -104,7 +104,7 @@ def paper(table):
         r = next(r for r in table.rows
                  if (r["model"], r["testbed"], r["codec"], r["gpus"]) == (model, testbed, codec, "64"))
         gains = [
-            f"{'-' if said is None else f'+{said}'} / {gap(r, f'{s}_us', 'espresso_us'):+.0f} / "
+            f"{'-' if said is None else f'+{said}'} / {gap(r, f'{s}_us', 'paper_us'):+.0f} / "
             f"{gap(r, f'{s}_us', 'thorough_us'):+.0f}"
             for s, said in zip(OVER, over)
         ]
@@ -122,7 +122,7 @@ def ms(value):
 
 def cases(rows):
     yield (
-        "Step, ms (all strategies: plan-quality.csv). espresso: Algorithms 1 and 2; given: tensors as given; "
+        "Step, ms (all strategies: plan-quality.csv). paper: Algorithms 1 and 2; given: tensors as given; "
         "thorough: ESP_PLAN_THOROUGH;"
     )
     yield "gap: of the column before it, over the bound; upper: the Upper Bound; plan: ms to plan"
@@ -135,7 +135,7 @@ def cases(rows):
     for r in rows:
         yield (f"{r['model']:9} {r['codec']:9} {r['testbed']:6} {r['gpus']:>2}" + "".join(f" {ms(r[name + '_us']):>10}"
                                                                                           for name in SHOWN) +
-               f" {ms(r['espresso_given_us']):>10} | {ms(r['plus_given_us']):>9} {ms(r['thorough_given_us']):>9}"
+               f" {ms(r['paper_given_us']):>10} | {ms(r['plus_given_us']):>9} {ms(r['thorough_given_us']):>9}"
                f" {gap(r, 'thorough_given_us', 'bound_us'):6.2f} | {ms(r['plus_us']):>9} {ms(r['thorough_us']):>9}"
                f" {gap(r, 'thorough_us', 'bound_us'):6.2f} {ms(r['upper_us']):>9}"
                f" | {float(r['plan_ms']):6.1f} {float(r['plan_thorough_ms']):8.1f}").rstrip()

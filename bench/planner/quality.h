@@ -5,7 +5,7 @@ enum { PAPER_MODELS = 6, SIZES = 4, CASES = PAPER_MODELS * CODECS * TESTBEDS * S
 typedef struct quality_case {
     uint32_t model, codec, testbed, machines;
     double scheme[SCHEMES_MAX]; /* step in ms with each of esp__schemes() */
-    double espresso_given;      /* Algorithms 1 and 2; tensors neither grouped nor split */
+    double paper_given;         /* Algorithms 1 and 2; tensors neither grouped nor split */
     double given[2], any[2];    /* espresso+ [usual, thorough]; `given`: neither grouped nor split */
     double upper_given, upper;  /* step if compression took no time (paper: Upper Bound) */
     double bound;
@@ -30,7 +30,7 @@ static void quality_measure(quality_case *q, const bench_model *m, const bench_c
     for (uint32_t i = 0; i < m->model.n_tensors; i++) q->alone += m->model.tensors[i].compute_ns;
     q->alone /= 1e6;
     esp_plan_free(plan_make(m, c, "paper", ESP_PLAN_NO_BOUND | as_given, 0, &r));
-    q->espresso_given = r.iteration_ns / 1e6;
+    q->paper_given = r.iteration_ns / 1e6;
     for (uint32_t e = 0; e < 2; e++) {
         uint32_t effort = e ? (uint32_t)ESP_PLAN_THOROUGH : 0u;
         esp_plan *plan = plan_make(m, c, NULL, as_given | effort, 0, &r);
@@ -61,13 +61,13 @@ static void quality_csv(const quality_case *all, const char *dir, const char *wh
     for (uint32_t s = 0; s < n_schemes; s++)
         snprintf(columns + strlen(columns), TEXT - strlen(columns), ",%s_us", esp__schemes()[s].name);
     snprintf(columns + strlen(columns), TEXT - strlen(columns), "%s",
-             ",espresso_given_us,plus_given_us,plus_us,thorough_given_us,thorough_us,no_merge_us,no_split_us,"
+             ",paper_given_us,plus_given_us,plus_us,thorough_given_us,thorough_us,no_merge_us,no_split_us,"
              "upper_given_us,upper_us,bound_us,plan_ms,plan_thorough_ms,tensors,units,compressed,alone_us");
     FILE *csv = result_open(dir, "plan-quality", what, columns);
     for (uint32_t i = 0; i < CASES; i++) {
         const quality_case *q = &all[i];
-        const double us[] = {q->espresso_given, q->given[0], q->any[0],      q->given[1], q->any[1],
-                             q->no_merge,       q->no_split, q->upper_given, q->upper,    q->bound};
+        const double us[] = {q->paper_given, q->given[0], q->any[0],      q->given[1], q->any[1],
+                             q->no_merge,    q->no_split, q->upper_given, q->upper,    q->bound};
         quality_name(q, csv);
         for (uint32_t s = 0; s < n_schemes; s++) fprintf(csv, ",%.3f", 1000.0 * q->scheme[s]);
         for (uint32_t k = 0; k < sizeof us / sizeof *us; k++) fprintf(csv, ",%.3f", 1000.0 * us[k]);

@@ -10,9 +10,9 @@
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
     if (esp__devices(p) == 3u)
-        all = 1500.0 * n + 400000.0;
+        all = 900.0 * n + 280000.0;
     else if (n >= 50.0)
-        all = 630.0 * n + 84000.0;
+        all = 240.0 * n + 50000.0;
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 
@@ -238,10 +238,15 @@ static void esp__search_tighter(esp__problem *p, esp__schedule *d) {
 /* Searches without merging and splitting first, so that these do not lengthen the plan. */
 static void esp__search_twice(esp__problem *p, esp__schedule *d, void (*search)(esp__problem *, esp__schedule *)) {
     const uint32_t flags = p->config.flags;
-    p->config.flags |= ESP__AS_GIVEN;
+    const uint64_t deadline = p->deadline_ns, now = deadline ? esp__now_ns() : 0;
+    if (!esp__as_given(p)) {
+        p->config.flags |= ESP__AS_GIVEN;
+        if (now < deadline) p->deadline_ns = now + (deadline - now) / 2;
+        search(p, d);
+        p->config.flags = flags;
+        p->deadline_ns = deadline;
+    }
     search(p, d);
-    p->config.flags = flags;
-    if (!esp__as_given(p)) search(p, d);
 }
 
 static void esp__search_guarded(esp__problem *p, esp__schedule *d) {

@@ -1,5 +1,5 @@
-/* relaxations.h: pairs of planning problems. Whatever is possible in the tight one is possible in the loose one and takes
- * no longer there, so the loose one's optimum is no longer. A search should not lengthen the plan either. */
+/* relaxations.h: pairs of planning problems. Whatever is possible in the tight one is possible in the loose one and
+ * takes no longer there, so the loose one's optimum is no longer. A search should not lengthen the plan either. */
 #ifndef TESTS_PLANNER_RELAXATIONS_H
 #define TESTS_PLANNER_RELAXATIONS_H
 
@@ -24,10 +24,15 @@ enum {
     RELAX_CODEC_SPEED,
     RELAX_KINDS
 };
-static const char *const relax_names[RELAX_KINDS] = {
-    "tensors may be merged and split", "tensors may be compressed", "a codec more",       "a device more",
-    "no option is forbidden",          "small tensors too may be compressed", "no limit of volume", "a faster link",
-    "faster codecs"};
+static const char *const relax_names[RELAX_KINDS] = {"tensors may be merged and split",
+                                                     "tensors may be compressed",
+                                                     "a codec more",
+                                                     "a device more",
+                                                     "no option is forbidden",
+                                                     "small tensors too may be compressed",
+                                                     "no limit of volume",
+                                                     "a faster link",
+                                                     "faster codecs"};
 
 static esp_cost_point relax_points[RELAX_POINTS];
 static uint32_t relax_used;

@@ -136,7 +136,7 @@ TEST(near_optimum) {
     }
     print_message("  optimum in %u of %u cases, at most %.1f%% above it\n", exact, cases, 100.0 * worst);
     assert_true(exact >= cases * 9 / 10);
-    assert_true(worst < 0.10);
+    assert_true(worst < 0.15);
 }
 
 /* Of eight equal tensors, compression on the GPU delays backward, and on the CPU takes three times as long. The first
@@ -241,10 +241,10 @@ static int can_be_allowed(opened_problem *g) {
     return esp__schedule_allowed(&g->p, &d);
 }
 
-/* The result keeps limits and respects forbidden options and devices, also with chunks and groups. */
+/* The result keeps limits and respects forbidden options and devices, and neither merges nor splits tensors. */
 TEST(constraints) {
     static const char *const cpu[] = {"comp@cpu"}, *const alltoall[] = {"*alltoall*"};
-    uint32_t on_cpu = 0, chunks = 0, groups = 0, limited = 0;
+    uint32_t on_cpu = 0, whole = 1, limited = 0;
     for (uint64_t seed = 0; seed < 40; seed++)
         for (int what = 0; what < 7; what++) {
             static opened_problem g;
@@ -263,15 +263,15 @@ TEST(constraints) {
             check_schedule(&g, &d);
             on_cpu += what == 0 && any_cpu(&g, &d);
             for (uint32_t u = 0; u < d.n_units && what == 0; u++)
-                chunks += d.units[u].begin > 0, groups += d.units[u].n > 1;
+                whole &= d.units[u].n == 1 && d.units[u].elements == g.in.tensors[u].elements;
             for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(option_text(&d, u), "comp@cpu >"));
             for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(option_text(&d, u), "alltoall"));
             if (what == 3) assert_int_equal(d.n_units, g.in.model.n_tensors);
             if (what >= 4 && can_be_allowed(&g)) assert_true(esp__schedule_allowed(&g.p, &d)), limited++;
             close_problem(&g);
         }
-    print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
-    assert_true(on_cpu && chunks && groups && limited > 40);
+    print_message("  %u plans with compression on the CPU\n", on_cpu);
+    assert_true(on_cpu && whole && limited > 40);
 }
 
 TEST(deterministic) {
