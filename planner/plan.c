@@ -187,10 +187,9 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     } else {
         const esp__scheme *scheme = esp__scheme_find(name);
         if (!scheme)
-            return esp__fail(
-                NULL, ESP_E_ARG,
-                "strategy '%s': expected espresso+ or a comparison strategy (espresso compare lists them)",
-                name);
+            return esp__fail(NULL, ESP_E_ARG,
+                             "strategy '%s': expected espresso+ or a comparison strategy (espresso compare lists them)",
+                             name);
         scheme->make(p, &plan->schedule);
     }
     if (!plan->schedule.n_units || !esp__schedule_allowed(p, &plan->schedule)) return esp__limits_fail(p);

@@ -5,14 +5,11 @@
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* Lets the next part of the search use this share of all effort. Planning should take about 1 ms for small models and
- * 10 ms for large ones; with two devices there is far more to search. */
+/* Lets the next part of the search use this share of all effort. Planning should take less than 10 ms; with two devices
+ * there is far more to search. */
 static void esp__stage(esp__problem *p, double share) {
-    double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
-    if (esp__devices(p) == 3u)
-        all = 900.0 * n + 280000.0;
-    else if (n >= 50.0)
-        all = 240.0 * n + 50000.0;
+    double n = (double)p->n_tensors;
+    double all = esp__devices(p) == 3u ? 900.0 * n + 280000.0 : 240.0 * n + 60000.0;
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 
