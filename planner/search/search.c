@@ -9,7 +9,8 @@
  * there is far more to search. */
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors;
-    double all = esp__devices(p) == 3u ? 900.0 * n + 280000.0 : 240.0 * n + 60000.0;
+    double all = esp__devices(p) == 3u ? 900.0 * n + 280000.0 : 230.0 * n + 50000.0;
+    if (p->n_levels > 2) all *= 4.0; /* there are far more options */
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 
