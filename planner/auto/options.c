@@ -31,7 +31,7 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
     snprintf(o->plan, sizeof o->plan, "%.*s", (int)sizeof o->plan - 1, val);
     return !strcmp(val, "espresso+") || esp__scheme_find(val)
                ? NULL
-               : "espresso+, espresso or a comparison strategy (espresso compare lists them)";
+               : "espresso+ or a comparison strategy (espresso compare lists them)";
 }
 
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o) {

@@ -106,7 +106,7 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
         if (ready + c->paths[i]->total >= best) continue;
-        esp__swap_path(k, w, u, c->paths[i], ESP__BY_READY);
+        esp__swap_path(k, w, u, c->paths[i]);
         if (!esp__incremental_allows(k, w)) continue;
         uint64_t t = esp__incremental_try(k, w, best);
         if (t >= best) continue;
@@ -137,19 +137,11 @@ static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *c
     }
 }
 
-/* Takes the shorter of two results: that from a schedule without compression, and that from a Lagrangian start
- * (lagrangian.c). */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     const esp__ranked *order = esp__ranking(p, d);
-    esp__schedule priced;
     esp__start_raw(p, d, choices);
     if (!esp__schedule_allowed(p, d)) esp__start_least(p, d, choices);
-    memset(&priced, 0, sizeof priced);
-    esp__schedule_copy(p, &priced, d);
-    esp__start_priced(p, &priced, choices);
     esp__sweeps(p, d, choices, order);
-    esp__sweeps(p, &priced, choices, order);
-    esp__keep_better_allowed(p, d, &priced);
 }
 
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d) {

@@ -72,14 +72,12 @@ ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const 
                                  uint64_t limit) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     const esp__path **old = esp__arena_get(p->arena, n * sizeof *old);
-    const uint64_t work = p->work;
     for (uint32_t i = 0; i < n; i++) {
         old[i] = d->paths[changes[i].unit];
         d->paths[changes[i].unit] = changes[i].path;
     }
     const uint64_t time = esp__by_ready(p, d, NULL);
     for (uint32_t i = 0; i < n; i++) d->paths[changes[i].unit] = old[i];
-    if (!p->core_ops) p->work = work;
     esp__arena_rewind(p->arena, mark);
     return time < limit ? time : UINT64_MAX;
 }

@@ -81,7 +81,7 @@ TEST(never_worse) {
         esp__schedule_copy(&g.p, &two, &one);
         esp__algorithm2(&g.p, &two);
         check_schedule(&g, &two);
-        esp__espresso(&g.p, &both);
+        esp__paper(&g.p, &both);
         check_schedule(&g, &both);
         assert_true(one.makespan <= fp32.makespan);
         assert_true(two.makespan <= one.makespan);
@@ -134,7 +134,7 @@ TEST(near_optimum) {
     }
     print_message("  optimum in %u of %u cases, at most %.1f%% above it\n", exact, cases, 100.0 * worst);
     assert_true(exact >= cases * 9 / 10);
-    assert_true(worst < 0.10);
+    assert_true(worst < 0.15);
 }
 
 /* By Lemma 1 of the Espresso paper, the first ones of equal tensors should be compressed on the CPU. Here the CPU takes
@@ -237,10 +237,10 @@ static int can_be_allowed(opened_problem *g) {
     return esp__schedule_allowed(&g->p, &d);
 }
 
-/* The result keeps limits and respects forbidden options and devices, also with chunks and groups. */
+/* The result keeps limits and respects forbidden options and devices, and neither merges nor splits tensors. */
 TEST(constraints) {
     static const char *const cpu[] = {"comp@cpu"}, *const alltoall[] = {"*alltoall*"};
-    uint32_t on_cpu = 0, chunks = 0, groups = 0, limited = 0;
+    uint32_t on_cpu = 0, whole = 1, limited = 0;
     for (uint64_t seed = 0; seed < 40; seed++)
         for (int what = 0; what < 7; what++) {
             static opened_problem g;
@@ -255,19 +255,19 @@ TEST(constraints) {
             assert_int_equal(open_problem(&g, 0), ESP_OK);
             esp__schedule d;
             memset(&d, 0, sizeof d);
-            esp__espresso(&g.p, &d);
+            esp__paper(&g.p, &d);
             check_schedule(&g, &d);
             on_cpu += what == 0 && any_cpu(&g, &d);
             for (uint32_t u = 0; u < d.n_units && what == 0; u++)
-                chunks += d.units[u].begin > 0, groups += d.units[u].n > 1;
+                whole &= d.units[u].n == 1 && d.units[u].elements == g.in.tensors[u].elements;
             for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(option_text(&d, u), "comp@cpu >"));
             for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(option_text(&d, u), "alltoall"));
             if (what == 3) assert_int_equal(d.n_units, g.in.model.n_tensors);
             if (what >= 4 && can_be_allowed(&g)) assert_true(esp__schedule_allowed(&g.p, &d)), limited++;
             close_problem(&g);
         }
-    print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
-    assert_true(on_cpu && chunks && groups && limited > 40);
+    print_message("  %u plans with compression on the CPU\n", on_cpu);
+    assert_true(on_cpu && whole && limited > 40);
 }
 
 TEST(deterministic) {
@@ -277,8 +277,8 @@ TEST(deterministic) {
         open_random(&g, seed, 40, 0);
         open_random(&h, seed, 40, 0);
         memset(d, 0, sizeof d);
-        esp__espresso(&g.p, &d[0]);
-        esp__espresso(&h.p, &d[1]);
+        esp__paper(&g.p, &d[0]);
+        esp__paper(&h.p, &d[1]);
         expect_same_schedule(&d[0], &d[1]);
         close_problem(&g);
         close_problem(&h);
@@ -301,9 +301,9 @@ TEST(edges) {
         assert_int_equal(open_problem(&g, 0), ESP_OK);
         assert_int_equal(open_problem(&h, 1), ESP_OK);
         if (seed % 4 == 2) g.p.deadline_ns = 1;
-        esp__espresso(&g.p, &d);
+        esp__paper(&g.p, &d);
         check_schedule(&g, &d);
-        esp__espresso(&h.p, &free_of_cost);
+        esp__paper(&h.p, &free_of_cost);
         check_schedule(&h, &free_of_cost);
         assert_true(free_of_cost.makespan <= d.makespan + d.makespan / 50);
         close_problem(&g);
