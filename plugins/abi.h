@@ -596,3 +596,34 @@ static inline int esp_params_next(const char **at, char *key, size_t key_cap, ch
     *at = p;
     return depth ? -1 : 1;
 }
+/** Parses the decimal number that `text` begins with. Unlike strtod's, its result does not depend on the user's locale.
+ * Returns 0 if there is none, or if other characters follow and `end` is NULL. Else stores where it ends in *end. */
+static inline int esp_params_number(const char *text, const char **end, double *out) {
+    double value = 0, power = 1;
+    const int minus = *text == '-';
+    int digits = 0, exponent = 0, point = 0, e = 0, e_minus = 0;
+    if (minus || *text == '+') text++;
+    for (; (*text >= '0' && *text <= '9') || (*text == '.' && !point); text++) {
+        if (*text == '.') {
+            point = 1;
+            continue;
+        }
+        value = value * 10 + (*text - '0');
+        digits++;
+        exponent -= point;
+    }
+    if (!digits) return 0;
+    if (*text == 'e' || *text == 'E') {
+        const char *at = text + 1;
+        e_minus = *at == '-';
+        if (e_minus || *at == '+') at++;
+        if (*at >= '0' && *at <= '9') text = at;
+        for (; text == at && *at >= '0' && *at <= '9'; text = ++at) e = e < 1000 ? e * 10 + (*at - '0') : e;
+    }
+    exponent += e_minus ? -e : e;
+    for (int k = exponent < 0 ? -exponent : exponent; k > 0; k--) power *= 10;
+    value = exponent < 0 ? value / power : value * power;
+    if (end) *end = text;
+    *out = minus ? -value : value;
+    return end || !*text;
+}

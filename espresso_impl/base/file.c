@@ -23,8 +23,8 @@ ESP__FN int esp__file_read_text(const char *path, size_t most, esp__text *t) {
     if (fd >= 0) close(fd);
     if (error)
         esp__text_free(t);
-    else
-        t->data[t->len] = 0;
+    else if (t->len >= 3 && !memcmp(t->data, "\xEF\xBB\xBF", 3)) /* some editors begin files with a byte order mark */
+        memmove(t->data, t->data + 3, (t->len -= 3) + 1);
     return error;
 }
 

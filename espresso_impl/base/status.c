@@ -71,7 +71,7 @@ ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, 
     va_list ap;
     if (level > esp__log_level(ctx)) return;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    esp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     esp__log_event(ctx, &ev);
 }
@@ -81,7 +81,7 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    esp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     memcpy(esp__error_text, text, sizeof text);
     esp__error_ctx = ctx;

@@ -349,18 +349,17 @@ static esp_status esp__config_optimizer(esp_config *c) {
 /* Reads "unknown", "sgd", "momentum", "adam", "momentum:0.9" or "adam:0.9". */
 static esp_status esp__env_optimizer(const char *text, esp_config *out) {
     const size_t n = strcspn(text, ":");
-    char *end = NULL;
+    double m = (double)esp__momentum_default;
     uint32_t k = 0;
     while (k <= ESP_OPTIMIZER_ADAM && (strlen(esp__optimizers[k]) != n || memcmp(esp__optimizers[k], text, n))) k++;
-    const float m = text[n] ? strtof(text + n + 1, &end) : esp__momentum_default;
-    if (k > ESP_OPTIMIZER_ADAM ||
-        (text[n] && (k < ESP_OPTIMIZER_MOMENTUM || end == text + n + 1 || *end || !(m >= 0.0f && m < 1.0f))))
+    if (k > ESP_OPTIMIZER_ADAM || (text[n] && (k < ESP_OPTIMIZER_MOMENTUM ||
+                                               !esp_params_number(text + n + 1, NULL, &m) || !(m >= 0.0 && m < 1.0))))
         return esp__fail(NULL, ESP_E_ARG,
                          "ESPRESSO_OPTIMIZER is \"%s\": it must be sgd, momentum, adam or unknown; behind momentum and "
                          "adam also a number from 0 to below 1, such as adam:0.9, the decay of the first moment",
                          text);
     out->optimizer = k;
-    out->momentum = k < ESP_OPTIMIZER_MOMENTUM ? 0.0f : m;
+    out->momentum = k < ESP_OPTIMIZER_MOMENTUM ? 0.0f : (float)m;
     return ESP_OK;
 }
 

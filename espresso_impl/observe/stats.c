@@ -17,10 +17,11 @@ static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t
         const char *name;
         double ns;
     } units[] = {{"", 1e9}, {"s", 1e9}, {"ms", 1e6}, {"min", 60e9}};
-    char *end;
-    double v = strtod(val, &end);
+    const char *end;
+    double v;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end > val && !strcmp(end, units[i].name) && v * units[i].ns >= 1e7 && v * units[i].ns <= 86400e9) {
+        if (esp_params_number(val, &end, &v) && !strcmp(end, units[i].name) && v * units[i].ns >= 1e7 &&
+            v * units[i].ns <= 86400e9) {
             *out = (uint64_t)(v * units[i].ns);
             return ESP_OK;
         }
