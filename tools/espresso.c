@@ -1,5 +1,5 @@
-/* espresso.c: the command `espresso`. Each subcommand of the table is a file or a folder of tools/. Subcommands use
- * internal parts of the library, so that they show exactly what the library does. */
+/* espresso.c: the command `espresso`. Its subcommands use internal functions of the library, so that they show exactly
+ * what the library does. */
 #include "espresso_impl/base/text.h"
 #include "tools/inspect/inspect.h"
 #include "tools/plan/plan.h"
@@ -31,7 +31,6 @@ static const tool_command *const espresso_commands[] = {
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 
-/* Returns the subcommand of this name. Ends the command with an error if there is none. */
 static const tool_command *espresso_find(const char *name) {
     unsigned best = 3;
     const char *guess = NULL;
@@ -60,7 +59,7 @@ static int help_main(const tool_command *self, int argc, char **argv) {
     return TOOL_OK;
 }
 
-/* Opens file descriptors 0 to 2 if they are closed, or a file opened later would receive what is meant for stderr. */
+/* Opens file descriptors 0 to 2 if they are closed, since a file opened later could get one, and receive errors. */
 static void espresso_open_standard_streams(void) {
     int fd;
     do fd = open("/dev/null", O_RDWR);

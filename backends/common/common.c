@@ -83,7 +83,7 @@ ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t b
     return sum;
 }
 
-/* Checks the type of the items, which are payload slots or numbers, and that a reduction can handle it. */
+/* Checks the type of the items, which are payloads or numbers, and that a reduction can handle it. */
 static esp_status backend_check_items(const backend_caller *m, const esp_coll *c) {
     const char *what = backend_op_name(c->op);
     const bool reduces = backend_op_sums(c->op), floats = c->dtype >= ESP_F32 && c->dtype <= ESP_BF16;
@@ -106,7 +106,6 @@ static esp_status backend_check_items(const backend_caller *m, const esp_coll *c
                              what, (double)c->scale);
     return ESP_OK;
 }
-/* Checks the number of items, and the root rank. */
 static esp_status backend_check_shape(const backend_caller *m, const esp_coll *c) {
     const char *what = backend_op_name(c->op);
     const uint64_t most = UINT64_MAX / 16, width = backend_max(c->width, 1);
@@ -120,7 +119,7 @@ static esp_status backend_check_shape(const backend_caller *m, const esp_coll *c
                              (unsigned long long)c->count, (unsigned long long)width);
     return ESP_OK;
 }
-/* Does this rank own a part, or is `count` so small that none is left for it? */
+/* Returns false if `count` is so small that no part of the data is left for this rank. */
 static bool backend_has_part(const backend_caller *m, const esp_coll *c) {
     return (uint64_t)m->rank * ((c->count + (uint64_t)m->size - 1) / (uint64_t)m->size) < c->count;
 }

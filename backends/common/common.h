@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-enum { BACKEND_RANKS = 4096 }; /* most ranks in a group */
+enum { BACKEND_RANKS = 4096 };
 
 #define BACKEND_COLLS                                                                                                  \
     (ESP_BIT(ESP_COLL_ALLREDUCE) | ESP_BIT(ESP_COLL_ALLGATHER) | ESP_BIT(ESP_COLL_ALLTOALL) |                          \
@@ -38,12 +38,10 @@ ESP__PRINTF(4, 5)
 ESP__FN esp_status backend_log(const esp_host *h, const char *name, esp_status s, const char *fmt, ...);
 /* Logs an error for a struct `m` that has the members host and name. */
 #define backend_error(m, ...) backend_log((m)->host, (m)->name, __VA_ARGS__)
-/* Allocates zeroed memory, or returns NULL. */
 ESP__FN void *backend_alloc(const esp_host *h, uint64_t bytes);
 ESP__FN void backend_release(const esp_host *h, void *p, uint64_t bytes);
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
-/* Fails if the group is malformed or has more than `most` ranks. */
 ESP__FN esp_status backend_check_group(const esp_host *h, const char *name, const esp_group *g, int32_t most);
 /* Returns the outermost level of the topology at which two ranks differ, which is 1 if they share a machine. */
 ESP__FN uint8_t backend_level(const esp_group *g, int32_t a, int32_t b);
@@ -51,7 +49,6 @@ ESP__FN uint8_t backend_level(const esp_group *g, int32_t a, int32_t b);
 ESP__FN esp_status backend_traffic(esp_traffic *out, const uint64_t *level_bytes, uint64_t memory_bytes);
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
-/* The rank that calls a collective, and its backend's name. */
 typedef struct backend_caller {
     const esp_host *host;
     const char *name;
@@ -68,7 +65,7 @@ ESP__FN const char *backend_op_name(uint32_t op);
 static inline bool backend_scales(const esp_coll *c) {
     return (c->scale < 0 || c->scale > 0) && (c->scale < 1 || c->scale > 1);
 }
-/* Returns the bytes of an item: a number, a row or a payload slot. */
+/* Returns the bytes of an item: a number, a row of numbers, or the room for a payload. */
 static inline uint64_t backend_item(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * backend_max(c->width, 1);
 }
@@ -81,7 +78,7 @@ static inline void backend_copy_call(const esp_coll *c, esp_coll *whole) {
     memset(whole, 0, sizeof *whole);
     memcpy(whole, c, c->struct_size);
 }
-/* Does this rank need the buffer? A rank whose part is empty may pass none. */
+/* Returns true if this rank needs the buffer. A rank for which no data is left may pass none. */
 ESP__FN bool backend_needs_src(const backend_caller *m, const esp_coll *c);
 ESP__FN bool backend_needs_dst(const backend_caller *m, const esp_coll *c);
 /* Fails if a call is malformed. backend_check also fails if a buffer is in device memory. */
@@ -89,7 +86,7 @@ ESP__FN esp_status backend_check_call(const backend_caller *m, const esp_coll *c
 ESP__FN esp_status backend_check(const backend_caller *m, const esp_coll *c);
 /* Returns a hash of the members that must be equal on all ranks of a collective, except the op. */
 ESP__FN uint64_t backend_call_hash(const esp_coll *c);
-/* Returns the used bytes of a payload slot, which are its header and body. */
+/* Returns the bytes that a payload uses of the room that it has, its header included. */
 static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) {
     uint64_t body;
     memcpy(&body, (const uint8_t *)slot + offsetof(esp_payload_header, body_bytes), sizeof body);
@@ -97,11 +94,11 @@ static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) 
     __asm__ volatile("" : "+r"(body));
     return body > slot_bytes - ESP_PAYLOAD_HEADER ? slot_bytes : ESP_PAYLOAD_HEADER + body;
 }
-/* Copies the used bytes of each payload slot in the `bytes` bytes from `from` on. Returns how many bytes it copied. */
+/* Copies payloads, each of which has room for slot_bytes, but not the unused room. Returns the bytes copied. */
 ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t slot_bytes);
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
-enum { BACKEND_BLOCK = 1024 }; /* numbers that are summed in f32 at a time */
+enum { BACKEND_BLOCK = 1024 }; /* so many numbers are summed in f32 at a time */
 /* The kind of a reduction: an esp_dtype, an esp_reduce, and a level of simd.h. */
 typedef struct backend_reduction {
     uint32_t type, op;
@@ -111,7 +108,7 @@ static inline backend_reduction backend_reduction_of(const esp_coll *c, int simd
     const backend_reduction s = {c->dtype, c->reduce ? c->reduce : (uint32_t)ESP_REDUCE_SUM, simd_level};
     return s;
 }
-/* Is this a sum of f16 or bf16, which is computed in f32? */
+/* Returns true for sums of f16 or bf16, which are computed in f32. */
 static inline bool backend_sums_halves(const backend_reduction *s) {
     return s->op == ESP_REDUCE_SUM && (s->type == ESP_F16 || s->type == ESP_BF16);
 }

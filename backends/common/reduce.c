@@ -16,7 +16,6 @@
 
 typedef float backend_f32 __attribute__((may_alias));
 
-/* Writes (a + b) * scale to out, or a * scale if b is NULL. */
 ESP_INLINE uint64_t backend_sum_f32_body(void *out, const void *a, const void *b, uint64_t n, float scale) {
     backend_f32 *o = (backend_f32 *)out;
     const backend_f32 *x = (const backend_f32 *)a, *y = (const backend_f32 *)b;
@@ -29,7 +28,6 @@ ESP_INLINE uint64_t backend_sum_f32_body(void *out, const void *a, const void *b
     }
     return n;
 }
-/* Writes x * scale to out, rounded to bf16. */
 ESP_INLINE uint64_t backend_round_bf16_body(half_u16 *out, const float *x, uint64_t n, float scale) {
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(x[i] * scale);
@@ -38,12 +36,10 @@ ESP_INLINE uint64_t backend_round_bf16_body(half_u16 *out, const float *x, uint6
 ESP_KERNEL(backend_sum_f32, (void *out, const void *a, const void *b, uint64_t n, float scale), (out, a, b, n, scale))
 ESP_KERNEL(backend_round_bf16, (half_u16 * out, const float *x, uint64_t n, float scale), (out, x, n, scale))
 
-/* Sets acc to x if `set`, otherwise adds x to acc. */
 static void backend_widen(const backend_reduction *s, float *acc, const uint8_t *x, uint64_t n, bool set) {
     const half_u16 *h = (const half_u16 *)(const void *)x;
     half_add_for(s->type == ESP_F16, s->level)(acc, h, 1.0f, set, n);
 }
-/* Writes x * scale to out, rounded to f16 or bf16. */
 static void backend_round(const backend_reduction *s, uint8_t *out, const float *x, uint64_t n, float scale) {
     half_u16 *h = (half_u16 *)(void *)out;
     if (s->type == ESP_BF16)
@@ -108,7 +104,7 @@ BACKEND_LOOPS(8)
 BACKEND_LOOPS(16)
 BACKEND_LOOPS(32)
 
-/* Implements backend_reduce for everything except sums of f16 and bf16. */
+/* Reduces everything except sums of f16 and bf16. */
 static void backend_reduce_same(const backend_reduction *s, void *out, const void *a, const void *b, uint64_t n,
                                 float scale) {
     const int least = s->op == ESP_REDUCE_MIN, level = s->level;

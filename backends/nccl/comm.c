@@ -53,7 +53,7 @@ typedef struct nccl_registration {
 } nccl_registration;
 /* A buffer that is registered with every communicator of the job. */
 typedef struct nccl_memory {
-    struct nccl_memory *next; /* the job's next buffer */
+    struct nccl_memory *next;
     const esp_host *host;
     nccl_job *job;
     int n;

@@ -1,6 +1,6 @@
 /* host.c: runs collectives on host memory. NCCL moves device memory only, so this file copies the data in pieces into
- * pinned memory, to the device, through NCCL, and back; two pieces are in progress at a time. In a piece all ranks'
- * parts have the same length; after the end of a shorter part, unused bytes are sent. */
+ * pinned memory, to the device, through NCCL, and back; two pieces are in progress at a time. In a piece, the data of
+ * all ranks have the same length, so some unused bytes are sent at the end. */
 #include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 
@@ -33,8 +33,7 @@ static void nccl_from_order_key(esp_dtype d, int32_t order, uint8_t *p) {
 }
 
 /* ---- shape ------------------------------------------------------------------------------------------------------- */
-/* Returns the units of an item: numbers if the collective reduces, otherwise bytes. A unit may have another size in a
- * piece than in the caller's memory. */
+/* Pieces are counted in units: numbers if the collective reduces, otherwise bytes. Returns the units of an item. */
 static uint64_t nccl_host_units(const esp_coll *c) {
     return backend_op_sums(c->op) ? backend_max(c->width, 1) : backend_item(c);
 }
@@ -48,7 +47,7 @@ ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c) {
 static uint64_t nccl_host_most(const nccl_comm *m, const esp_coll *c) {
     return NCCL_PIECE / nccl_staged_bytes(m, c) / (nccl_has_parts(c) ? (uint64_t)m->who.size : 1);
 }
-/* Returns how many of the piece's units part p has. *at receives their byte offset in the caller's buffer. */
+/* Returns how many units of rank p's part a piece has. *at receives their byte offset in the caller's buffer. */
 static uint64_t nccl_piece_of(const nccl_comm *m, const esp_coll *c, const nccl_slot *s, int32_t p, uint64_t *at) {
     const uint64_t units = nccl_host_units(c), all = nccl_has_parts(c) ? nccl_part(m, c, p) * units : c->count * units;
     *at = ((nccl_has_parts(c) ? nccl_begin(m, c, p) * units : 0) + s->at) * nccl_host_bytes(c);
@@ -89,7 +88,7 @@ static void nccl_piece_copy(const nccl_comm *m, const esp_coll *c, const nccl_sl
     const uint64_t row = s->n * nccl_staged_bytes(m, c);
     for (int32_t q = rows ? 0 : m->who.rank; q < (rows ? m->who.size : m->who.rank + 1); q++) {
         uint64_t at, n = nccl_piece_of(m, c, s, q, &at), slot = rows ? (uint64_t)q * row : 0;
-        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has this rank's part only, or no parts */
+        if (!rows) at = s->at * nccl_host_bytes(c); /* the buffer has only this rank's part, or is not divided */
         if (n && in) nccl_put(m, c, (const uint8_t *)c->src.ptr + at, s->in + slot, n);
         if (n && !in) nccl_get(m, c, s->out + slot, (uint8_t *)c->dst.ptr + at, n);
     }

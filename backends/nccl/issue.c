@@ -1,7 +1,7 @@
-/* issue.c: translates a collective on device memory into calls of NCCL. NCCL requires equal parts for allgather,
- * reduce_scatter and gather. Our parts have ceil(count / n) items, but the last ones may be shorter or empty; then a
- * group of broadcasts, reductions, or sends and receives does it, one for each part. Payload slots are sent whole,
- * since their used lengths are in device memory, for which the host would have to wait. */
+/* issue.c: translates a collective on device memory into calls of NCCL. NCCL's allgather, reduce_scatter and gather
+ * need data of one length from each rank. Ours divide `count` items into parts of ceil(count / n), the last of which
+ * may be shorter or empty; then one broadcast, reduction, or send and receive for each rank does it. Payloads are sent
+ * with all the room that they have, since their lengths are in device memory, for which the host would have to wait. */
 #include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 
@@ -14,7 +14,6 @@ static int nccl_type(esp_dtype d) {
 }
 
 /* ---- scale ------------------------------------------------------------------------------------------------------- */
-/* Is x a normal number and a power of two? */
 static bool nccl_power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -56,7 +55,7 @@ static esp_status nccl_operation(nccl_comm *m, const esp_coll *c, int *op) {
 }
 
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
-/* A collective in the units that NCCL counts: numbers if it reduces, otherwise bytes. */
+/* A collective as NCCL counts it: in numbers if it reduces, otherwise in bytes. Both are called units. */
 typedef struct nccl_call {
     const esp_coll *c;
     const uint8_t *src;
@@ -69,12 +68,11 @@ typedef struct nccl_call {
 static uint64_t nccl_units(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_part(m, k->c, part) * k->unit;
 }
-/* Returns a part's offset in bytes. */
 static uint64_t nccl_at(const nccl_comm *m, const nccl_call *k, int32_t part) {
     return nccl_begin(m, k->c, part) * k->unit * k->bytes;
 }
 
-/* Calls NCCL for part q of a collective whose parts differ in length. */
+/* Calls NCCL for rank q's part, if parts differ in length. */
 static int nccl_one_part(nccl_comm *m, const nccl_call *k, int32_t q) {
     const nccl_library *l = m->library;
     const uint64_t n = nccl_units(m, k, q), own = nccl_units(m, k, m->who.rank), at = nccl_at(m, k, q);
@@ -103,7 +101,7 @@ static int nccl_by_parts(nccl_comm *m, const nccl_call *k) {
     int r = m->library->ncclGroupStart();
     if (r) return r;
     for (int32_t q = 0; q < m->who.size && !r; q++) r = nccl_one_part(m, k, q);
-    const int end = m->library->ncclGroupEnd(); /* also after an error, since groups nest */
+    const int end = m->library->ncclGroupEnd(); /* called after an error too, since groups nest */
     return r ? r : end;
 }
 

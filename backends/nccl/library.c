@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-/* Loads library `name`. If that fails, returns NULL and appends the reason and the advice to `why`. */
 static void *nccl_load(const char *name, const char *advice, char *why, size_t cap) {
     void *p = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!p) snprintf(why + strlen(why), cap - strlen(why), "%s%s: %s", *why ? "; " : "", dlerror(), advice);

@@ -20,11 +20,11 @@ typedef struct nccl_req {
     bool used, done;
     bool host;   /* the buffers are in host memory */
     bool issued; /* NCCL has enqueued the collective */
-    /* For host memory: how many units each part has, how many were sent, and how many have arrived. */
+    /* For host memory: numbers or bytes that each rank's part has, that were sent, and that have arrived. */
     uint64_t total, filled, drained;
 } nccl_req;
 
-/* A piece of host memory in progress: `n` units of each part, from unit `at` on. `in` and `out` are pinned memory. */
+/* A piece of host memory on its way: `n` numbers or bytes of each rank's part, from `at` on. in and out are pinned. */
 typedef struct nccl_slot {
     uint8_t *in, *out;
     unsigned long long device_in, device_out;
@@ -42,10 +42,10 @@ typedef struct nccl_scaled {
 /* Shared by the communicators of a job, which one thread drives. */
 typedef struct nccl_job {
     const nccl_library *library;
-    int refs, event; /* wake() makes eventfd `event` readable */
+    int refs, event; /* wake() writes to the eventfd `event` */
     int ordinal, device;
     void *context;
-    uint32_t open; /* requests that are not done */
+    uint32_t open;
     struct nccl_comm *comms;
     struct nccl_memory *memory; /* registered memory */
 } nccl_job;
@@ -54,9 +54,9 @@ typedef struct nccl_comm {
     backend_caller who;
     const nccl_library *library;
     nccl_job *job;
-    struct nccl_comm *next_comm; /* the job's next communicator */
-    uint8_t *level;              /* [size] see backend_level() */
-    pthread_mutex_t lock;        /* guards handle, since any thread may call abort() */
+    struct nccl_comm *next_comm;
+    uint8_t *level;
+    pthread_mutex_t lock; /* guards handle, since any thread may call abort() */
     nccl_handle handle;
     uint32_t aborted;
     pthread_t abort_thread;
@@ -67,21 +67,20 @@ typedef struct nccl_comm {
     void *stream;
     nccl_slot slots[NCCL_SLOTS];
     uint64_t slot_first, slot_next;
-    bool launching; /* the newest piece still lacks its copy back */
+    bool launching; /* the newest piece is not yet copied back */
     nccl_scaled scaled[NCCL_OPS];
     int n_scaled;
-    uint64_t level_bytes[ESP_LEVELS]; /* bytes received over each level */
+    /* bytes received inside this machine, between machines, and between racks */
+    uint64_t level_bytes[ESP_LEVELS];
 } nccl_comm;
 
 #define nccl_log(host, ...) backend_log((host), "nccl", __VA_ARGS__)
 
 /* ---- library.c ---- */
-/* Opens both libraries until the process ends. If one of them cannot be used, returns NULL and an error text in
- * *why. */
+/* Opens both libraries until the process ends. If one cannot be used, returns NULL and an error text in *why. */
 ESP__FN const nccl_library *nccl_open_libraries(char *why, size_t cap);
-/* Stores the address of function `name` in *to. Returns false if there is none. */
 ESP__FN bool nccl_find(void *from, const char *name, void *to);
-/* These log that a call of NCCL or CUDA failed, and return the status for it. */
+/* Log that a call of NCCL or CUDA failed, and return the status for it. */
 ESP__FN esp_status nccl_failed(const esp_host *h, const nccl_library *l, const char *call, int result,
                                nccl_handle comm);
 ESP__FN esp_status nccl_cuda_failed(const esp_host *h, const nccl_library *l, const char *call, int result);
@@ -90,24 +89,20 @@ ESP__FN esp_status nccl_cuda_failed(const esp_host *h, const nccl_library *l, co
 /* Calls of NCCL and CUDA must be between these two. They set the thread's CUDA context and restore the previous one. */
 ESP__FN void nccl_enter(nccl_comm *m);
 ESP__FN void nccl_leave(nccl_comm *m);
-/* Marks the communicator as failed with status `s`, and returns `s`. */
 ESP__FN esp_status nccl_mark_failed(nccl_comm *m, esp_status s);
 ESP__FN esp_status nccl_check(nccl_comm *m, const char *call, int result);
 ESP__FN esp_status nccl_check_cuda(nccl_comm *m, const char *call, int result);
 /* NCCL's calls return before they have enqueued their work, and another call must wait for that. Returns ESP_OK once
  * the last call has enqueued its work, ESP_PENDING until then, or an asynchronous error. */
 ESP__FN esp_status nccl_settled(nccl_comm *m);
-/* Waits for the thread that abort() started. */
 ESP__FN void nccl_join_abort(nccl_comm *m);
 /* Aborts NCCL's communicator. The caller holds the lock. */
 ESP__FN void nccl_abort_locked(nccl_comm *m);
 ESP__FN esp_status nccl_reg(void *comm, const esp_buf *b, void **mh);
 ESP__FN esp_status nccl_dereg(void *comm, void *mh);
-/* Ends all registrations with this communicator, before it closes. */
 ESP__FN void nccl_deregister_all(const nccl_comm *m);
 
 /* ---- properties of a collective ---- */
-/* Returns the first item of part p. */
 static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t p) {
     const uint64_t n = (uint64_t)m->who.size, at = (c->count + n - 1) / n * (uint64_t)p;
     return at < c->count ? at : c->count;
@@ -115,11 +110,11 @@ static inline uint64_t nccl_begin(const nccl_comm *m, const esp_coll *c, int32_t
 static inline uint64_t nccl_part(const nccl_comm *m, const esp_coll *c, int32_t p) {
     return nccl_begin(m, c, p + 1) - nccl_begin(m, c, p);
 }
-/* Does the source or the result consist of one part for each rank? If not, pieces are cut from the whole buffer. */
+/* Returns true if the source or the result has one part for each rank. If not, pieces are cut from the whole buffer. */
 static inline bool nccl_has_parts(const esp_coll *c) {
     return c->op != ESP_COLL_ALLREDUCE && c->op != ESP_COLL_REDUCE && c->op != ESP_COLL_BROADCAST;
 }
-/* Does a piece hold data of every rank on its way to the device (rows_in), or back (rows_out)? */
+/* Returns true if a piece has data of every rank on its way to the device (rows_in), or back (rows_out). */
 static inline bool nccl_rows_in(const esp_coll *c) {
     return c->op == ESP_COLL_REDUCE_SCATTER || c->op == ESP_COLL_ALLTOALL;
 }
@@ -128,21 +123,20 @@ static inline bool nccl_rows_out(const esp_coll *c) {
 }
 
 static inline bool nccl_has_scale(const esp_coll *c) { return backend_op_sums(c->op) && backend_scales(c); }
-/* Is this MAX or MIN of floats? They are reduced as integers, since NCCL does not order NaNs, nor -0 and +0. */
+/* Returns true for MAX and MIN of floats, which are reduced as integers: NCCL does not order NaNs, nor -0 and +0. */
 static inline bool nccl_ordered(const nccl_comm *m, const esp_coll *c) {
     return m->who.size > 1 && backend_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
 }
 
 /* ---- issue.c: on the device's memory ---- */
-/* Does NCCL multiply by the scale? If not, the result is multiplied afterwards. */
+/* Returns true if NCCL multiplies by the scale. If not, the result is multiplied afterwards. */
 ESP__FN bool nccl_scales_first(const esp_coll *c);
 /* Begins to enqueue a collective of at least one item. nccl_settled() returns ESP_OK once it is in the stream. */
 ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream);
-/* Adds the bytes that this rank receives to level_bytes. */
 ESP__FN void nccl_count(nccl_comm *m, const esp_coll *c);
 
 /* ---- host.c: on host memory ---- */
-/* Returns the units that pieces must cover: those of the longest part, or of the whole buffer. */
+/* Returns how many numbers or bytes pieces must move: those of the longest part, or of the whole buffer. */
 ESP__FN uint64_t nccl_host_total(const nccl_comm *m, const esp_coll *c);
 /* Advances the running request, once nccl_settled() returns ESP_OK. Returns ESP_OK if something moved, ESP_PENDING if
  * nothing did, or an error. */

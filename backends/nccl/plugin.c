@@ -40,7 +40,6 @@ static esp_status nccl_probe(const esp_host *h, int32_t *score) {
 }
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-/* Parses a whole number. Returns -1 if it is malformed or not in [0, most]. */
 static long long nccl_number(const char *text, long long most) {
     char *end;
     const long long x = strtoll(text, &end, 10);
@@ -72,7 +71,6 @@ static esp_status nccl_read_params(const esp_host *h, const char *params, nccl_p
 }
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
-/* Returns this rank's number among the ranks of its machine. */
 static int32_t nccl_local_rank(const esp_group *g) {
     int32_t n = 0;
     if (g->place && g->n_levels > 0) return g->place[g->rank * g->n_levels];
@@ -189,7 +187,7 @@ static nccl_comm *nccl_new(const esp_host *h, const esp_group *g) {
     return NULL;
 }
 
-/* Does the part of opening that needs no other rank. */
+/* Reads the parameters, opens the libraries and allocates memory, for which no other rank is needed. */
 static esp_status nccl_prepare(nccl_comm *m, const esp_group *g, const char *params, nccl_params *p) {
     char why[512];
     esp_status s = nccl_read_params(m->who.host, params, p);
@@ -262,7 +260,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     if (!s) {
         nccl_enter(m);
         s = nccl_connect(m, &all[0].id, &p);
-        if (s) nccl_abort_locked(m); /* peers may be connecting to this rank: ends their wait */
+        if (s) nccl_abort_locked(m); /* peers may be waiting for this rank to connect */
         nccl_leave(m);
         s = nccl_agree(m, g, s, all);
     }
@@ -299,7 +297,7 @@ static esp_status nccl_check_call(nccl_comm *m, const esp_coll *c, esp_stream s)
     return ESP_OK;
 }
 
-/* Multiplies the result by the scale, if nccl_scales_first() says that NCCL has not. */
+/* Multiplies the result by the scale, if NCCL has not done so (nccl_scales_first). */
 static esp_status nccl_scale_after(nccl_comm *m, const nccl_req *r) {
     const esp_coll *c = &r->c;
     const esp_device_table *t = NULL;
@@ -416,7 +414,7 @@ static esp_status nccl_abort(void *comm) {
     pthread_mutex_lock(&m->lock);
     const bool again = __atomic_exchange_n(&m->aborted, 1u, __ATOMIC_SEQ_CST) != 0;
     if (!again) {
-        sigset_t all, old; /* signals go to the program's own threads */
+        sigset_t all, old; /* signals must go to the program's own threads */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         m->aborting = pthread_create(&m->abort_thread, NULL, nccl_abort_thread, m) == 0;

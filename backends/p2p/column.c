@@ -1,12 +1,12 @@
-/* column.c: runs one column of a collective (p2p.h defines columns and stages). It posts the column's messages, and
- * goes on as they complete; nothing blocks. */
+/* column.c: runs one chunk (column) of a collective in two stages: inputs go to the ranks that add them or pass them
+ * on, and results to all ranks (p2p.h). It posts the chunk's messages, and goes on as they complete; nothing blocks. */
 #include "backends/p2p/p2p.h"
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
 static uint64_t p2p_part_at(const p2p_req *r, int32_t p) {
     return backend_min((uint64_t)p * r->part, r->c.count) * r->unit;
 }
-/* Returns the bytes of column `i` of part `p`, 0 if the part is shorter. *at receives its offset in the part. */
+/* Returns the bytes of chunk `i` of rank `p`'s part, 0 if the part is shorter. *at receives its offset in the part. */
 static uint64_t p2p_piece(const p2p_req *r, int32_t p, uint64_t i, uint64_t *at) {
     const uint64_t len = p2p_part_at(r, p + 1) - p2p_part_at(r, p);
     *at = i * r->width;
@@ -35,8 +35,8 @@ ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r) {
     r->gets = !r->sums || (c->op != ESP_COLL_REDUCE_SCATTER && !r->whole);
     r->part = r->whole ? c->count : (c->count + n - 1) / n;
     const uint64_t longest = r->part * r->unit;
-    /* A column has one payload slot of each part, so that a message can be as short as the slot's used bytes. Long
-     * parts are cut into at least four columns, so that their stages overlap. */
+    /* A chunk has one payload of each rank's part, so that a message can be as short as the payload. Other long parts
+     * are cut into at least four chunks, so that inputs and results are sent at the same time. */
     if (c->slot_bytes)
         r->width = c->slot_bytes;
     else
@@ -49,7 +49,7 @@ static uint32_t p2p_tag(const p2p_column *x, uint32_t stage) {
     return (x->r->kind * P2P_COLUMNS + (uint32_t)(x->seq % P2P_COLUMNS)) * 2 + stage;
 }
 
-/* Posts a send or receive of stage 0 or 1, which p2p.h calls 1 and 2. */
+/* Posts a send or receive of an input (stage 0) or a result (stage 1). */
 static int p2p_post(p2p_comm *m, p2p_column *x, uint32_t what, int32_t peer, uint32_t stage, const void *p,
                     uint64_t bytes) {
     const uint32_t place = m->free[m->n_free - 1];
@@ -61,16 +61,15 @@ static int p2p_post(p2p_comm *m, p2p_column *x, uint32_t what, int32_t peer, uin
     m->messages[place] = (p2p_message){(uint32_t)(x - m->columns), what, peer};
     return 0;
 }
-/* Returns the bytes of a piece that are sent: all, but of a payload slot only the used ones. */
+/* Returns the bytes to send: all `len`, but of a payload only those that it uses. */
 static uint64_t p2p_used(const p2p_req *r, const uint8_t *p, uint64_t len) {
     return r->c.slot_bytes && len ? backend_slot_used(p, len) : len;
 }
 /* ---- which ranks send what --------------------------------------------------------------------------------------- */
-/* Does this rank add inputs in stage 1? */
 static bool p2p_adds(const p2p_comm *m, const p2p_req *r) {
     return r->sums && (!r->whole || r->c.op == ESP_COLL_ALLREDUCE || m->who.rank == r->c.root);
 }
-/* Does stage 2 send the piece of rank `from` to rank `to`? */
+/* Returns true if rank `from` sends rank `to` a result or, in collectives without sums, its data. */
 static bool p2p_delivers(const p2p_req *r, int32_t from, int32_t to) {
     if (from == to || !r->gets) return false;
     switch (r->c.op) {
@@ -80,7 +79,7 @@ static bool p2p_delivers(const p2p_req *r, int32_t from, int32_t to) {
     default: return true;
     }
 }
-/* Returns the address where stage 2 writes the piece that `from` sends, or NULL if the piece is empty. */
+/* Returns where the data that `from` sends as a result are written, or NULL if they are empty. */
 static uint8_t *p2p_result_to(const p2p_comm *m, const p2p_req *r, int32_t from, uint64_t i, uint64_t *len) {
     const int32_t part = r->whole ? 0 : r->c.op == ESP_COLL_ALLTOALL ? m->who.rank : from;
     uint64_t at;
@@ -88,7 +87,7 @@ static uint8_t *p2p_result_to(const p2p_comm *m, const p2p_req *r, int32_t from,
     if (!*len) return NULL;
     return (uint8_t *)r->c.dst.ptr + (r->whole ? 0 : p2p_part_at(r, from)) + at;
 }
-/* Returns the address where this rank writes the sum of its piece: in dst, or without a dst in the staging memory. */
+/* Returns where this rank writes its sum: in dst or, without a dst, in the memory for inputs. */
 static uint8_t *p2p_sum_at(const p2p_comm *m, const p2p_column *x, uint64_t at) {
     const p2p_req *r = x->r;
     uint8_t *dst = (uint8_t *)r->c.dst.ptr;
@@ -96,7 +95,7 @@ static uint8_t *p2p_sum_at(const p2p_comm *m, const p2p_column *x, uint64_t at) 
     if (r->c.op == ESP_COLL_REDUCE && m->who.rank != r->c.root) return x->cell + (uint64_t)m->who.rank * r->width;
     return dst + (r->whole ? 0 : p2p_part_at(r, m->who.rank)) + at;
 }
-/* Returns the address of the piece that this rank sends to `to` in stage 2, or NULL if the piece is empty. */
+/* Returns the data that this rank sends to `to` as a result, or NULL if they are empty. */
 static const uint8_t *p2p_result_at(const p2p_comm *m, const p2p_column *x, int32_t to, uint64_t *len) {
     const p2p_req *r = x->r;
     const uint8_t *src = (const uint8_t *)r->c.src.ptr;
@@ -133,7 +132,7 @@ static int p2p_send_results(p2p_comm *m, p2p_column *x) {
     }
     return 0;
 }
-/* Copies this rank's own piece to dst, if no stage does that. */
+/* Copies this rank's own data to dst, if the collective does not write them there otherwise. */
 static void p2p_copy_own(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     const bool root = m->who.rank == r->c.root;
@@ -144,7 +143,7 @@ static void p2p_copy_own(p2p_comm *m, p2p_column *x) {
     if (to && from && to != from) memcpy(to, from, p2p_used(r, from, len));
 }
 
-/* Stage 1 of a sum: sends to each rank the part of src that it owns. */
+/* Sends each rank the part of this rank's input that it adds (or, in a broadcast, passes on). */
 static int p2p_send_inputs(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     int s = 0;
@@ -159,9 +158,8 @@ static int p2p_send_inputs(p2p_comm *m, p2p_column *x) {
     }
     return s;
 }
-/* Stage 1 of a sum: sends inputs to the owners of their parts, and receives the inputs for this rank's part into the
- * staging memory. Stage 2 may overwrite an input, so its receive is posted after the input was sent
- * (p2p_message_done). */
+/* Begins a sum: sends each rank the input that it adds, and receives the inputs that this rank adds. A result may
+ * overwrite an input, so p2p_message_done posts its receive after the input was sent. */
 static int p2p_begin_sum(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     uint64_t at, own = p2p_piece(r, r->whole ? 0 : m->who.rank, x->i, &at);
@@ -173,7 +171,7 @@ static int p2p_begin_sum(p2p_comm *m, p2p_column *x) {
     }
     return s ? s : p2p_send_inputs(m, x);
 }
-/* Stage 1 of a broadcast: the root sends each rank the part that it will pass on. */
+/* Begins a large broadcast: the root sends each rank the part of the data that this rank will pass on. */
 static int p2p_begin_scatter(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     uint64_t at, own = p2p_piece(r, m->who.rank, x->i, &at);
@@ -186,7 +184,7 @@ static int p2p_begin_scatter(p2p_comm *m, p2p_column *x) {
     return p2p_send_inputs(m, x);
 }
 
-/* Adds all ranks' inputs for this rank's piece, in rank order, in blocks that fit the first-level cache. */
+/* Adds all ranks' inputs for this rank's part, in rank order, in blocks that fit the first-level cache. */
 static void p2p_sum(p2p_comm *m, p2p_column *x) {
     const p2p_req *r = x->r;
     float acc[BACKEND_BLOCK];
@@ -211,7 +209,7 @@ ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x) {
     if (r->sums) return p2p_begin_sum(m, x);
     for (int32_t k = 1; k < m->who.size && !s; k++) s = p2p_receive_result(m, x, p2p_peer(m, m->who.size - k));
     if (r->scatter && !s) s = p2p_begin_scatter(m, x);
-    if (!r->scatter || m->who.rank == r->c.root) { /* others send once they have received */
+    if (!r->scatter || m->who.rank == r->c.root) { /* the others must receive data before they send them on */
         p2p_copy_own(m, x);
         x->summed = true;
         if (!s) s = p2p_send_results(m, x);

@@ -1,6 +1,6 @@
 /* comm.c: implements the backend table of the p2p transport: opens and closes communicators, runs their collectives,
- * and waits. A wire sends no notification when a message completes, so a waiting thread polls it and sleeps longer and
- * longer in between. It sleeps on a timerfd, so that one thread can wait for several backends. */
+ * and waits. MPI and gloo send no notification when a message completes, so a waiting thread polls them and sleeps
+ * longer and longer in between. It sleeps on a timerfd, so that one thread can wait for several backends. */
 #include "backends/p2p/p2p.h"
 #include "codecs/common/simd.h"
 #include <poll.h>
@@ -19,10 +19,9 @@ static esp_status p2p_fail(p2p_comm *m, esp_status s) {
     return s;
 }
 
-/* Returns the most messages that a column posts. */
 static uint32_t p2p_most_messages(int32_t n) { return 4 * (uint32_t)n; }
 
-/* Begins columns, in the order of requests, while fewer than P2P_AHEAD are in progress. Returns 1 if it began one. */
+/* Begins chunks, in the order of requests, while fewer than P2P_AHEAD are in progress. Returns 1 if it began one. */
 static int p2p_begin_some(p2p_comm *m) {
     int began = 0;
     while (m->next_begin != m->next_req) {
@@ -45,7 +44,6 @@ static int p2p_begin_some(p2p_comm *m) {
     return began;
 }
 
-/* Marks requests as done if all their columns are. */
 static void p2p_end_some(p2p_comm *m) {
     for (uint64_t k = m->first; k != m->next_req; k++) {
         p2p_req *r = &m->reqs[k % P2P_QUEUE];
@@ -54,7 +52,6 @@ static void p2p_end_some(p2p_comm *m) {
     while (m->first != m->next_req && m->reqs[m->first % P2P_QUEUE].done) m->first++;
 }
 
-/* Advances all columns. Returns 1 if one of them became done. */
 static int p2p_advance_all(p2p_comm *m) {
     int any = 0;
     for (uint32_t k = 0; k < P2P_AHEAD; k++) {
@@ -70,7 +67,6 @@ static int p2p_advance_all(p2p_comm *m) {
     return any;
 }
 
-/* Handles completed messages. Returns how many there were, or an error. */
 static int p2p_poll(p2p_comm *m) {
     uint32_t places[P2P_DONE];
     uint64_t bytes[P2P_DONE];
@@ -107,7 +103,7 @@ static int p2p_drive(p2p_comm *m) {
         p2p_end_some(m);
         if (!p2p_pending(m) || backend_now_ns() >= until) break;
     }
-    p2p_end_some(m); /* also ends requests that have no columns */
+    p2p_end_some(m); /* also ends requests without chunks, as of one rank */
     return moved;
 }
 
@@ -125,7 +121,7 @@ static bool p2p_drive_all(p2p_job *j, bool *pending) {
 }
 
 /* ---- the backend table ------------------------------------------------------------------------------------------- */
-enum { P2P_POLLS = 32 }; /* polls, with yields between, before the first sleep */
+enum { P2P_POLLS = 32 }; /* polls before the first sleep */
 
 ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
     p2p_comm *m = (p2p_comm *)comm;
@@ -181,7 +177,7 @@ static void p2p_arm(p2p_job *j) {
     j->nap_ns = again ? P2P_NAP_LEAST_NS : backend_min(j->nap_ns * 2, P2P_NAP_MOST_NS);
     if (BACKEND_LOAD(&j->woken)) again = true;
     p2p_timer(j, again ? 1 : pending ? j->nap_ns : 0);
-    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* repeats a wake() that the line above undid */
+    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* the line above may have undone a wake() */
 }
 ESP__FN int32_t p2p_wait_fd(void *comm) { return ((p2p_comm *)comm)->job->timer; }
 

@@ -22,8 +22,8 @@ using Buffer = gloo::transport::UnboundBuffer;
 const std::chrono::milliseconds gloo_forever = std::chrono::hours(24 * 365);
 
 /* ---- addresses of the ranks -------------------------------------------------------------------------------------- */
-/* The store of keys and values that gloo requires: each rank sets its addresses in it and reads those of the others. It
- * is implemented by one exchange between the ranks. */
+/* gloo requires a store of keys and values: each rank sets its addresses in it and reads those of the others. It is
+ * implemented by one exchange between the ranks. */
 class Store : public gloo::rendezvous::Store {
   public:
     Store(const esp_group *g, uint64_t bytes) : group(g), most(bytes), all((bytes + 8) * (uint64_t)g->size) {}
@@ -35,7 +35,7 @@ class Store : public gloo::rendezvous::Store {
         if (group->oob_allgather(group->user, mine.data(), all.data(), mine.size()) != ESP_OK)
             throw std::runtime_error("the ranks could not exchange their addresses");
     }
-    std::vector<char> get(const std::string &key) override { /* a key ends with the rank */
+    std::vector<char> get(const std::string &key) override { /* a key of gloo ends with the rank */
         const size_t digits = key.find_last_not_of("0123456789") + 1;
         const uint64_t q = digits < key.size() ? std::stoull(key.substr(digits)) : UINT64_MAX;
         uint64_t bytes = 0;
@@ -99,18 +99,16 @@ struct Wire {
     p2p_comm *comm;
     std::unique_ptr<gloo::rendezvous::Context> context;
     std::vector<Place> places;
-    std::vector<uint32_t> done; /* ring buffer of completed places */
+    std::vector<uint32_t> done; /* ring buffer of completed messages */
     uint32_t n_threads, n_done, first, active;
     bool failed, cancelled;
     char why[256];
     pthread_mutex_t lock;
 };
 
-/* Returns a gloo buffer that covers all memory, in which a message's offset is its address. So a place needs one buffer
- * for all its messages. */
+/* Returns a gloo buffer of all memory, in which an offset is an address: one buffer serves all messages of a thread. */
 std::unique_ptr<Buffer> gloo_memory(Wire *w) { return w->context->createUnboundBuffer(NULL, SIZE_MAX); }
 
-/* Waits until the message posted at place `p` completes. */
 void gloo_await(Place *p, Work work) {
     Wire *w = p->wire;
     const char *why = NULL;
@@ -147,7 +145,7 @@ void *gloo_thread(void *arg) {
     }
 }
 
-/* Posts a message to gloo, and lets the place's thread wait for it. */
+/* Posts a message to gloo, and lets the message's thread wait for it. */
 int gloo_post(Wire *w, uint32_t place, Work work, int32_t peer, uint32_t tag, const void *p, uint64_t bytes) {
     Place &at = w->places[place];
     const uint64_t head = (uint64_t)tag * 2, body = head + 1;
@@ -214,8 +212,7 @@ void gloo_cancel(void *self) {
     pthread_mutex_unlock(&w->lock);
 }
 
-/* gloo resets connections when it closes them, which loses data in transit. So ranks first send each other a final
- * message, and wait for it up to 5 s. */
+/* gloo loses data in transit when it closes connections, so ranks first send each other a message (at most 5 s). */
 void gloo_final_messages(Wire *w) {
     const uint64_t slot = (uint64_t)1 << 32;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -297,7 +294,7 @@ esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
     return ESP_OK;
 }
 
-/* Starts a thread for each place. The threads block all signals, which the program's own threads handle. */
+/* Starts a thread for each message that may be posted. They leave signals to the program's own threads. */
 esp_status gloo_threads(Wire *w) {
     pthread_attr_t attr;
     sigset_t all, old;
@@ -365,12 +362,12 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     if (s == ESP_OK)
         *comm = m;
     else if (m)
-        m->error = s, p2p_close(m); /* some ranks are not connected */
+        m->error = s, p2p_close(m);
     return s;
 }
 
 esp_status gloo_probe(const esp_host *, int32_t *score) {
-    *score = 1; /* all other backends are faster */
+    *score = 1; /* lowest, since all other backends are faster */
     return ESP_OK;
 }
 

@@ -17,7 +17,6 @@
 enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_TAGS = 4 * 4 * P2P_COLUMNS };
 
 /* ---- MPI itself -------------------------------------------------------------------------------------------------- */
-/* State of the process, shared by all its contexts. */
 static bool mpi_started; /* this file has initialised MPI */
 static bool mpi_failed;  /* a collective failed, so other ranks may have ended */
 /* A communicator of all ranks of the job that the latest context belongs to. */
@@ -105,10 +104,10 @@ typedef struct mpi_wire {
     uint64_t n;
     MPI_Request *requests; /* [places]: requests of the posted messages */
     MPI_Status *statuses;
-    int *found; /* completed places, of which poll returned `given` */
+    int *found; /* completed messages, of which poll returned `given` */
     int n_found, given;
     uint32_t places, active; /* active: posted and not completed yet */
-    uint32_t top;            /* all places from here on are free */
+    uint32_t top;            /* requests from here on are unused */
 } mpi_wire;
 
 static int mpi_posted(mpi_wire *w, uint32_t place, int rc, const char *what) {
@@ -200,12 +199,11 @@ static mpi_wire *mpi_wire_new(const esp_host *h, uint32_t places, uint64_t n) {
 }
 
 /* ---- the group's communicator ------------------------------------------------------------------------------------ */
-/* What the ranks of a group exchange before they share a communicator. */
 typedef struct mpi_hello {
     int32_t status;
-    int32_t rank; /* in the communicator that is split for the group */
+    int32_t rank; /* its rank in the communicator from which the group's is made */
     int32_t failed;
-    int32_t job_rank; /* in mpi_job_comm, or -1 */
+    int32_t job_rank; /* its rank in mpi_job_comm, or -1 */
     int32_t number;   /* number of the next unused range of tags */
 } mpi_hello;
 static int32_t mpi_number = 1; /* the next unused range of tags in mpi_job_comm */
@@ -235,7 +233,6 @@ static int mpi_most_tag(void) {
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &known);
     return known ? *most : MPI_TAGS - 1;
 }
-/* Returns how many tags a group gets, so few that at least 64 groups fit one communicator. */
 static int mpi_tags(void) {
     int tags = MPI_TAGS;
     while (tags < (int)P2P_TAGS && tags <= mpi_most_tag() / 128) tags *= 2;
@@ -261,7 +258,6 @@ static esp_status mpi_group_shares(const esp_host *h, const mpi_hello *all, uint
     w->shared = true, w->comm = mpi_job_comm, w->first_tag = number * w->tags;
     return ESP_OK;
 }
-/* Creates a communicator for the group. */
 static esp_status mpi_group_owns(const esp_host *h, const esp_group *g, MPI_Comm base, mpi_wire *w) {
     MPI_Group whole, part;
     MPI_Comm_group(base, &whole);
@@ -357,7 +353,7 @@ static esp_status mpi_rendezvous(const esp_host *h, const char *params, esp_meet
 
 static esp_status mpi_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = mpi_is_on() || mpi_launched() ? 5 : 0; /* below shm, which is faster */
+    *score = mpi_is_on() || mpi_launched() ? 5 : 0; /* lower than that of shm, which is faster */
     return ESP_OK;
 }
 

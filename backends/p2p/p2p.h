@@ -1,5 +1,5 @@
 /* p2p.h: the p2p transport runs collectives by messages between pairs of ranks, for backends without shared memory. A
- * backend only defines a wire, which sends and receives messages; the transport implements the rest of its table. */
+ * backend only defines a p2p_wire, which sends and receives messages. */
 #ifndef P2P_H
 #define P2P_H
 #include "backends/common/common.h"
@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Every rank owns a part of the data. A collective is cut into columns: column i holds bytes [i width, (i+1) width) of
- * every part, and has up to two stages:
+/* Every rank owns a part of the data. The parts are cut into chunks, which the code calls columns: chunk i holds bytes
+ * [i width, (i+1) width) of every part. It has up to two stages:
  *     op              stage 1 sends to a part's owner   stage 2 sends from a part's owner
  *     ALLREDUCE       inputs, which the owner adds      the result, to all ranks
  *     REDUCE          inputs, which the owner adds      the result, to the root
@@ -18,37 +18,35 @@ extern "C" {
  *     GATHER          nothing                           the input, to the root
  *     ALLTOALL        nothing                           each rank's part, to that rank
  * Instead, every rank of a small sum sends its whole input to all ranks (REDUCE: to the root), which add. A small
- * broadcast, or one of payload slots, only has stage 2, from the root. Inputs are added in rank order, so that results
- * have the same bits as those of backends loop and shm.
- * Up to P2P_AHEAD columns are in progress, also of later collectives. All ranks number columns in the same order, and a
+ * broadcast, or one of payloads, only has stage 2, from the root. Inputs are added in rank order, so that results have
+ * the same bits as those of backends loop and shm.
+ * Up to P2P_AHEAD chunks are in progress, also of later collectives. All ranks number chunks in the same order, and a
  * message's tag contains the number. It also contains a hash of the collective: if ranks run different collectives at
  * the same time, their messages seldom match (1 in P2P_KINDS), and the call times out instead of adding wrong data. */
 enum {
-    P2P_QUEUE = 64,         /* most open requests on a communicator */
-    P2P_AHEAD = 4,          /* columns in progress at a time */
-    P2P_WIDE = 512 * 1024,  /* bytes of the widest column of a part */
-    P2P_NARROW = 32 * 1024, /* bytes of a part below which it is not cut further */
-    P2P_STAGING = 8 << 20,  /* bytes of memory for the inputs of a column */
-    P2P_LEAST = 4096,       /* narrowest column, even if it exceeds P2P_STAGING */
-    P2P_SMALL = 64 * 1024,  /* every rank adds a sum of up to this size itself */
-    P2P_COLUMNS = 2048,     /* column numbers before they repeat */
+    P2P_QUEUE = 64, /* most open requests on a communicator */
+    P2P_AHEAD = 4,
+    P2P_WIDE = 512 * 1024,  /* bytes of a part's longest chunk */
+    P2P_NARROW = 32 * 1024, /* bytes; shorter parts are not cut */
+    P2P_STAGING = 8 << 20,  /* bytes of memory for the inputs of a chunk */
+    P2P_LEAST = 4096,       /* bytes of the shortest chunk */
+    P2P_SMALL = 64 * 1024,  /* up to these bytes, every rank adds the whole sum */
+    P2P_COLUMNS = 2048,     /* chunk numbers before they repeat */
     P2P_KINDS = 256,        /* values of a collective's hash */
     P2P_TAGS = 2 * P2P_COLUMNS * P2P_KINDS,
-    P2P_MESSAGE = 1 << 30,      /* bytes of the longest message */
-    P2P_DONE = 64,              /* most messages that one poll returns */
+    P2P_MESSAGE = 1 << 30,
+    P2P_DONE = 64,
     P2P_BUDGET_NS = 200 * 1000, /* test() works for about this time */
     P2P_NAP_LEAST_NS = 20 * 1000,
     P2P_NAP_MOST_NS = 250 * 1000
 };
 
-/* The functions that a backend defines. A posted message is identified by its place, a number below `places`. Messages
- * with one tag between two ranks arrive in order. No function blocks; all return 0, or an error that they have
- * logged. */
+/* The functions that a backend defines. `place`, below `places`, identifies a posted message. Messages with one tag
+ * between two ranks arrive in order. No function blocks; all return 0, or an error that they have logged. */
 typedef struct p2p_wire {
     int (*send)(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes);
     int (*recv)(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room);
-    /* Stores the places of up to `most` completed messages and their received bytes. Returns their number, or an
-     * error. */
+    /* Stores the places and received bytes of up to `most` completed messages. Returns their number, or an error. */
     int (*poll)(void *self, uint32_t *places, uint64_t *bytes, uint32_t most);
     /* Cancels all posted messages. Afterwards none writes into memory of this rank. */
     void (*cancel)(void *self);
@@ -58,37 +56,37 @@ typedef struct p2p_wire {
 typedef struct p2p_req {
     esp_coll c;
     uint64_t unit, part;   /* bytes per item, items per part */
-    uint64_t width, cols;  /* bytes per column of a part, number of columns */
-    uint64_t begun, ended; /* columns that have begun, columns that are done */
-    uint32_t esize;        /* bytes of a number, or 1 for payload slots */
-    uint32_t kind;         /* hash of the collective, below P2P_KINDS */
+    uint64_t width, cols;  /* bytes per chunk of a part, number of chunks */
+    uint64_t begun, ended; /* chunks that have begun, chunks that are done */
+    uint32_t esize;        /* bytes of a number, or 1 for payloads */
+    uint32_t kind;
     bool used, done;
-    bool whole;   /* there is one part, which all ranks process */
-    bool sums;    /* stage 1 adds inputs */
-    bool scatter; /* stage 1 scatters the root's data */
-    bool gets;    /* there is a stage 2 */
+    bool whole;   /* all ranks process all data, not a part each */
+    bool sums;    /* inputs are sent and added (stage 1) */
+    bool scatter; /* the root sends each rank a part (stage 1) */
+    bool gets;    /* results are sent (stage 2) */
     float scale;
     backend_reduction reduction;
 } p2p_req;
 
-/* A column in progress, with counts of its posted messages: inputs (stage 1) and results (stage 2), in and out. */
+/* A chunk in progress, with the numbers of its incomplete messages: inputs and results, received and sent. */
 typedef struct p2p_column {
-    p2p_req *r; /* NULL if this entry is free */
+    p2p_req *r;
     uint64_t i, seq;
     uint32_t inputs_in, inputs_out, results_in, results_out;
-    bool summed;   /* stage 1 is over */
+    bool summed;
     uint8_t *cell; /* memory for inputs: `width` bytes per rank */
 } p2p_column;
 
 enum { P2P_FREE, P2P_INPUT_IN, P2P_INPUT_OUT, P2P_RESULT_IN, P2P_RESULT_OUT };
 typedef struct p2p_message {
-    uint32_t column, what; /* what: P2P_FREE or another kind of message */
+    uint32_t column, what;
     int32_t peer;
 } p2p_message;
 
 struct p2p_comm;
-/* Shared by the communicators of a job, which one thread drives. A wire cannot wake the thread, so the thread sleeps on
- * a timerfd and polls the wire. */
+/* Shared by the communicators of a job, which one thread drives. Nothing wakes it when a message completes, so it
+ * sleeps on a timerfd and polls. */
 typedef struct p2p_job {
     struct p2p_comm *comms;
     uint32_t refs, woken;
@@ -101,39 +99,39 @@ typedef struct p2p_comm {
     p2p_job *job;
     struct p2p_comm *next;
     const p2p_wire *wire;
-    void *self;     /* passed to the wire's functions */
-    uint8_t *level; /* per rank: see backend_level() */
+    void *self;
+    uint8_t *level;
     p2p_req reqs[P2P_QUEUE];
-    uint64_t first;      /* oldest request that is not done */
-    uint64_t next_begin; /* oldest request with columns to begin */
-    uint64_t next_req;   /* next free request */
-    uint64_t seq;        /* columns begun so far */
+    uint64_t first;
+    uint64_t next_begin; /* oldest request with chunks to begin */
+    uint64_t next_req;
+    uint64_t seq; /* chunks begun so far */
     p2p_column columns[P2P_AHEAD];
     uint8_t *staging;
-    uint64_t cell_bytes;   /* bytes of staging memory per column */
+    uint64_t cell_bytes;
     p2p_message *messages; /* [places]: the posted messages */
-    uint32_t *free;        /* stack of free places */
+    uint32_t *free;
     uint32_t places, n_free;
-    uint32_t ready; /* requests that are done but not yet tested */
+    uint32_t ready;
     uint32_t aborted;
     esp_status error;
     uint64_t level_bytes[ESP_LEVELS];
     int simd;
 } p2p_comm;
 
-/* ---- column.c: cuts a collective into columns, and runs one column ---- */
-/* Cuts a collective into columns. All ranks must compute the same from the same call. */
+/* ---- column.c: cuts a collective into chunks (columns), and runs one chunk ---- */
+/* Cuts a collective into chunks. All ranks must compute the same from the same call. */
 ESP__FN void p2p_plan(const p2p_comm *m, const esp_coll *c, p2p_req *r);
-/* Returns the widest column whose inputs fit the staging memory. */
+/* Returns the bytes of the longest chunk whose inputs fit the memory for them. */
 ESP__FN uint64_t p2p_widest(int32_t ranks);
-/* Posts all messages of a column that need not wait for another message of it. */
+/* Posts all messages of a chunk that need not wait for another message of it. */
 ESP__FN int p2p_begin(p2p_comm *m, p2p_column *x);
 /* Counts a completed message, and posts messages that waited for it. */
 ESP__FN int p2p_message_done(p2p_comm *m, p2p_column *x, const p2p_message *t);
-/* Begins stage 2 if stage 1 is complete. Returns 1 if the column is done. */
+/* Sends results when all inputs have come. Returns 1 if the chunk is done. */
 ESP__FN int p2p_advance(p2p_comm *m, p2p_column *x);
 
-/* ---- comm.c: opens a comm, to which the backend adds its wire; the backend table ---- */
+/* ---- comm.c: opens a communicator, to which the backend adds its p2p_wire; the backend table ---- */
 ESP__FN esp_status p2p_new(const esp_host *h, const esp_group *g, const char *name, p2p_comm **out);
 ESP__FN void p2p_close(void *comm);
 ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void **req);

@@ -20,7 +20,7 @@ ESP__FN esp_status shm_start(void *comm, const esp_coll *c, esp_stream s, void *
     m->req_next++;
     shm_next(m);
     if (m->op.puts && shm_put(m)) shm_notify_peers(m);
-    shm_notify_self(m->job); /* there may be more to move */
+    shm_notify_self(m->job); /* wakes a poll() of this rank, which has data to move now */
     *req = r;
     return ESP_OK;
 }
@@ -61,7 +61,7 @@ ESP__FN esp_status shm_traffic(void *comm, esp_traffic *out) {
 }
 
 /* ---- the region ---- */
-/* The number of cells in a window. With these numbers most of what a peer reads is still in a cache, as measured. */
+/* Returns how many chunks a rank may be ahead of its readers: so few that readers mostly find them in a cache. */
 static uint64_t shm_cells(int32_t ranks) { return ranks <= 2 ? 8 : 4; }
 ESP__FN uint64_t shm_region_bytes(int32_t n) {
     uint64_t each =
@@ -79,8 +79,7 @@ static void shm_free(shm_comm *m) {
     SHM_ARRAYS(SHM_RELEASE)
     backend_release(m->host, m, sizeof *m);
 }
-/* The communicator of level 0 owns the doorbells and NICs of all, so its memory is freed when the job's last
- * communicator closes. */
+/* The communicator of all ranks owns memory that the others use too, so it is freed when the job's last one closes. */
 ESP__FN void shm_close(void *comm) {
     shm_comm *m = (shm_comm *)comm;
     if (!m) return;
@@ -195,7 +194,7 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region) {
     m->link.opened_ns = parent ? parent->link.opened_ns : m->hello[0].opened_ns;
     if (m->machines < 2) m->pace.on = 0;
     shm_outer_join(m, g, parent, shm_nics(m->head, m->size));
-    if (m->pace.on) m->direct = false; /* beside this slow link an extra copy costs nothing */
+    if (m->pace.on) m->direct = false; /* an extra copy takes little time beside this slow link */
     m->job->refs++;
     m->next = m->job->comms;
     m->job->comms = m;

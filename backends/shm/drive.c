@@ -3,21 +3,19 @@
 #include <errno.h>
 
 /* ---- detecting ranks that run different collectives at the same time, such as a barrier and an allreduce ---- */
-/* Packs a collective into a word: its number (32 bits), its op (8 bits), and a hash of the other members on which ranks
- * must agree (24 bits). */
+/* Packs a collective into 64 bits: its number (32), its op (8), and a hash of its other arguments (24). */
 static uint64_t shm_call_word(uint64_t number, const esp_coll *c) {
     return number << 32 | (uint64_t)(c->op & 255u) << 24 | backend_call_hash(c) >> 40;
 }
-/* Publishes the word of the collective that begins, before any of its data. */
+/* Tells the other ranks which collective begins, before any of its data. */
 static void shm_publish_call(shm_comm *m) {
     m->begun++;
     __atomic_store_n(&m->published[m->rank].call[m->begun % SHM_CALLS], shm_call_word(m->begun, &m->op.c),
                      __ATOMIC_RELEASE);
     m->op.compared = m->size == 1;
 }
-/* Compares this rank's collective with each peer's collective of the same number, to detect mismatches. If a peer has
- * not begun that collective yet, the next call compares again. Peers publish their last SHM_CALLS words, since a peer
- * may be ahead, as the root of a broadcast may be. */
+/* Compares this rank's collective with each peer's collective of the same number, or again later if a peer has not
+ * begun it. A peer may also be ahead, as the root of a broadcast may be, so its last SHM_CALLS are kept. */
 static esp_status shm_compare_call(shm_comm *m) {
     const uint64_t at = m->begun % SHM_CALLS, mine = m->published[m->rank].call[at];
     bool behind = false;
@@ -68,7 +66,7 @@ static void shm_done(shm_comm *m) {
     m->waits_for = -1;
 }
 
-/* Tries each stage once. Returns 1 if something moved, 0 if nothing did, negative on an error. */
+/* Tries each of the steps get, sum and put once. Returns 1 if one moved a chunk, 0 if none, negative on an error. */
 static int shm_stages(shm_comm *m) {
     if (m->op.ring) return shm_ring(m);
     if (m->pace.on) shm_flows(m);

@@ -32,7 +32,6 @@ static double shm_parse_span(const char *s, double most) {
     return v >= 0 && v * k <= most && k > 0 ? v * k : -1;
 }
 
-/* Copies the text from *at to the next character of `stops` into `out`, and moves *at to that character. */
 static void shm_parse_word(const char **at, const char *stops, char *out, size_t cap) {
     size_t n = strcspn(*at, stops);
     snprintf(out, cap, "%.*s", (int)backend_min(n, cap - 1), *at);
@@ -173,7 +172,7 @@ static uint64_t shm_pass(shm_nic *tx, shm_nic *rx, const shm_link *l, uint64_t o
     uint64_t received = shm_reserve(&rx->rx_free_ns, from, ns);
     return backend_max(sent, received);
 }
-/* Do data between `rank` and this rank pass the emulated link between racks? */
+/* Returns true if data from `rank` pass the emulated link between racks. */
 static bool shm_leaves_rack(const shm_comm *m, int32_t rank) { return m->outer.link.n && m->level[rank] > 2; }
 
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes) {

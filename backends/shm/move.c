@@ -1,5 +1,5 @@
-/* move.c: implements the three stages of a collective (transport.h) for one column at a time, and sends columns over
- * the emulated link. No function blocks: a stage returns 1 if it moved a column, 0 if it must wait for peer
+/* move.c: the three steps of a collective, one chunk at a time: put copies inputs into shared memory, sum adds them,
+ * get copies a result. No function blocks: a step returns 1 if it moved a chunk, 0 if it must wait for rank
  * m->waits_for, and a negative number on an error. */
 #include "backends/shm/transport.h"
 #if defined(__x86_64__)
@@ -7,14 +7,13 @@
 #endif
 
 /* ---- flows ---- */
-/* A flow is the sequence of columns that this rank reads from one peer over the emulated link. Up to SHM_AHEAD columns
- * of each flow occupy the link as soon as they are ready, before a stage reads them. So the link stays busy although
- * ranks wake late and read one peer after the other. */
-/* Returns the part that stage get reads from `rank`. */
+/* A flow is the sequence of chunks that this rank reads from one peer over the emulated link. Up to SHM_AHEAD chunks of
+ * each flow occupy the link before they are read, so that ranks which wake late do not slow it down. */
+/* Returns the rank whose part of the data get reads from `rank`. */
 static int32_t shm_get_part(const shm_comm *m, int32_t rank) {
     return m->op.whole ? 0 : m->op.c.op == ESP_COLL_ALLTOALL ? m->rank : rank;
 }
-/* Returns the bytes of column `i` that pass the link: all, but of a payload slot only the used ones. */
+/* Returns the bytes of chunk `i` that pass the link: all, but of a payload only those that it uses. */
 static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, shm_flow *f) {
     shm_op *o = &m->op;
     int32_t part = get ? shm_get_part(m, rank) : o->whole ? 0 : m->rank;
@@ -28,12 +27,12 @@ static uint64_t shm_flow_bytes(shm_comm *m, int get, int32_t rank, uint64_t i, s
     for (uint64_t s = 0; s < len; s += o->unit) sum += backend_slot_used(p + s, o->unit);
     return sum;
 }
-/* Returns the logical time (link.c) at which a peer's column `i` was ready to be read. */
+/* Returns when a peer's chunk `i` was ready to be read, on the emulated link's clock (link.c). */
 static uint64_t shm_ready_ns(const shm_op *o, const shm_published *l, int get, uint64_t i) {
     return __atomic_load_n(get && o->gets_result ? &l->stamp[(o->base + i) % SHM_STAMPS] : &l->start_ns,
                            __ATOMIC_RELAXED);
 }
-/* Puts columns of `rank` on the link if they are ready, at most SHM_AHEAD columns ahead of the stage. */
+/* Puts chunks of `rank` on the link when they are ready, but at most SHM_AHEAD before they are read. */
 static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
     shm_op *o = &m->op;
     shm_published *l = &m->published[rank];
@@ -51,7 +50,7 @@ static void shm_flow_ahead(shm_comm *m, int get, int32_t rank) {
         *due = bytes ? through + shm_latency(m, rank, through) : from;
     }
 }
-/* Returns the logical time at which column `i` of `rank` arrives. The sender must have the column ready. */
+/* Returns when chunk `i` of `rank`, which is ready there, arrives on the emulated link's clock. */
 static uint64_t shm_flow_due(shm_comm *m, int get, int32_t rank, uint64_t i) {
     shm_op *o = &m->op;
     shm_published *l = &m->published[rank];
@@ -68,7 +67,7 @@ ESP__FN void shm_flows(shm_comm *m) {
     }
 }
 
-/* ---- stages ---- */
+/* ---- the steps of a collective ---- */
 ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x) {
     uint64_t least = UINT64_MAX;
     if (m->min_got >= x) return true;
@@ -79,14 +78,14 @@ ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x) {
     m->min_got = least;
     return least >= x;
 }
-/* Have all peers finished the earlier column that used the cell of column `i`? */
+/* Returns true if no peer still needs the shared memory that chunk `i` will overwrite. */
 static bool shm_cell_free(shm_comm *m, uint64_t i) {
     uint64_t x = m->op.base + i + 1;
     return x <= m->cells || shm_all_finished(m, x - m->cells);
 }
 
-/* This rank reads a peer's buffer only between enter and leave. Returns false if the peer has failed, since its user
- * may then have freed the buffer. */
+/* This rank reads a peer's buffer only between shm_enter and shm_leave. Returns false if the peer has failed, because
+ * its program may then have freed the buffer. */
 static bool shm_enter(shm_comm *m, int32_t rank) {
     if (!m->direct || rank == m->rank) return true;
     BACKEND_STORE(&m->published[m->rank].reading, 1u);
@@ -125,7 +124,6 @@ static void shm_copy_past_caches(uint8_t *to, const uint8_t *from, uint64_t byte
     memcpy(to, from, bytes);
 #endif
 }
-/* Copies to a result, past the caches if it is large. */
 static void shm_copy(const shm_op *o, uint8_t *to, const uint8_t *from, uint64_t bytes) {
     if (o->stream)
         shm_copy_past_caches(to, from, bytes);
@@ -161,7 +159,7 @@ ESP__FN int shm_put(shm_comm *m) {
 }
 
 /* ---- sum ---- */
-/* Returns the address of a piece of `rank`'s input, or NULL if that rank has failed. */
+/* Returns the address of byte `from` of `rank`'s input, or NULL if that rank has failed. */
 static const uint8_t *shm_input(shm_comm *m, int32_t rank, uint64_t from) {
     shm_op *o = &m->op;
     if (rank == m->rank) return (const uint8_t *)o->c.src.ptr + from;
@@ -169,7 +167,7 @@ static const uint8_t *shm_input(shm_comm *m, int32_t rank, uint64_t from) {
     uint64_t address = __atomic_load_n(&m->published[rank].src, __ATOMIC_RELAXED) + from;
     return shm_enter(m, rank) ? (const uint8_t *)(uintptr_t)address : NULL;
 }
-/* Adds a column of all ranks' inputs, in rank order, into `out`, which may be this rank's own input. */
+/* Adds a chunk of all ranks' inputs, in rank order, into `out`, which may be this rank's own input. */
 static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len) {
     shm_op *o = &m->op;
     uint64_t count = len / o->esize;
@@ -186,8 +184,8 @@ static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len
     shm_leave(m);
     return q == m->size ? 0 : shm_peer_failed(m, a ? q : 0);
 }
-/* Publishes how many columns this rank has finished. Peers wait for this counter before they reuse a cell, and at the
- * end of a collective. */
+/* Publishes how many chunks this rank has finished. Peers wait for it before they overwrite memory that this rank
+ * reads, and at the end of a collective. */
 static void shm_publish_got(shm_comm *m) {
     shm_op *o = &m->op;
     uint64_t got = o->base + backend_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);
@@ -237,7 +235,7 @@ ESP__FN int shm_sum(shm_comm *m) {
 }
 
 /* ---- get ---- */
-/* Copies a piece of `rank`'s input or result to `to`. *moved receives the number of bytes used. */
+/* Copies a chunk of `rank`'s input or result to `to`. *moved receives the number of bytes copied. */
 static int shm_get_piece(shm_comm *m, int32_t rank, uint64_t from, uint64_t at, uint64_t len, uint8_t *to,
                          uint64_t *moved) {
     shm_op *o = &m->op;

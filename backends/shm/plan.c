@@ -1,23 +1,22 @@
-/* plan.c: plans a collective: its columns, whether data pass through windows, and the stages that this rank takes part
- * in (transport.h defines these words). Every rank must make the same plan from the same call, so nothing that differs
- * between ranks may affect it. */
+/* plan.c: plans a collective: into which chunks it is cut, and what this rank copies and adds (transport.h). Every rank
+ * must make the same plan from the same call, so nothing that differs between ranks may affect it. */
 #include "backends/shm/transport.h"
 
 enum {
-    SHM_SMALL_SUM = 16 * 1024,    /* every rank adds an allreduce of up to this size */
-    SHM_SMALL_REDUCE = 64 * 1024, /* the root alone adds a reduce of up to this size */
-    SHM_SMALL_COPY = 16 * 1024,   /* other ops use windows up to this size */
+    SHM_SMALL_SUM = 16 * 1024,    /* up to this size, every rank adds a whole allreduce */
+    SHM_SMALL_REDUCE = 64 * 1024, /* up to this size, the root alone adds a reduce */
+    SHM_SMALL_COPY = 16 * 1024,   /* up to this size, others copy through shared memory */
     SHM_STREAM = 4 << 20          /* larger results bypass the caches */
 };
 
-/* A column is never narrower than a payload's header. */
+/* A chunk is never shorter than a payload's header. */
 _Static_assert(sizeof(esp_payload_header) == ESP_PAYLOAD_HEADER && SHM_CELL / (BACKEND_RANKS + 1) >= ESP_PAYLOAD_HEADER,
                "the first column of a slot holds its header");
 ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     uint64_t slots = shm_result_slot(m, o) + o->result_window;
     uint64_t width = SHM_CHUNK, longest = o->part * o->unit;
     if (slots) width = backend_min(width, SHM_CELL / slots / 64 * 64);
-    if (m->pace.on && m->machines > 1) /* a column takes 0.5 ms at most, so that hops overlap */
+    if (m->pace.on && m->machines > 1) /* a chunk takes 0.5 ms on the link at most, so that hops overlap */
         width = backend_min(width, backend_max(4096, (uint64_t)(5e5 / (m->pace.ns_per_byte + 1e-9)) / 64 * 64));
     if (o->c.slot_bytes > width) {
         o->per_slot = (o->unit + width - 1) / width;
@@ -29,7 +28,7 @@ ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o) {
     o->width = width;
 }
 
-/* This table shows what each stage moves. Small collectives take one hop instead of two.
+/* The table shows what put, sum and get move. Small collectives take one hop instead of two.
  *     op              put (to window)  sum               get               way of the data
  *     ALLREDUCE       parts            own part          results of all    reduce_scatter, then allgather
  *       small         whole            whole, all ranks  -                 one hop

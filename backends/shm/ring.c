@@ -11,12 +11,12 @@
 typedef struct shm_item {
     uint64_t chunk;
     int32_t step;
-    int32_t part; /* rank that owns the part */
+    int32_t part; /* rank to which the part belongs */
     bool reads;   /* reads from the previous rank */
     bool keeps;   /* writes data for the next rank */
 } shm_item;
 
-/* Is rank a before rank b in the ring? The order keeps ranks of one machine, and of one rack, together. */
+/* Orders the ring so that ranks of one machine, and of one rack, are together. */
 static bool shm_ring_before(const shm_comm *m, const esp_group *g, int32_t a, int32_t b) {
     for (uint32_t k = m->outer.on ? 2 : 1; k >= 1; k--) {
         int32_t x = shm_unit(g, k, a), y = shm_unit(g, k, b);
@@ -33,8 +33,7 @@ ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g) {
     }
 }
 
-/* Finds this rank's neighbours. A chain has the root, with the other ranks of its machine, at one end, so that it too
- * enters and leaves each machine once. */
+/* Finds this rank's neighbours. The ranks of the root's machine are together at one end of a chain. */
 static void shm_ring_neighbours(const shm_comm *m, shm_op *o) {
     int32_t n = m->size, at = 0, start = 0;
     bool reduce = o->c.op == ESP_COLL_REDUCE;
@@ -83,8 +82,7 @@ static shm_item shm_ring_item(const shm_comm *m, uint64_t idx) {
         t.part = 0, t.reads = x > 0, t.keeps = x < n - 1;
         return t;
     }
-    /* In step s, the rank at place x of the ring adds to part x-1-s, and so completes its own part; allgather copies
-     * part x-s. */
+    /* In step s, position x of the ring adds to part x-1-s, and so completes its own part; allgather copies x-s. */
     int32_t shift = o->c.op == ESP_COLL_ALLGATHER ? t.step : t.step < n ? t.step + 1 : t.step - n + 1;
     t.part = m->order[(x - shift + 2 * n) % n];
     t.reads = t.step > 0;
@@ -105,7 +103,7 @@ static uint64_t shm_ring_copy(shm_comm *m, int32_t part, uint64_t at, uint64_t l
     return len;
 }
 
-/* Processes ring item `t`. Returns the bytes that it read from the previous rank. */
+/* Does step `t` of the ring. Returns the bytes that it read from the previous rank. */
 static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint64_t len) {
     shm_op *o = &m->op;
     uint64_t idx = o->sum_i, count = len / o->esize, part_at = o->chain ? 0 : shm_part_at(o, t->part);
@@ -113,7 +111,7 @@ static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint6
     uint8_t *keep = t->keeps ? shm_ring_slot(m, m->rank, idx) : NULL, *dst = (uint8_t *)o->c.dst.ptr;
     const uint8_t *src = (const uint8_t *)o->c.src.ptr;
     bool sums = backend_op_sums(o->c.op) && (o->chain || t->step < m->size);
-    bool last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the sum is complete */
+    bool last = sums && (o->chain ? !t->keeps : t->step == m->size - 1); /* the last step completes the sum */
     if (sums) {
         uint8_t *out = !last ? keep : dst + (o->c.op == ESP_COLL_REDUCE_SCATTER ? 0 : part_at) + at;
         if (in)
@@ -152,7 +150,7 @@ ESP__FN int shm_ring(shm_comm *m) {
     len = shm_piece(o, t.part, t.chunk, &at);
     if (!len) return shm_publish_ring(m);
     if (t.reads && BACKEND_LOAD(&m->published[prev].sum) <= o->base + idx - o->lag) return shm_wait_for(m, prev);
-    if (t.keeps && !shm_all_finished(m, o->base)) return 0; /* a peer still reads an earlier collective */
+    if (t.keeps && !shm_all_finished(m, o->base)) return 0; /* a peer still reads data of an earlier collective */
     if (t.keeps && idx >= o->slots && BACKEND_LOAD(&m->published[next].sum) <= o->base + idx - o->slots + o->lag)
         return shm_wait_for(m, next);
     uint64_t received = shm_ring_move(m, &t, at, len);

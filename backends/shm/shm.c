@@ -81,7 +81,7 @@ static esp_status shm_process_rendezvous(shm_comm *m, const esp_group *g, esp_st
     if (s == ESP_OK) s = shm_same_params(m);
     if (s == ESP_OK) {
         s = shm_share(m, g, &mine, &t);
-        if (s == ESP_OK) s = shm_exchange(m, g, &mine); /* lets all ranks fail if one has an error */
+        if (s == ESP_OK) s = shm_exchange(m, g, &mine); /* this lets all ranks fail if one has an error */
     }
     shm_local_close(t.fd);
     shm_local_close(t.listener);

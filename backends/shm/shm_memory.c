@@ -60,7 +60,7 @@ ESP__FN bool shm_has_seals(void) {
     shm_local_close(fd);
     return seals >= 0 && (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE;
 }
-/* Returns NULL if `fd` is memory of this user and size, made by shm_create; otherwise returns an error text. */
+/* Returns NULL if `fd` is memory that shm_create made, of this user and size; otherwise an error text. */
 static const char *shm_invalid(int fd, uint64_t bytes) {
     struct stat st;
     int seals;
@@ -80,7 +80,7 @@ ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog) {
     }
     return s;
 }
-/* Does the peer run as our user? Any user who guesses an abstract name can connect, but must not get the memory. */
+/* Returns true if the peer runs as this user or root: others may guess the name, but must not get the memory. */
 static bool shm_same_user(int s) {
     struct {
         pid_t pid;
@@ -105,7 +105,6 @@ static struct msghdr shm_message(struct iovec *byte, shm_control *control, size_
     msg.msg_control = control->data, msg.msg_controllen = room;
     return msg;
 }
-/* Sends `fd` over the connection. Returns 0, or -1 with errno. */
 static int shm_send_fd(int s, int fd) {
     char byte = 'm';
     struct iovec io = {&byte, 1};

@@ -7,39 +7,39 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Every rank owns a part of the data; column i holds bytes [i width, (i+1) width) of every part. In the region each
- * rank has a window of cells, each with room for one column. Columns pass through up to three stages:
+/* Every rank has a part of the data. The parts are cut into chunks: chunk i holds bytes [i width, (i+1) width) of every
+ * part. In the region each rank has a window of cells, each with room for one chunk. A chunk takes up to three steps:
  *     put   copies inputs into this rank's window (only if peers cannot read its buffer)
- *     sum   reads a column of every rank's input, adds in rank order, and writes the result
- *     get   reads a column of a peer's input or result into dst
- * Each rank publishes for each stage how many columns it has processed, counted through all collectives. Column x uses
- * cell x % cells, which may be overwritten after all peers have finished column x - cells. A rank writes only its own
- * counters, so a rank that dies leaves nothing locked. Logical times are those of the emulated link (link.c). */
+ *     sum   reads a chunk of every rank's input, adds in rank order, and writes the result
+ *     get   reads a chunk of a peer's input or result into dst
+ * Each rank publishes for each step how many chunks it has processed, counted through all collectives. Chunk x uses
+ * cell x % cells, which may be overwritten after all peers have finished chunk x - cells. A rank writes only its own
+ * counters, so a rank that dies leaves nothing locked. The emulated link has its own clock (link.c). */
 enum {
-    SHM_CELL = 512 * 1024,    /* bytes of a cell: a column's inputs and result */
-    SHM_CHUNK = 256 * 1024,   /* bytes of the widest column */
-    SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a column of f16 or bf16 as f32 */
+    SHM_CELL = 512 * 1024,    /* bytes of shared memory for one chunk */
+    SHM_CHUNK = 256 * 1024,   /* bytes of the longest chunk */
+    SHM_SUMS = 2 * SHM_CHUNK, /* bytes of a chunk of f16 or bf16 as f32 */
     SHM_BUDGET = 1 << 20,     /* bytes that one test() moves, in about 0.1 ms */
-    SHM_STAMPS = 64,          /* columns whose logical times are kept */
-    SHM_AHEAD = 8,            /* columns per peer that may be on the link at a time */
-    SHM_QUEUE = 64,           /* most open requests on a comm */
-    SHM_CALLS = 8,            /* collectives that a root may be ahead of others */
-    SHM_PHASES = 16,          /* changes of a link while a job runs */
-    SHM_LINK_MAX = 256,       /* characters of a link's description */
-    SHM_NICS = 2,             /* NICs per rank: its machine's and its rack's */
-    SHM_LOCAL_NAME = 40       /* bytes of a local socket's name */
+    SHM_STAMPS = 64,          /* so many latest chunks have published times */
+    SHM_AHEAD = 8,            /* chunks per peer that may be on the link at a time */
+    SHM_QUEUE = 64,           /* most open requests on a communicator */
+    SHM_CALLS = 8,            /* so many collectives a root may be ahead of others */
+    SHM_PHASES = 16,          /* most changes of a link while a job runs */
+    SHM_LINK_MAX = 256,
+    SHM_NICS = 2, /* NICs per rank: its machine's and its rack's */
+    SHM_LOCAL_NAME = 40
 };
 
 /* What a rank publishes in the region. Only that rank writes it. */
 typedef struct shm_published {
-    uint64_t put, sum, got; /* columns put, summed, and entirely finished */
+    uint64_t put, sum, got; /* chunks copied, summed, and entirely finished */
     uint64_t src, dst;      /* addresses of its buffers in its own process */
-    uint64_t start_ns;      /* logical time at which its inputs were ready */
+    uint64_t start_ns;      /* when its inputs were ready, on the emulated clock */
     uint32_t reading;       /* nonzero while it reads a peer's buffer */
-    uint32_t failed;        /* -status after a failure: buffers may be freed */
+    uint32_t failed;        /* -status after a failure, when its buffers may be freed */
     uint64_t reserved0;
     uint64_t call[SHM_CALLS];   /* its latest collectives (drive.c) */
-    uint64_t stamp[SHM_STAMPS]; /* logical time at which a column was summed */
+    uint64_t stamp[SHM_STAMPS]; /* when a chunk was summed, on the emulated clock */
 } shm_published;
 
 /* How a rank's thread waits. Peers wake it accordingly. */
@@ -48,41 +48,40 @@ enum {
     SHM_ASLEEP, /* waits in progress(), on a futex at `word` */
     SHM_POLLED  /* may be in poll(), on a socket (wait.c) */
 };
-/* A doorbell wakes one rank's thread. Doorbells and NICs are in the region of the comm of level 0. */
+/* A doorbell wakes one rank's thread. It is in memory that all ranks of the job share. */
 typedef struct shm_doorbell {
-    uint32_t word, asleep;       /* asleep: SHM_AWAKE, SHM_ASLEEP or SHM_POLLED */
-    char socket[SHM_LOCAL_NAME]; /* valid while `asleep` is SHM_POLLED */
+    uint32_t word, asleep;
+    char socket[SHM_LOCAL_NAME];
     uint64_t reserved0[2];
 } shm_doorbell;
-/* The emulated NIC of a machine, or the uplink of a rack: the logical times until which sending and receiving are
- * busy. */
+/* The emulated NIC of a machine, or the uplink of a rack: until when it is busy with sending and receiving. */
 typedef struct shm_nic {
     uint64_t tx_free_ns, rx_free_ns;
     uint64_t reserved0[6];
 } shm_nic;
 
-/* The start of a region. doorbells[n], nics[SHM_NICS][n], published[n] and the windows follow it. */
+/* The start of a shared region. doorbells[n], nics[SHM_NICS][n], published[n] and the memory for chunks follow it. */
 typedef struct shm_head {
-    uint32_t refs;   /* backend loop: comms that still use the memory */
+    uint32_t refs;   /* backend loop: communicators that use the memory */
     uint32_t broken; /* 1 + the first rank that failed, or 0 */
     uint64_t reserved0[7];
 } shm_head;
 
-/* What ranks exchange when a comm opens, before they share memory. */
+/* What ranks exchange when a communicator opens, before they share memory. */
 typedef struct shm_hello {
-    int32_t status; /* of the rank so far; a failure fails all ranks */
+    int32_t status; /* status of the rank so far; a failure fails all ranks */
     int32_t pid, job_rank;
-    uint32_t params;             /* hash of the parameters */
+    uint32_t params;
     uint64_t address;            /* backend loop: address of the region, by rank 0 */
     char socket[SHM_LOCAL_NAME]; /* backend shm: the socket that passes the memory */
-    uint64_t opened_ns;          /* rank 0's is the origin of a link's times */
+    uint64_t opened_ns;          /* a link's times count from rank 0's */
 } shm_hello;
 
-/* The slowest link between this comm's ranks. */
+/* The slowest emulated link between this communicator's ranks. */
 typedef struct shm_pace {
-    double ns_per_byte; /* 0 without a limit */
+    double ns_per_byte;
     uint64_t latency_ns;
-    bool on; /* this comm's data pass an emulated link */
+    bool on; /* this communicator's data pass an emulated link */
 } shm_pace;
 
 /* A link's rate and latency from time opened_ns + from_ns on. */
@@ -94,53 +93,53 @@ typedef struct shm_phase {
 typedef struct shm_link {
     shm_phase phases[SHM_PHASES];
     int n;
-    uint64_t opened_ns, polled_ns; /* polled_ns: when the file was last read */
-    char file[SHM_LINK_MAX];       /* empty if there is no file */
+    uint64_t opened_ns, polled_ns;
+    char file[SHM_LINK_MAX];
     bool warned;
 } shm_link;
 
-/* The racks of a job of three levels (link.c). */
+/* The emulated links between racks (link.c). */
 typedef struct shm_outer {
-    bool on;        /* the job has three levels */
+    bool on;        /* the job has racks */
     shm_nic **nics; /* [size]: the uplink of each rank's rack */
-    shm_link link;  /* without phases the link is not emulated */
+    shm_link link;  /* not emulated if it has no phases */
 } shm_outer;
 
-/* The columns of one peer on their way over the emulated link, for one stage. */
+/* The chunks of one peer on their way over the emulated link, for the step sum or get. */
 typedef struct shm_flow {
-    uint64_t next;           /* first column that is not on the link yet */
-    uint64_t used;           /* used bytes of the payload slot at `next` */
-    uint64_t due[SHM_AHEAD]; /* logical time at which a column arrives */
+    uint64_t next;           /* first chunk that is not on the link yet */
+    uint64_t used;           /* bytes that the payload at `next` uses */
+    uint64_t due[SHM_AHEAD]; /* when a chunk arrives, on the emulated clock */
 } shm_flow;
 
-/* The collective that runs now. An item is a number, a row or a payload slot. */
+/* The collective that runs now. An item is a number, a row of numbers or a payload. */
 typedef struct shm_op {
     esp_coll c;
-    uint64_t unit, part;          /* bytes per item, items per part */
-    uint64_t width, cols;         /* bytes per column, number of columns */
-    uint64_t base;                /* number of its first column in this comm */
-    uint64_t per_slot;            /* columns per payload slot if several, else 0 */
-    uint64_t put_i, sum_i, get_i; /* next column of each stage */
-    int32_t get_k;                /* next peer from which get reads column get_i */
-    bool in_window;               /* peers read inputs from this rank's window */
-    bool result_window;           /* peers read results from this rank's window */
-    bool whole;                   /* there is one part, which all ranks process */
-    bool per_destination;         /* the window has a separate input for each rank */
-    bool puts, sums, gets;        /* the stages that this rank takes part in */
-    bool gets_result;             /* stage get reads results, not inputs */
-    bool stream;                  /* results are written past the caches */
-    bool ring, chain;             /* runs around a ring or a chain (ring.c) */
+    uint64_t unit, part;  /* bytes per item, items per part */
+    uint64_t width, cols; /* bytes per chunk, number of chunks */
+    uint64_t base;        /* chunks of earlier collectives */
+    uint64_t per_slot;    /* chunks per payload if several, else 0 */
+    uint64_t put_i, sum_i, get_i;
+    int32_t get_k;         /* next peer from which get reads chunk get_i */
+    bool in_window;        /* peers read inputs from the shared memory */
+    bool result_window;    /* peers read results from the shared memory */
+    bool whole;            /* all ranks process all data, not a part each */
+    bool per_destination;  /* inputs are stored separately for each reader */
+    bool puts, sums, gets; /* whether this rank does put, sum and get */
+    bool gets_result;      /* get reads results, not inputs */
+    bool stream;
+    bool ring, chain; /* runs around a ring or a chain (ring.c) */
     bool begun;
-    bool compared;                     /* peers run the same collective (drive.c) */
-    int32_t place, prev, next;         /* in the ring: this rank's place, its neighbours */
-    uint64_t steps, group, lag, slots; /* of the ring (ring.c) */
-    uint32_t esize;                    /* bytes of a number */
+    bool compared;             /* all peers run this collective (drive.c) */
+    int32_t place, prev, next; /* in the ring: its own position, its neighbours */
+    uint64_t steps, group, lag, slots;
+    uint32_t esize;
     float scale;
     backend_reduction sum;
-    uint64_t start_ns;               /* logical time of its beginning */
-    uint64_t clock_ns;               /* logical time at which the link is free again */
-    uint64_t sum_due_ns, get_due_ns; /* when a copied column may be published, or 0 */
-    uint64_t end_ns;                 /* logical time at which the op ends, so far */
+    uint64_t start_ns;               /* when it began, on the emulated clock */
+    uint64_t clock_ns;               /* when the link is free again, on that clock */
+    uint64_t sum_due_ns, get_due_ns; /* when a copied chunk may be published, or 0 */
+    uint64_t end_ns;                 /* when it ends, as far as is known */
 } shm_op;
 
 typedef struct shm_req {
@@ -149,12 +148,12 @@ typedef struct shm_req {
     bool used, done;
 } shm_req;
 
-/* Shared by all comms of one rank, whose thread drives all of them and sleeps for all of them together. */
+/* Shared by all communicators of one rank, whose thread drives all of them and sleeps for all of them together. */
 typedef struct shm_job {
-    struct shm_comm *comms; /* linked list */
-    struct shm_comm *owner; /* the comm of level 0 */
-    shm_doorbell *doorbell; /* the doorbell of this rank */
-    uint32_t woken;         /* wake() was called since the last progress() */
+    struct shm_comm *comms;
+    struct shm_comm *owner; /* the communicator of all ranks */
+    shm_doorbell *doorbell;
+    uint32_t woken; /* wake() was called since the last progress() */
     uint32_t refs;
     bool spin;                              /* each rank has a core, so that spinning is cheap */
     int32_t wait_fd, socket, timer, sender; /* -1 if closed (wait.c) */
@@ -166,19 +165,18 @@ typedef struct shm_comm {
     int32_t rank, size;
     shm_job *job;
     struct shm_comm *next;
-    /* the shared region */
     shm_head *head;
     shm_published *published;
     uint8_t *windows;
-    uint64_t cells; /* columns that a rank may be ahead of its readers */
+    uint64_t cells; /* chunks that a rank may be ahead of its readers */
     uint64_t region_bytes;
     void (*drop_region)(struct shm_comm *m);
     /* arrays with an entry per rank of the group */
-    int32_t *job_rank; /* its number in the job */
-    uint8_t *level;    /* see backend_level() */
+    int32_t *job_rank;
+    uint8_t *level;
     shm_doorbell **doorbells;
     shm_nic **nics;     /* the NIC of its machine */
-    uint64_t *used;     /* used bytes of the payload slot being read */
+    uint64_t *used;     /* bytes that the payload being read uses */
     int32_t *ring_rank; /* the ranks, with those of a machine together */
     int32_t *order;     /* the ranks in the order of the ring or chain */
     int32_t machines;
@@ -188,32 +186,32 @@ typedef struct shm_comm {
     shm_pace pace; /* link at the start, for which all ranks plan */
     shm_link link; /* link now, for which transfers are timed */
     shm_outer outer;
-    shm_flow *flows; /* [2][size]: of stage sum, then of stage get */
-    /* the collectives that run */
+    shm_flow *flows; /* [2][size], for sum, then for get */
     shm_op op;
     shm_req reqs[SHM_QUEUE];
     uint64_t req_first, req_next; /* the running request, and the next free one */
-    uint32_t ready;               /* requests that are done but not yet tested */
-    uint64_t columns;             /* columns begun so far */
-    uint64_t min_got;             /* no peer's `got` is lower than this */
-    uint64_t begun;               /* collectives begun so far */
+    uint32_t ready;
+    uint64_t columns; /* chunks begun so far */
+    uint64_t min_got; /* no peer's `got` is lower than this */
+    uint64_t begun;
     uint64_t logical_end_ns;
-    uint64_t moved; /* bytes moved in this call */
+    uint64_t moved;
     int simd;
     bool must_notify; /* a sleeping peer may wait for a counter that moved */
-    void *sum_acc;    /* sums of a column, in f32 for f16 and bf16 */
+    void *sum_acc;    /* sums of a chunk, in f32 for f16 and bf16 */
     uint32_t aborted;
     esp_status error;
-    int32_t waits_for;                /* the peer that this rank waits for, or -1 */
-    uint64_t level_bytes[ESP_LEVELS]; /* bytes received over each level */
+    int32_t waits_for; /* the peer that this rank waits for, or -1 */
+    /* bytes received inside this machine, between machines, and between racks */
+    uint64_t level_bytes[ESP_LEVELS];
 } shm_comm;
 
 /* ---- addresses and lengths ---- */
-/* Returns the offset of part `p` in the whole buffer, in bytes. */
+/* Returns the offset of rank `p`'s part in the whole buffer, in bytes. */
 static inline uint64_t shm_part_at(const shm_op *o, int32_t p) {
     return backend_min((uint64_t)p * o->part, o->c.count) * o->unit;
 }
-/* Returns the bytes of column `i` of part `p`, 0 if the part is shorter. *at receives its offset in the part. */
+/* Returns the bytes of chunk `i` of rank `p`'s part, 0 if the part is shorter. *at receives its offset in the part. */
 static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_t *at) {
     uint64_t len = shm_part_at(o, p + 1) - shm_part_at(o, p);
     if (o->per_slot) {
@@ -224,16 +222,16 @@ static inline uint64_t shm_piece(const shm_op *o, int32_t p, uint64_t i, uint64_
     *at = i * o->width;
     return *at < len ? backend_min(o->width, len - *at) : 0;
 }
-/* Returns the used bytes of a piece of `len` bytes that begins `in` bytes into a payload slot with `used` bytes. */
+/* Returns how many of `len` bytes belong to a payload of `used` bytes that begins `in` bytes before them. */
 static inline uint64_t shm_used_here(uint64_t used, uint64_t in, uint64_t len) {
     return used > in ? backend_min(len, used - in) : 0;
 }
-/* Returns an address in the window of `rank`: entry `slot`, an input or the result, in the cell of column `i`. */
+/* Returns the address in shared memory of chunk `i` of `rank`: of its input number `slot`, or of its result. */
 static inline uint8_t *shm_cell(const shm_comm *m, int32_t rank, uint64_t i, uint64_t slot) {
     uint64_t cell = (m->op.base + i) % m->cells;
     return m->windows + ((uint64_t)rank * m->cells + cell) * SHM_CELL + slot * m->op.width;
 }
-/* Returns the entry of a cell that holds the result, which follows the inputs. */
+/* Returns the `slot` of a result, which is stored after the inputs. */
 static inline uint64_t shm_result_slot(const shm_comm *m, const shm_op *o) {
     return !o->in_window ? 0 : o->per_destination ? (uint64_t)m->size : 1;
 }
@@ -261,17 +259,16 @@ ESP__FN esp_status shm_params(shm_comm *m, const char *params);
 /* Reserves all links between `rank` and this rank for `bytes` that are ready at time `from`. Returns when the slowest
  * link has passed them, without the latency. */
 ESP__FN uint64_t shm_transfer(shm_comm *m, int32_t rank, uint64_t from, uint64_t bytes);
-/* Returns the largest latency of the links between `rank` and this rank at logical time `ns`. */
 ESP__FN uint64_t shm_latency(const shm_comm *m, int32_t rank, uint64_t ns);
 /* Returns the lowest rank on the same machine (level 1) or in the same rack (level 2) as rank q. */
 ESP__FN int32_t shm_unit(const esp_group *g, uint32_t level, int32_t q);
-/* Finds the NICs of racks: in the parent comm, or without a parent in `nics`, the region's array. If the group spans
- * racks, it is planned for the slower of the links of machines and racks. */
+/* Finds the NICs of racks: in the parent communicator or, without a parent, in the array `nics`. Collectives between
+ * racks are planned for the slower of the two links. */
 ESP__FN void shm_outer_join(shm_comm *m, const esp_group *g, const shm_comm *parent, shm_nic *nics);
 
 /* ---- plan.c, ring.c: the plan of a collective ---- */
 ESP__FN void shm_plan(const shm_comm *m, const esp_coll *c, shm_op *o);
-/* Cuts the op into columns, by the members that shm_plan or shm_ring_plan has set. */
+/* Cuts the collective into chunks, by the members that shm_plan or shm_ring_plan has set. */
 ESP__FN void shm_plan_columns(const shm_comm *m, shm_op *o);
 /* Orders ranks so that a ring enters and leaves each machine, and each rack, once. */
 ESP__FN void shm_ring_order(shm_comm *m, const esp_group *g);
@@ -281,31 +278,30 @@ ESP__FN void shm_ring_plan(const shm_comm *m, shm_op *o);
 ESP__FN int shm_ring(shm_comm *m);
 ESP__FN int shm_ring_finished(shm_comm *m);
 
-/* ---- move.c: the stages ---- */
-/* Begins the planned op: publishes the addresses of this rank's buffers. */
+/* ---- move.c: the steps put, sum and get ---- */
+/* Begins the planned collective: publishes the addresses of this rank's buffers. */
 ESP__FN void shm_begin(shm_comm *m, uint64_t start_ns);
-/* Puts further columns of the running op on the emulated link. */
+/* Puts more of the running collective on the emulated link. */
 ESP__FN void shm_flows(shm_comm *m);
 ESP__FN int shm_put(shm_comm *m);
 ESP__FN int shm_sum(shm_comm *m);
 ESP__FN int shm_get(shm_comm *m);
-/* Are this rank's stages of the op done, and have all peers finished reading its buffers? */
+/* Returns true if this rank has done its share of the collective, and no peer needs its buffers any more. */
 ESP__FN bool shm_finished(shm_comm *m);
-/* Have all peers finished all columns before `x`? */
+/* Returns true if all peers have finished all chunks before number `x`. */
 ESP__FN bool shm_all_finished(shm_comm *m, uint64_t x);
 /* Logs that `rank` failed, and returns the error with which this rank's collective then fails. */
 ESP__FN esp_status shm_peer_failed(shm_comm *m, int32_t rank);
 
-/* ---- drive.c: the collectives of a comm, in the order in which they were started ---- */
-/* Begins the oldest request, unless it has begun already. */
+/* ---- drive.c: the collectives of a communicator, in the order in which they were started ---- */
 ESP__FN void shm_next(shm_comm *m);
 /* Moves about SHM_BUDGET bytes. Returns 1 if it moved something, 0 if it did not, a negative number on an error. */
 ESP__FN int shm_drive(shm_comm *m);
-/* Drives every comm of the job. Returns SHM_MOVED if more may move at once, plus SHM_READY if a finished request waits
- * for its test(). *due receives the earliest time at which data arrive over the emulated link. */
+/* Drives every communicator of the job. Returns SHM_MOVED if more may move at once, plus SHM_READY if a finished
+ * request waits for its test(). *due receives the earliest time at which data arrive over the emulated link. */
 enum { SHM_MOVED = 1, SHM_READY = 2 };
 ESP__FN int shm_drive_all(shm_job *j, int *pending, uint64_t *due);
-/* Marks the comm as failed and notifies its peers. Returns the comm's first error. */
+/* Marks the communicator as failed and notifies its peers. Returns its first error. */
 ESP__FN esp_status shm_fail(shm_comm *m, esp_status s);
 
 /* ---- wait.c: wakes peers, and waits for them ---- */
@@ -313,7 +309,6 @@ ESP__FN esp_status shm_fail(shm_comm *m, esp_status s);
 ESP__FN void shm_notify_peers(shm_comm *m);
 /* Makes this rank's own descriptor readable, if it has one. */
 ESP__FN void shm_notify_self(shm_job *j);
-/* Publishes that this rank leaves a collective before its end. */
 ESP__FN void shm_publish_failure(shm_comm *m);
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us);
 ESP__FN void shm_wake(void *comm);
@@ -328,19 +323,16 @@ ESP__FN int32_t shm_straggler(void *comm, void *req);
 ESP__FN esp_status shm_traffic(void *comm, esp_traffic *out);
 ESP__FN void shm_close(void *comm);
 typedef esp_status (*shm_rendezvous)(shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
-/* Allocates a comm, reads its parameters, and calls `rendezvous`, in which the ranks get their region by means of the
- * functions below. */
+/* Allocates a communicator and reads its parameters. In `rendezvous`, the ranks get their shared memory. */
 ESP__FN esp_status shm_transport_open(const esp_host *h, const esp_group *g, const char *name, const char *params,
                                       shm_rendezvous rendezvous, void **comm);
-/* Returns a hello with the members that both backends need. */
 ESP__FN shm_hello shm_hello_of(const shm_comm *m, const esp_group *g, esp_status so_far, const char *params);
 /* Exchanges the hellos of all ranks, and returns the same status on all of them. If the exchange itself fails,
  * m->pid[0] stays 0, and other ranks may have succeeded. */
 ESP__FN esp_status shm_exchange(shm_comm *m, const esp_group *g, const shm_hello *mine);
-/* Fails unless `params` are the same on every rank. */
 ESP__FN esp_status shm_same_params(shm_comm *m);
 ESP__FN uint64_t shm_region_bytes(int32_t n);
-/* Lays out the region, which must be zeroed, and finds doorbells and NICs in it. */
+/* Divides the shared memory, which must be zeroed, into the arrays of shm_comm. */
 ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region);
 
 /* Defines the table of backend `id`, which has the functions id_probe and id_comm_open. */
@@ -371,26 +363,19 @@ ESP__FN esp_status shm_join(shm_comm *m, const esp_group *g, void *region);
     ESP_PLUGIN_BACKEND(id, &id##_backend)
 
 /* ---- shm_memory.c: local sockets, and memory that several processes share ---- */
-/* Fills the address, and returns its length. */
 ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a);
 ESP__FN uint64_t shm_local_random(void);
 /* Closes a descriptor but keeps errno, for use after an error. */
 ESP__FN void shm_local_close(int fd);
-/* Opens a socket with a random `name`. Returns -1 with errno on an error. */
 ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]);
-/* Can this system fix the size of a memfd? */
+/* Returns true if this system can fix the size of a memfd. */
 ESP__FN bool shm_has_seals(void);
-/* Creates shared memory of `bytes` zeros. Returns its descriptor, or -1 with errno. */
 ESP__FN int shm_create(uint64_t bytes);
-/* Opens a listening socket with a random `name`, to which other ranks connect. Returns -1 with errno on an error. */
 ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog);
-/* Connects to rank 0's socket. Returns the connection, or -1 and an error text in *why. */
 ESP__FN int shm_connect(const char *name, const char **why);
 /* Sends `fd` over all pending connections, and does not wait for more: a rank that has not connected by now has died,
  * as the ranks' next exchange will show. Returns 0, or -1 with errno. */
 ESP__FN int shm_send_to_all(int listener, int fd);
-/* Receives one descriptor. Returns -1 if anything else came. */
 ESP__FN int shm_receive_fd(int s);
-/* Receives shared memory of `bytes` bytes. Returns its descriptor, or -1 and an error text in *why. */
 ESP__FN int shm_receive_memory(int s, uint64_t bytes, const char **why);
 #endif

@@ -26,11 +26,10 @@ static int shm_notify_socket(int from, shm_doorbell *b) {
     while (n < 0 && errno == EINTR);
     /* EAGAIN means that the socket is full and therefore readable, ECONNREFUSED that its process has ended. */
     if (n == 1 || errno == EAGAIN || errno == ECONNREFUSED) return 0;
-    uint32_t awake = SHM_AWAKE; /* lets the next call try again */
+    uint32_t awake = SHM_AWAKE;
     __atomic_compare_exchange_n(&b->asleep, &awake, SHM_POLLED, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     return -1;
 }
-/* Wakes a rank that sleeps or polls. Returns 0, or -1 with errno. */
 static int shm_notify(shm_job *j, shm_doorbell *b) {
     uint32_t how = BACKEND_LOAD(&b->asleep);
     if (how == SHM_ASLEEP) shm_ring_doorbell(b);
@@ -51,8 +50,8 @@ ESP__FN void shm_notify_peers(shm_comm *m) {
             m->must_notify = true;
 }
 
-/* Peers must stop waiting for this rank and reading its buffers, which the user may free next. So this waits until no
- * peer is reading, which takes at most one column. */
+/* Peers must stop waiting for this rank and reading its buffers, which the program may free next. So this waits until
+ * no peer is reading, which takes at most one chunk. */
 ESP__FN void shm_publish_failure(shm_comm *m) {
     uint32_t none = 0;
     if (!m->head || m->size == 1) return;
@@ -64,7 +63,6 @@ ESP__FN void shm_publish_failure(shm_comm *m) {
             while (q != m->rank && BACKEND_LOAD(&m->published[q].reading)) sched_yield();
 }
 
-/* Sleeps until the doorbell's word differs from `seen`, or until time `until_ns`. */
 static void shm_sleep(shm_doorbell *b, uint32_t seen, uint64_t until_ns) {
     struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     syscall(SYS_futex, &b->word, FUTEX_WAIT_BITSET, seen, &t, NULL, FUTEX_BITSET_MATCH_ANY);
@@ -85,8 +83,7 @@ ESP__FN void shm_wait_close(shm_job *j) {
     if (j->sender >= 0) close(j->sender);
     j->wait_fd = j->timer = j->socket = j->sender = -1;
 }
-/* With an emulated link, makes the descriptor an epoll instance of the socket and a timer. Returns nonzero on an
- * error. */
+/* With an emulated link, the descriptor is an epoll instance of the socket and a timer. Returns nonzero on an error. */
 static int shm_wait_timer(shm_job *j) {
     struct epoll_event ev;
     memset(&ev, 0, sizeof ev);
@@ -135,7 +132,7 @@ static void shm_wait_arm(shm_job *j) {
 }
 
 /* ---- the backend table ---- */
-enum { SHM_SPINS = 64, SHM_YIELDS = 64 }; /* rounds before a sleep */
+enum { SHM_SPINS = 64, SHM_YIELDS = 64 }; /* checks before a sleep */
 
 static bool shm_woken(shm_job *j) { return __atomic_exchange_n(&j->woken, 0u, __ATOMIC_SEQ_CST) != 0; }
 ESP__FN esp_status shm_progress(void *comm, uint64_t timeout_us) {

@@ -1,4 +1,4 @@
-/* alloc.c: memory of the user's allocator. */
+/* alloc.c: allocates with the program's allocator (esp_host.alloc) or, if it gave none, with malloc. */
 #include "espresso_impl/base/base.h"
 
 ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
@@ -8,7 +8,7 @@ ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t
     if (!bytes) bytes = 1;
     if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, alloc))
         return esp__base_of(ctx)->user_host->alloc(esp__base_of(ctx)->user_host->user, d, bytes, align);
-    bytes = (bytes + align - 1) / align * align; /* aligned_alloc requires a multiple of align */
+    bytes = (bytes + align - 1) / align * align;
     if (d.kind > ESP_CPU || bytes > SIZE_MAX) return NULL;
     return aligned_alloc((size_t)align, (size_t)bytes);
 }

@@ -6,19 +6,18 @@
 
 enum { ESP__NAME_MAX = 64, ESP__SPEC_MAX = 256, ESP__ERROR_MAX = 2048 };
 
-/* A context begins with this struct. Folders below the executor do not know the context: they get these members, and
- * each folder's own part by a function of its header, such as esp__job_of. */
+/* An esp_ctx begins with this struct: folders that know nothing else of a context can read these members. */
 typedef struct esp__workers esp__workers;
 typedef struct esp__base {
     const esp_host *user_host;
-    int32_t log_level, rank, size;    /* rank of this process, and number of ranks */
-    esp__workers *workers;            /* NULL until the watch thread runs, so not for its use */
-    struct esp__registry *registry;   /* part of folder registry/ */
-    struct esp__device_list *devices; /* part of folder device/ */
-    const struct esp__job *job;       /* part of folder job/ */
-    const struct esp__model *model;   /* part of folder strategy/ */
+    int32_t log_level, rank, size;
+    esp__workers *workers;
+    struct esp__registry *registry;
+    struct esp__device_list *devices;
+    const struct esp__job *job;
+    const struct esp__model *model;
 } esp__base;
-/* Any thread may use it: once threads run, only `workers` changes. ctx must not be NULL. */
+/* Any thread may call this. Only `workers` is set after threads have started. ctx must not be NULL. */
 static inline const esp__base *esp__base_of(const esp_ctx *ctx) { return (const esp__base *)(const void *)ctx; }
 static inline esp__workers *esp__workers_of(const esp_ctx *ctx) { return esp__base_of(ctx)->workers; }
 
@@ -31,26 +30,27 @@ ESP__FN const char *esp__plugin_detail(void);
 ESP__FN void esp__plugin_detail_set(const char *text);
 ESP__FN void esp__plugin_detail_clear(void);
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
-ESP__FN int32_t esp__log_level_read(const char *text); /* reads "warn", "2", ...; 0 if it is no level */
-ESP__FN uint64_t esp__now_ns(void);                    /* CLOCK_MONOTONIC, alike in all processes of a machine */
+/* Returns the log level of a text such as "warn" or "2", or 0 if it is none. */
+ESP__FN int32_t esp__log_level_read(const char *text);
+ESP__FN uint64_t esp__now_ns(void); /* CLOCK_MONOTONIC, which all processes of a machine share */
 /* FNV-1a hash of `data`. `h` is ESP__HASH0 at first, and the result of the previous call to continue that one. */
 ESP__FN uint64_t esp__hash64(uint64_t h, const void *data, uint64_t bytes);
 #define ESP__HASH0 14695981039346656037ull
 
 /* ---- alloc.c: memory of the user's allocator ---- */
-ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes); /* zeroed, aligned to 64 bytes; NULL if none is left */
+ESP__FN void *esp__alloc(esp_ctx *ctx, uint64_t bytes); /* returns zeroed memory, aligned to 64 bytes, or NULL */
 ESP__FN void esp__free(esp_ctx *ctx, void *p);
-/* Makes an array of *cap_bytes large enough for need_bytes. Returns `old`, or a larger copy followed by zeros; then
- * frees `old` and raises *cap_bytes. If memory runs out, returns NULL and leaves `old` unchanged. */
+/* Returns `old` if its *cap_bytes are at least need_bytes. Otherwise returns a larger copy with zeros behind it, frees
+ * `old` and raises *cap_bytes. If memory runs out, returns NULL and leaves `old` unchanged. */
 ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t need_bytes);
-ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s); /* returns NULL if s is NULL */
+ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s);
 ESP__FN void esp__strfree(esp_ctx *ctx, char *s);
 
 /* The alloc and free_ that esp_host offers to plugins, for host memory. */
 ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);
 ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes);
 /* ---- workers.c: several threads run one loop at a time ---- */
-/* Opens `n` workers. The caller of esp__workers_for is one of them. */
+/* Starts n - 1 threads. The caller of esp__workers_for works like one more. */
 ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out);
 ESP__FN void esp__workers_close(esp__workers *w);
 /* Calls body for pieces of [0, n) that begin at multiples of `grain`, and returns when all are done. If w is NULL or
@@ -58,27 +58,26 @@ ESP__FN void esp__workers_close(esp__workers *w);
 ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
                               void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
 
-/* ---- workers_omp.c: the same with the threads of the trainer's OpenMP team ---- */
-/* At most `most` threads run a loop, or the whole team if it is 0. `offer` wakes the trainer's threads that wait in the
- * library, so that they call esp__workers_offered. Returns ESP_E_UNSUPPORTED if compiled without OpenMP. */
+/* ---- workers_omp.c: runs such loops on the OpenMP team of the training program ---- */
+/* At most `most` threads run a loop, or the whole team if `most` is 0. `offer` wakes those threads of the program that
+ * wait in the library, so that they call esp__workers_offered. Returns ESP_E_UNSUPPORTED if compiled without OpenMP. */
 ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offer)(esp_ctx *ctx), esp__workers **out);
-/* Marks the calling thread as a thread of the library: the trainer's threads run its loops. */
+/* Marks the calling thread as one that the library started: the program's threads run its loops. */
 ESP__FN void esp__workers_never_lend(void);
-/* Called by a waiting thread: is there a loop that it can help with? w may be NULL. */
+/* Returns true if a loop runs that the calling thread, which waits in the library, can help with. w may be NULL. */
 ESP__FN bool esp__workers_offered(esp__workers *w);
 /* Runs pieces of the loop on this thread's OpenMP team. Inside a parallel region, only this thread runs them. */
 ESP__FN void esp__workers_help(esp__workers *w);
 
 /* ---- text.c: specs, such as "name:key=val,key=val" ---- */
-ESP__FN bool esp__spec_name_char(char c); /* may a spec's name contain it? */
+ESP__FN bool esp__spec_name_char(char c);
 /* Returns the length of a list's first spec, which ends at the next ';' outside parentheses. */
 ESP__FN size_t esp__spec_length(const char *list);
-/* Splits a spec into its name and *params, which is the text after the colon, or "". Error texts have the position. */
+/* Splits a spec into its name and *params, which is the text after the colon, or "". */
 ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char name[ESP__NAME_MAX], const char **params);
 
-ESP__FN const char *esp__dtype_word(esp_dtype d); /* such as "f32"; "?" if it is unknown */
+ESP__FN const char *esp__dtype_word(esp_dtype d);
 
-/* A time span in ns of esp__now_ns. */
 typedef struct esp__span {
     uint64_t start_ns, end_ns;
 } esp__span;

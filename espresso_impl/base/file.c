@@ -72,7 +72,6 @@ static int esp__file_create(const char *name, int *fd) {
     return EEXIST;
 }
 
-/* Makes a temporary file in the folder of f->path. Returns its descriptor, or -1 with errno. */
 static int esp__file_beside(esp__file *f) {
     for (int i = 0; i < ESP__FILE_NAMES; i++) {
         char number[16] = "";
@@ -139,7 +138,7 @@ ESP__FN int esp__file_sync(esp__file *f) {
     return error;
 }
 
-/* Syncs the folder, which has the new name. Ignores errors, as the old or the new file is complete anyway. */
+/* Makes a rename durable. Ignores errors: after a crash, the path names the old or the new complete file. */
 static void esp__file_sync_folder(char *path) {
     char *slash = strrchr(path, '/');
     if (slash) slash[slash == path] = 0;
@@ -159,7 +158,7 @@ ESP__FN int esp__file_rename(esp__file *f) {
         f->temporary[0] = 0;
         esp__file_sync_folder(f->path);
     }
-    fclose(f->to); /* only now, as this ends the lock on the temporary file */
+    fclose(f->to); /* closed only now, because closing ends the lock on the temporary file */
     f->to = NULL;
     return 0;
 }

@@ -8,39 +8,37 @@
 #include "espresso_impl/base/text.h"
 #include <limits.h>
 
-enum { ESP__FILE_NAMES = 16 }; /* limit of processes that write one path at a time */
+enum { ESP__FILE_NAMES = 16 }; /* so many processes can write one path at a time */
 typedef struct esp__file {
     FILE *to; /* NULL if closed */
     char path[PATH_MAX];
-    char temporary[PATH_MAX]; /* "" if `path` is a pipe or device */
-    int error;                /* first error of esp__file_put, or 0 */
+    char temporary[PATH_MAX];
+    int error; /* first error of esp__file_put, or 0 */
 } esp__file;
 
 /* Opens the temporary file. After a failure, there is nothing to close or remove. */
 ESP__FN int esp__file_open(esp__file *f, const char *path);
-/* Writes. An error is kept in f->error, and esp__file_sync and esp__file_close return it. */
+/* Writes data. An error is returned only later, by esp__file_sync or esp__file_close. */
 ESP__FN void esp__file_put(esp__file *f, const void *data, size_t bytes);
-/* First half of closing: waits until the content is on the disk. */
+/* Waits until the content is on the disk. */
 ESP__FN int esp__file_sync(esp__file *f);
-/* Second half: renames the file to PATH, and waits until that is on the disk. */
+/* Renames the temporary file to PATH, waits until that is on the disk, and closes the file. */
 ESP__FN int esp__file_rename(esp__file *f);
-/* Calls esp__file_sync and esp__file_rename. */
 ESP__FN int esp__file_close(esp__file *f);
-/* Removes the temporary file and leaves PATH unchanged. Does nothing if the file is closed or `f` is zeroed. */
+/* Removes the temporary file and leaves PATH unchanged. Does nothing if the file is closed. */
 ESP__FN void esp__file_drop(esp__file *f);
 
 /* Writes a whole file. Does not block: if PATH is a pipe that is full or has no reader, returns an error. */
 ESP__FN int esp__file_replace(const char *path, const void *data, size_t bytes);
-/* Can a file of this path be written? Leaves nothing on the disk. */
+/* Returns 0 if a file of this path can be written. Leaves nothing on the disk. */
 ESP__FN int esp__file_check(const char *path);
 /* Reads a whole file, pipe or device. The caller frees *text, which has a NUL after the *bytes read. Returns EFBIG if
  * there are more than `most` bytes. After an error, *text is NULL. */
 ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *bytes);
-/* Reads a whole file into `t`, which is empty. Its memory is from the allocator of t->ctx. */
+/* Reads a whole file into `t`, which must be empty. */
 ESP__FN int esp__file_read_text(const char *path, size_t most, esp__text *t);
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes);
-/* Copies a file's name with the rank in place of "%r". Returns true if it has one: then each rank has its own file. */
+/* Copies a file name with the rank in place of "%r". Returns true if it has "%r": each rank has its own file. */
 ESP__FN bool esp__path_of_rank(const char *name, int32_t rank, char *out, size_t cap);
-/* Makes `path` absolute, so that it stays valid if the program calls chdir. */
 ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]);
 #endif

@@ -1,10 +1,9 @@
-/* heap.h: a binary heap of waiting ops, which returns the earliest first. The caller provides its memory. Inline,
- * because the planner's innermost loops and the executor use it. */
+/* heap.h: a binary heap of waiting operations, the earliest first. Inline, as the planner's innermost loops use it. */
 #ifndef ESP__HEAP_H
 #define ESP__HEAP_H
 #include "espresso_impl/base/private.h"
 
-/* Ordered by `ready`, then by `key`. No two keys are equal, so the order is the same on all ranks. */
+/* Ordered by `ready`, then by `key`. No two keys are equal, so all ranks have the same order. */
 typedef struct esp__waiting {
     uint64_t ready, key;
 } esp__waiting;
@@ -25,7 +24,6 @@ static inline void esp__heap_push(esp__heap *h, uint64_t ready, uint64_t key) {
     h->at[i] = w;
 }
 
-/* Removes and returns the earliest op. The heap must not be empty. */
 static inline esp__waiting esp__heap_pop(esp__heap *h) {
     esp__waiting top = h->at[0], last = h->at[--h->n];
     uint32_t i = 0, c;

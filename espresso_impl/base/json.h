@@ -9,7 +9,6 @@ ESP__FN size_t esp__utf8_bytes(const unsigned char *p);
  * end of *s. A byte that is not UTF-8 becomes U+FFFD. ASCII characters in `also` are written as \uXXXX, too. */
 enum { ESP__JSON_CHAR = 6 };
 ESP__FN size_t esp__json_char(const char **s, const char *also, char out[ESP__JSON_CHAR]);
-/* Adds a string in quotes. */
 ESP__FN void esp__json_string(esp__text *t, const char *s);
 /* Adds a number of at most `digits` significant digits, or null if it is infinite or NaN. */
 ESP__FN void esp__json_double(esp__text *t, double x, int digits);

@@ -1,4 +1,4 @@
-/* machine.h: facts about this machine and process. */
+/* machine.h: facts about this machine and process, mostly from /proc. */
 #ifndef ESP__MACHINE_H
 #define ESP__MACHINE_H
 #include "espresso_impl/base/private.h"
@@ -13,22 +13,19 @@ typedef struct esp__machine_time {
 ESP__FN esp__machine_time esp__machine_time_now(void);
 /* Returns the bytes of memory that are available without swapping, or 0 if unknown. */
 ESP__FN double esp__machine_memory(void);
-/* Writes a text that identifies the machine since its last boot, or "" if unknown. */
+/* Writes a text that changes when the machine boots and differs between machines, or "" if unknown. */
 enum { ESP__BOOT_ID = 40 };
 ESP__FN void esp__boot_id(char out[ESP__BOOT_ID]);
-/* Writes the processor's name, or "" if unknown. */
 ESP__FN void esp__cpu_name(char *out, size_t cap);
 /* Writes the program's file name without folders; for Python, the script's name. */
 ESP__FN void esp__program_name(char *out, size_t cap);
 
 /* ---- the cores that this process may use (inline, as backends that are plugins need them too) ---- */
-/* Sets a bit for each core that the calling thread may use. Returns the bytes written to `mask`, or 0 if unknown. */
 static inline long esp__cores_mask(unsigned long mask[128]) {
     const long bytes = syscall(SYS_sched_getaffinity, 0, 128 * sizeof *mask, mask);
     return bytes > 0 ? bytes : 0;
 }
 
-/* Returns the number of cores that the calling thread may use, or 0 if unknown. */
 static inline uint32_t esp__cores_bound(void) {
     unsigned long mask[128];
     const long bytes = esp__cores_mask(mask);
@@ -37,7 +34,7 @@ static inline uint32_t esp__cores_bound(void) {
     return n;
 }
 
-/* Reads the first two whole numbers of a file. Returns how many it found, or 0 or less if the file is missing. */
+/* Reads up to two whole numbers of a file. Returns how many it found, or 0 or less if there is none. */
 static inline int esp__cores_numbers(const char *folder, const char *name, long long out[2]) {
     char path[1200];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path) return 0;
@@ -47,7 +44,7 @@ static inline int esp__cores_numbers(const char *folder, const char *name, long 
     return n;
 }
 
-/* Returns a control group's limit of cores, rounded up, or 0. Version 1 of control groups has it in two files. */
+/* Returns a control group's limit of cores, rounded up, or 0 if it has none. */
 static inline uint32_t esp__cores_group(const char *folder) {
     long long x[2], period[2];
     int n = esp__cores_numbers(folder, "cpu.max", x);
@@ -59,7 +56,7 @@ static inline uint32_t esp__cores_group(const char *folder) {
     return x[0] > 0 && x[1] > 0 && x[0] / x[1] < 1 << 20 ? (uint32_t)((x[0] + x[1] - 1) / x[1]) : 0;
 }
 
-/* Returns the lowest limit of group `path` (below its mount point) and of all groups that contain it, or 0. */
+/* Returns the lowest limit of group `path` below `mount` and of the groups that contain it, or 0 if none has one. */
 static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     char folder[1100];
     uint32_t least = 0;
@@ -75,8 +72,8 @@ static inline uint32_t esp__cores_groups(const char *mount, const char *path) {
     }
 }
 
-/* Returns the lowest limit of this process' control groups, or 0. /proc/self/cgroup lists them as "0::/path" (version
- * 2) or "4:cpu,cpuacct:/path" (version 1, mounted at "cpu,cpuacct"). Paths begin with `root`, "" except in tests. */
+/* Returns the lowest limit of this process' control groups, or 0 if none has one. /proc/self/cgroup lists them as
+ * "0::/path" (version 2) or "4:cpu,cpuacct:/path" (version 1). Tests pass their own folder as `root`. */
 static inline uint32_t esp__cores_given(const char *root) {
     char line[1024], mount[1100];
     uint32_t least = 0;
@@ -96,7 +93,6 @@ static inline uint32_t esp__cores_given(const char *root) {
     return least;
 }
 
-/* Returns the number of cores that the calling thread may use, at most the control groups' limit and at least 1. */
 static inline uint32_t esp__cores(void) {
     uint32_t n = esp__cores_bound(), given = esp__cores_given("");
     if (!n) {

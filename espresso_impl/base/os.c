@@ -43,7 +43,8 @@ ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void 
     sigset_t others, before;
     sigfillset(&others);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&others, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &others, &before); /* the new thread inherits the mask and the mode */
+    /* the new thread inherits the signal mask and the floating-point mode */
+    pthread_sigmask(SIG_SETMASK, &others, &before);
     uint64_t mode = esp__fp_default();
     int error = pthread_create(thread, NULL, body, arg);
     esp__fp_restore(mode);

@@ -11,8 +11,7 @@ ESP__FN uint64_t esp__fp_default(void);
 ESP__FN void esp__fp_restore(uint64_t before);
 
 /* ---- the library's threads ---- */
-/* Starts a thread that blocks all signals except faults (such as SIGSEGV), and computes in the default floating-point
- * mode. Returns 0 or the error of pthread_create. */
+/* Starts a thread that blocks all signals except faults (such as SIGSEGV). Returns 0 or the error of pthread_create. */
 ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg);
 
 /* ---- forks ---- */
@@ -22,8 +21,8 @@ typedef struct esp__process {
 } esp__process;
 
 ESP__FN void esp__process_open(esp__process *p);
-ESP__FN void esp__process_close(esp__process *p); /* must not be called in a forked child */
-/* Is this process the one that called esp__process_open, and no forked child of it? Fast, since every push asks. */
+ESP__FN void esp__process_close(esp__process *p);
+/* Returns false in forked children of the process that called esp__process_open. Fast, as every gradient needs it. */
 static inline bool esp__process_same(const esp__process *p) {
     return p->page ? *p->page != 0 : p->pid == (int32_t)getpid();
 }

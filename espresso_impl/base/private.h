@@ -17,7 +17,7 @@
 #define ESP__PRINTF(a, b)
 #define ESP__UNUSED
 #endif
-/* A private function is static in espresso.c, which defines this before, and hidden if files are compiled alone. */
+/* ESP__FN marks private functions: static if espresso.c includes all files (it defines ESP__FN), else hidden. */
 #ifndef ESP__FN
 #if defined(__GNUC__)
 #define ESP__FN __attribute__((visibility("hidden")))

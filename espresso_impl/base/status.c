@@ -2,7 +2,6 @@
 #include "espresso_impl/base/base.h"
 #include <time.h>
 
-/* Each thread has its own last error, so it needs no lock. */
 static __thread char esp__error_text[ESP__ERROR_MAX];
 static __thread const esp_ctx *esp__error_ctx;
 static __thread char esp__detail_text[ESP__ERROR_MAX];

@@ -73,7 +73,7 @@ ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
         t->len += (size_t)n;
     } else {
         t->failed = true;
-        if (t->data) t->data[t->len] = 0; /* undoes the part that was written */
+        if (t->data) t->data[t->len] = 0; /* removes what was written of this addition */
     }
 }
 
@@ -99,7 +99,7 @@ ESP__FN size_t esp__spec_length(const char *list) {
     return n;
 }
 
-/* Checks the form of parameters, not their meaning. Returns NULL, or an error text and its place in *at. */
+/* Checks the form key=val,key=val. Returns NULL, or an error text, and sets *at to the wrong part. */
 static const char *esp__spec_check_params(const char *p, const char **at) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX];
     int more;
@@ -141,13 +141,13 @@ ESP__FN esp_status esp__spec_split(const esp_ctx *ctx, const char *spec, char na
 }
 
 /* ---- suggestions ---- */
-enum { ESP__SUGGEST_MAX = 64 }; /* longer names get no suggestions */
+enum { ESP__SUGGEST_MAX = 64 };
 
 static bool esp__same_letter(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
 
 /* Returns the Damerau-Levenshtein distance of two short names, ignoring case. */
 static int esp__edits(const char *a, const char *b) {
-    int rows[3][ESP__SUGGEST_MAX]; /* distances of the first i - 2, i - 1, i characters of a */
+    int rows[3][ESP__SUGGEST_MAX]; /* rows[i % 3]: distances of the first i characters of a to the first j of b */
     const int n = (int)strlen(b);
     if (n >= ESP__SUGGEST_MAX) return ESP__SUGGEST_MAX;
     for (int j = 0; j <= n; j++) rows[0][j] = j;

@@ -91,13 +91,12 @@ ESP__FN void esp__workers_close(esp__workers *w) {
     esp__free(w->ctx, w);
 }
 
-/* Returns how many threads may run a loop, including the caller. */
 static int32_t esp__workers_most(esp__workers *w) {
     if (!w) return 1;
     return w->offer ? esp__workers_team(w) : w->n_threads + 1;
 }
 
-/* Makes the loop known to the threads that may join it. The caller has locked w->one_loop. */
+/* Publishes the loop to the threads that may join it. The caller holds w->one_loop. */
 static void esp__workers_begin(esp__workers *w, int32_t threads, uint64_t n, uint64_t grain,
                                void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     /* several pieces for each thread, so that one slow thread delays the loop only a little */

@@ -1,19 +1,19 @@
-/* workers_omp.c: runs the library's loops on the trainer's OpenMP team. An OpenMP runtime keeps a team for each thread
- * that opens parallel regions, so regions of the library's cpu thread would start a second team. That thread therefore
- * opens none. It offers its loop to a trainer's thread that waits in esp_wait or esp_wait_all, whose team is idle, and
- * runs it alone if none waits. A region has as many threads as the runtime gives it, and surplus threads leave it at
- * once: with num_threads(n), libgomp would end and restart threads of the team again and again. */
+/* workers_omp.c: runs the library's loops on the training program's OpenMP team. An OpenMP runtime keeps a team for
+ * each thread that opens parallel regions, so the library's own thread for compression must open none: that would start
+ * a second team. It offers its loop to a thread of the program that waits in esp_wait or esp_wait_all, whose team is
+ * idle, and runs the loop alone if none waits. A region has as many threads as the runtime gives it, and surplus
+ * threads leave it at once: with num_threads(n), libgomp would end and restart threads of the team again and again. */
 #include "espresso_impl/base/workers.h"
 #include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
 
-static __thread bool esp__omp_never;  /* true in a thread of the library, which opens no region */
-static __thread int32_t esp__omp_pid; /* process in which this thread first opened a region */
+static __thread bool esp__omp_never; /* true in a thread that the library started */
+static __thread int32_t esp__omp_pid;
 
-/* Returns the size of this thread's team. Returns 1 for a thread of the library, and inside a parallel region, where a
- * nested one would start threads. Also returns 1 in a forked process, which has none of the team's threads. */
+/* Returns the size of this thread's team. Returns 1 for a thread that the library started; inside a parallel region,
+ * where a nested one would start threads; and in a forked process, which has none of the team's threads. */
 static int32_t esp__omp_team(const esp__workers *w) {
     if (esp__omp_never || omp_get_level() > 0) return 1;
     if (esp__omp_pid && esp__omp_pid != (int32_t)getpid()) return 1;
@@ -21,8 +21,8 @@ static int32_t esp__omp_team(const esp__workers *w) {
     return n < w->n ? n : w->n;
 }
 
-/* The calling thread, alone or as one of a team, joins the loop. It does nothing if no piece is left, or if w->n
- * threads run the loop already. If a team joins, the thread that offered the loop stops and waits. */
+/* The calling thread, alone or as one of a team, joins the loop. It does nothing if no piece of the loop is left, or if
+ * w->n threads run it already. If a team joins, the thread that offered the loop stops and waits. */
 static void esp__omp_join(esp__workers *w, bool with_team) {
     pthread_mutex_lock(&w->lock);
     int others = atomic_load(&w->inside) + (with_team || atomic_load(&w->taken) ? 0 : 1);
@@ -31,7 +31,7 @@ static void esp__omp_join(esp__workers *w, bool with_team) {
     if (in && with_team) atomic_store(&w->taken, 1);
     pthread_mutex_unlock(&w->lock);
     if (!in) return;
-    uint64_t fp = esp__fp_default(); /* the trainer's thread may be in another mode */
+    uint64_t fp = esp__fp_default(); /* the program may have set another floating-point mode */
     esp__workers_pieces(w);
     esp__fp_restore(fp);
     pthread_mutex_lock(&w->lock);
@@ -50,7 +50,8 @@ ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offe
     *out = esp__workers_new(ctx, most > 0 ? most : INT32_MAX);
     if (!*out) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the compression workers");
     (*out)->offer = offer;
-    atomic_store(&(*out)->team, most == 1 ? 1 : 2); /* a guess until a thread waits; above 1, loops are offered */
+    /* a guess until a thread waits in the library; loops are offered if it is above 1 */
+    atomic_store(&(*out)->team, most == 1 ? 1 : 2);
     return ESP_OK;
 }
 

@@ -1,4 +1,4 @@
-/* call.c: calls a codec's compress and decompress, and keeps the residual if the codec does not do so itself. */
+/* call.c: calls a codec's compress and decompress, and computes the residual if the codec does not. */
 #include "espresso_impl/codec/codec.h"
 #include "codecs/common/simd.h"
 
@@ -18,7 +18,8 @@ ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, esp_st
     c->part.struct_size = sizeof c->part;
     c->part.dtype = ESP_F32;
     c->part.count = count;
-    memcpy(&c->part.data.ptr, &data, sizeof data); /* esp_tensor is not const, because decompress writes to it */
+    /* a cast would drop const, which esp_tensor lacks because decompress writes to it */
+    memcpy(&c->part.data.ptr, &data, sizeof data);
     c->part.data.bytes = count * 4u;
     c->part.data.dev = stream.dev;
 }
@@ -57,7 +58,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
     c->args.tensor = l->tensor;
     c->args.offset = l->offset;
     c->args.residual = c->args.state = NULL;
-    for (uint32_t i = 0; i < l->n; i++) { /* sets the arrays only if a part uses them: empty parts do not */
+    for (uint32_t i = 0; i < l->n; i++) { /* stays NULL if no tensor of the call has such memory */
         if (l->residual[i].ptr && l->residual[i].bytes) c->args.residual = l->residual;
         if (l->state[i].ptr && l->state[i].bytes) c->args.state = l->state;
     }
@@ -66,7 +67,7 @@ ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l) {
 }
 
 /* ---- calls ---- */
-/* Points the parts' data to the array at `at`, one part after another. */
+/* Gives each tensor of the call its numbers of the array at `at`, in order. */
 static void esp__call_numbers(const esp__codec_call *c, float *at) {
     for (uint32_t t = 0; t < c->args.n_tensors; t++) {
         c->args.tensor[t]->data.ptr = at;
@@ -74,7 +75,7 @@ static void esp__call_numbers(const esp__codec_call *c, float *at) {
     }
 }
 
-/* Computes phi = beta * residual + gamma * data, the input of compress, one part after another. */
+/* Computes phi = beta * residual + gamma * data for all tensors of the call. */
 static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     const float beta = c->args.beta, gamma = c->args.gamma;
     for (uint32_t k = 0; k < c->args.n_tensors; k++) {
@@ -104,7 +105,7 @@ static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back)
     }
     for (uint32_t k = 0; k < saved.n_tensors && finite && !s; k++) {
         const uint64_t n = saved.tensor[k]->count;
-        /* a part with NaN or Inf keeps its old residual */
+        /* a tensor with NaN or Inf keeps its old residual */
         const uint64_t kept = esp__payload_nonfinite(&saved.payload[k]) ? 0 : n;
         float *e = saved.residual[k].ptr;
         ESP_SIMD

@@ -4,29 +4,29 @@
 #include "espresso_impl/registry/registry.h"
 
 struct esp__codec {
-    char *spec; /* text from the user, such as "topk:ratio=0.01" */
+    char *spec;
     const esp_codec *table;
     void *self;
-    esp_traits traits;     /* properties; a spec may have fewer than its table */
+    esp_traits traits;     /* its properties with these parameters */
     esp_codec_model model; /* costs for tensors that are not matrices; 0 if unknown */
-    uint32_t id;           /* esp_name_hash(name) */
-    bool feedback;         /* the library keeps a residual for error feedback */
-    bool own_memory;       /* for a rank's own gradient, the codec does error feedback */
+    uint32_t id;
+    bool feedback; /* the library keeps a residual for error feedback */
+    /* The codec does error feedback itself when it compresses a gradient of this rank. */
+    bool own_memory;
     float beta, gamma;
     esp__codec *device_codec; /* the same codec on another device, or NULL */
 };
 
 /* ---- instance.c ---- */
-/* Returns the opened codec of a spec, which all units with this spec share. The registry owns it. */
+/* Returns the codec of a text such as "topk:ratio=0.01", which is opened once for all tensors. The registry owns it. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
-/* Opens a codec that is not shared, with the spec's feedback if `feedback` is NULL. Free it with esp__codec_free. */
+/* Opens a codec that is not shared. `feedback` replaces the setting in `spec` unless it is NULL. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
-/* Opens the same codec for devices of a kind; `c` owns it. *out is NULL if the codec has no table for them, or that
- * table does not support this spec. */
+/* Opens codec `c` also for devices of another kind; `c` owns it. *out is NULL if the codec has no table for these
+ * devices, or that table does not support the parameters. */
 ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out);
-/* Returns 1 if the registry's i-th codec can compress any tensor without parameters, 0 if not, and -1 when out of
- * memory. Sets *lossy to esp__codec_lossy, unless it is NULL. */
+/* Returns 1 if the registry's i-th codec can compress any tensor without parameters, 0 if not, or -1 without memory. */
 ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy);
 /* Functions for plugins: wrappers open the codec that they wrap. */
 ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);
@@ -40,19 +40,19 @@ ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matr
                                     esp_devkind kind, esp_codec_model *out);
 /* True if the codec may change training. False if it only rounds numbers, or changes nothing. */
 ESP__FN bool esp__codec_lossy(const esp__codec *c);
-/* Makes an esp_tensor of `count` elements without data. rows and cols are 0 if it is no matrix. */
+/* Makes an esp_tensor without data. rows and cols are 0 if it is no matrix. */
 ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols);
-/* Returns the codec's memory needs for a part in one round, with payloads reduced over n_reduced ranks, or 1. */
+/* Returns the memory that compression of such a tensor needs. Codecs such as PowerSGD exchange several payloads in
+ * turn; `round` is the number of the exchange. n_reduced is the number of ranks whose payloads are added, or 1. */
 ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
                                        uint32_t n_reduced, esp_bound *b);
 /* True if payloads are smaller than the gradient, which is assumed if the codec has no model. */
 ESP__FN bool esp__codec_shrinks(const esp__codec *c);
-/* Returns the bytes of a payload. */
 ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
-/* Returns how a collective reduces payloads in a round. Its member op is 0 if none does. */
+/* Returns how payloads are added in an exchange (`round`). Its member op is 0 if they are not. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 
-/* ---- call.c: a call for one part of a tensor, or for a list of parts ---- */
+/* ---- call.c: calls for one tensor, or for several at once; pieces of a tensor count as tensors ---- */
 /* Do not copy it: its members point to each other. */
 typedef struct esp__codec_call {
     const esp__codec *codec;
@@ -63,7 +63,7 @@ typedef struct esp__codec_call {
     esp_payload payload, reduced;
 } esp__codec_call;
 
-/* The lists of a call for several parts (ESP_CODEC_LISTS), in the caller's memory. */
+/* The lists of a call for several tensors (ESP_CODEC_LISTS), in the caller's memory. */
 typedef struct esp__codec_list {
     esp_tensor *part, **tensor;
     uint64_t *offset;
@@ -101,30 +101,29 @@ static inline void esp__call_payload(esp__codec_call *c, const void *payload, ui
 static inline void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes) {
     c->args.reduced = esp__call_buf(c, &c->reduced.data, payload, bytes) ? &c->reduced : NULL;
 }
-/* True if the payload's header has ESP_PAYLOAD_NONFINITE. The payload is in host memory. */
+/* Returns true if the gradient had NaN or Inf. The payload is in host memory. */
 static inline bool esp__payload_nonfinite(const esp_payload *p) {
     esp_payload_header h;
     memcpy(&h, p->data.ptr, sizeof h);
     return (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
 }
 
-/* These combine several calls into one: _place lays out a list for up to n parts in `memory`, of _bytes bytes. _add
- * adds the part of a complete call, and _take gives the last call all parts. */
+/* These merge calls for several tensors: esp__call_list_place makes an empty list for n tensors in `memory`, _add
+ * appends the tensor of a complete call, and _take gives all of them to the last call. */
 ESP__FN uint64_t esp__call_list_bytes(uint64_t n);
 ESP__FN void esp__call_list_place(esp__codec_list *l, void *memory, uint64_t n);
 ESP__FN void esp__call_list_add(esp__codec_list *l, const esp__codec_call *c);
 ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l);
 /* Compresses. If the call has a residual and the codec lacks ESP_CODEC_FUSED_RESIDUAL, this function compresses phi =
  * beta * residual + gamma * data, and sets residual = phi - decode(payload). Then phi and back need room for the
- * numbers of all parts, and the call's tensors point into them afterwards. */
+ * numbers of all tensors, and the call's tensors point into them afterwards. */
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back);
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c);
-/* These run a codec without other ranks: in each round its own payload replaces the reduced one. The payloads of all
- * rounds follow each other, aligned to 32 bytes. */
-/* Returns the size of all rounds together, and the first round that has a payload for such a part. */
+/* These run a codec on one rank alone. Where a codec such as PowerSGD needs a sum over ranks, its own payload takes the
+ * place of the sum. All its payloads follow each other, aligned to 32 bytes. */
+/* Returns the size of all payloads, and the first exchange that has one for such a tensor. */
 ESP__FN esp_status esp__alone_bound(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, esp_bound *b,
                                     uint32_t *first_round);
-/* Compresses in all rounds, and stores the bytes written in *used. */
 ESP__FN esp_status esp__alone_compress(esp__codec_call *c, uint32_t first_round, void *out, uint64_t capacity,
                                        uint64_t *used, float *phi, float *back);
 ESP__FN esp_status esp__alone_decompress(esp__codec_call *c, uint32_t first_round, const void *in, uint64_t bytes);

@@ -1,4 +1,4 @@
-/* describe.c: reads from an opened codec its properties and its model, which gives payload sizes, times and error. */
+/* describe.c: asks an opened codec for its properties and its model, which gives payload sizes, times and error. */
 #include "espresso_impl/codec/codec.h"
 #include <math.h>
 

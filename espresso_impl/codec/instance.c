@@ -1,4 +1,4 @@
-/* instance.c: opens the codec of a spec, with its feedback settings. */
+/* instance.c: opens a codec from a text such as "topk:ratio=0.01,feedback=none". */
 #include "espresso_impl/codec/codec.h"
 
 /* Splits params into the codec's own parameters and the value of the library's key "feedback", or "". */
@@ -87,7 +87,8 @@ ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, 
              : ESP_OK;
 }
 
-/* Opens the codec for devices of one kind. *out stays NULL if the codec does not support a kind other than the CPU. */
+/* Opens the codec for devices of one kind. *out stays NULL if it does not support them; for the CPU, that is an
+ * error. */
 static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp_devkind kind,
                                       esp__codec **out) {
     char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
@@ -119,7 +120,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     }
     if (s) {
         const char *detail = esp__plugin_detail();
-        /* no hint if the detail has it, or concerns a wrapped codec */
+        /* the list of parameters is left out if the error has it already, or is that of a wrapped codec */
         const bool hint = table->params && !strstr(detail, table->params) && strncmp(detail, "of=(", 4);
         s = esp__fail(ctx, s, "codec '%s': %s%s%s", spec, *detail ? detail : esp_status_text(s),
                       hint ? "; its parameters: " : "", hint ? table->params : "");
@@ -137,7 +138,8 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
 
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
-    if (s && spec && spec[esp__spec_length(spec)]) /* an error only if it does not open: values may contain ';' */
+    /* checked only after a failure, because values may contain ';' too */
+    if (s && spec && spec[esp__spec_length(spec)])
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
@@ -145,7 +147,6 @@ ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *f
     return s;
 }
 
-/* Fails unless the codec opened for another device has the same properties. */
 static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const esp__codec *other, esp_devkind kind) {
     const esp_traits *a = &c->traits, *b = &other->traits;
     const char *what = NULL;
@@ -259,7 +260,7 @@ ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_
     snprintf(inner, sizeof inner, "%.*s", (int)(wrapped ? n - 2 : n), spec + wrapped);
     esp_status s = esp__inner_open(ctx, inner, table, self);
     if (!s) return ESP_OK;
-    snprintf(text, sizeof text, "of=(%s): %.1500s", inner, esp_last_error(ctx)); /* the outer codec adds its spec */
+    snprintf(text, sizeof text, "of=(%s): %.1500s", inner, esp_last_error(ctx));
     esp__plugin_detail_set(text);
     return s;
 }

@@ -7,12 +7,11 @@ ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index) {
 
 static bool esp__device_same(esp_device a, esp_device b) { return a.kind == b.kind && a.ordinal == b.ordinal; }
 
-/* Returns the error text that a plugin has set, or the text of the status. */
 static const char *esp__device_why(esp_status s) {
     return *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s);
 }
 
-/* Opens `d` and appends it to the context's devices. Lock held. */
+/* Opens `d` and appends it to the context's devices. The caller holds the lock. */
 static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *who) {
     esp__device_list *all = esp__device_list_of(ctx);
     const esp_host *host = esp__registry_of(ctx)->host;

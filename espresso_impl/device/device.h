@@ -26,9 +26,9 @@ typedef struct esp__device {
     bool async; /* calls return before their work is done, so it has events */
     /* esp__device_use makes the members below */
     esp_stream stream[ESP__ON_STREAMS];
-    void *settled; /* event of esp__device_settle and esp__device_drain */
+    void *settled; /* event that esp__device_settle and _drain wait for */
     void *bounce;  /* ESP__BOUNCE_BYTES of pinned memory, to copy through */
-    int used;      /* number of streams made */
+    int used;
 } esp__device;
 enum { ESP__BOUNCE_BYTES = 1 << 20, ESP__PIECE_BYTES = 1 << 20 };
 
@@ -37,7 +37,7 @@ enum { ESP__DEVICES_MAX = 16, ESP__CPU_INDEX = 0 };
 typedef struct esp__device_list {
     pthread_mutex_t lock; /* a plugin may open a device from any thread */
     uint32_t n;
-    uint64_t piece_bytes; /* smallest piece of a copy that is cut; tests set it */
+    uint64_t piece_bytes; /* copies are cut into pieces of at least this size */
     bool warned;          /* the user was told that GPU compression runs on the CPU */
     esp__device open[ESP__DEVICES_MAX];
 } esp__device_list;
@@ -71,19 +71,18 @@ static inline esp_status esp__device_follow(const esp__device *d, void *event, e
 static inline esp_status esp__device_wait(const esp__device *d, void *event) { /* blocks */
     return event ? d->table->event_sync(d->self, event) : ESP_OK;
 }
-static inline esp_status esp__device_passed(const esp__device *d, void *event) { /* ESP_OK or ESP_PENDING */
+static inline esp_status esp__device_passed(const esp__device *d, void *event) {
     return event ? d->table->event_query(d->self, event) : ESP_OK;
 }
 static inline bool esp__device_has_times(const esp__device *d) {
     return d->async && ESP_HAS(esp_device_table, d->table, elapsed);
 }
-/* True if work may still run on the trainer's stream `s`. */
+/* True if work may still run on the program's stream `s`. */
 static inline bool esp__stream_async(esp_stream s) { return s.dev.kind > ESP_CPU; }
-/* True if the context has opened an async device. */
 static inline bool esp__devices_any(const esp_ctx *ctx) { return esp__device_list_of(ctx)->n > 1; }
 
-/* Makes later work on the compute stream wait for the work that `stream` has now. settle blocks until the work of all
- * streams is done, drain for one stream. */
+/* esp__device_join makes later work on the compute stream wait for the work that `stream` has now. _settle blocks until
+ * the work of all streams is done, _drain for one stream. */
 ESP__FN esp_status esp__device_join(const esp_ctx *ctx, uint32_t index, int stream);
 ESP__FN esp_status esp__device_settle(const esp_ctx *ctx, uint32_t index);
 ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int stream);
@@ -95,7 +94,6 @@ ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, 
 ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, const float *src, float scale, int sum,
                                    uint64_t count);
 ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, uint64_t bytes);
-/* Functions for plugins, through esp_host. */
 ESP__FN esp_status esp__host_device(void *user, esp_device d, const esp_device_table **table, void **self);
 ESP__FN void *esp__host_alloc_on(void *user, esp_device d, uint64_t bytes, uint64_t align);
 ESP__FN void esp__host_free_on(void *user, esp_device d, void *p, uint64_t bytes);

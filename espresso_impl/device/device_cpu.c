@@ -52,7 +52,6 @@ static esp_status esp__cpu_elapsed(void *self, void *from, void *to, uint64_t *n
 
 enum { ESP__CPU_GRAIN = 65536 }; /* elements per piece of a loop that worker threads share */
 
-/* Runs a loop on the worker threads, or if self is NULL on this thread. */
 static void esp__cpu_for(const esp_host *self, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                          void *arg) {
     if (self)
@@ -126,7 +125,7 @@ static void esp__cpu_convert_run(void *arg, uint64_t begin, uint64_t end) {
 }
 static esp_status esp__cpu_convert(void *self, void *dst, esp_dtype to, const void *src, esp_dtype from, float scale,
                                    uint32_t sum, uint64_t count, esp_stream s) {
-    const uint64_t fp = esp__fp_default(); /* the trainer may have changed the floating-point mode */
+    const uint64_t fp = esp__fp_default(); /* the program may have changed the floating-point mode */
     esp__cpu_conversion c = {dst, src, to, from, scale, sum != 0};
     (void)s;
     esp__cpu_for(self, count, ESP__CPU_GRAIN, esp__cpu_convert_run, &c);

@@ -7,16 +7,15 @@ typedef struct esp__digest {
 } esp__digest;
 _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the room of a rank");
 
-/* One rank's text of the first line that differs between ranks. */
 typedef struct esp__differing {
     uint64_t hash;
-    char text[504]; /* the text's beginning */
+    char text[504];
 } esp__differing;
 
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__job_of(ctx)->room;
     esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
-    if (s) return s; /* this rank's error probably has the same cause */
+    if (s) return s; /* an error of this rank probably has the same cause */
     for (int32_t r = 0; r < esp__job_of(ctx)->size && !s && !mine; r++)
         if (all[r]) s = esp__fail(ctx, all[r], "rank %d failed (%s): see its own error", r, esp_status_text(all[r]));
     return mine ? mine : s;
@@ -29,7 +28,6 @@ ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint
     return s;
 }
 
-/* Returns line `k` of the text and its length, or an empty line if the text has fewer. */
 static const char *esp__line(const char *text, uint64_t k, size_t *length) {
     for (; k && *text; k--) {
         text += strcspn(text, "\n");
@@ -61,7 +59,6 @@ static esp_status esp__agree_first(esp_ctx *ctx, const char *text, uint64_t line
     return s;
 }
 
-/* Fails with a text that names the first differing line, and the ranks that differ from rank 0 in it. */
 static esp_status esp__agree_report(esp_ctx *ctx, const char *text, uint64_t lines) {
     const esp__job *job = esp__job_of(ctx);
     esp__differing mine = {0}, *all = esp__alloc(ctx, (uint64_t)job->size * sizeof mine);

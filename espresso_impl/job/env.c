@@ -1,18 +1,15 @@
-/* env.c: reads rank, size, machine and rank 0's address from the launcher's environment, and the ESPRESSO_* variables
- * that override esp_config. Must not know how ranks talk to each other. */
+/* env.c: reads rank, size, machine and rank 0's address from the launcher's environment, and ESPRESSO_* variables. */
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/base/machine.h"
 #include <unistd.h>
 
 enum { ESP__STRAGGLER_DEFAULT_MS = 10000 };
 
-/* Returns a variable's value, or NULL if it is not set or empty. */
 static const char *esp__env_get(const char *name) {
     const char *s = getenv(name);
     return s && *s ? s : NULL;
 }
 
-/* Reads a whole number from `min` to `max` from a variable, which must be set. */
 static esp_status esp__env_int(const char *name, int64_t min, int64_t max, int64_t *out) {
     const char *s = esp__env_get(name);
     char *end = NULL;
@@ -27,7 +24,7 @@ static esp_status esp__env_int(const char *name, int64_t min, int64_t max, int64
 /* The names of the variables by which a launcher passes rank, size, and the number of ranks on this host. */
 typedef struct esp__launcher {
     const char *name, *rank, *size, *local_size;
-    const char *required; /* must be set too, or NULL */
+    const char *required; /* a variable that must be set, too, or NULL */
 } esp__launcher;
 
 /* The first launcher whose variables are set counts. A torchrun job may itself have been started by MPI or Slurm, so
@@ -106,7 +103,7 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
     return ESP_OK;
 }
 
-/* Reads a place, such as "rack1/machine0", which names the outermost unit first. `what` begins error texts. */
+/* Reads the names of a rank's rack and machine, such as "rack1/machine0". Error texts begin with `what`. */
 static esp_status esp__env_place(const char *what, const char *place, esp__where *out) {
     uint32_t parts = 1;
     size_t n = strlen(place);
@@ -157,7 +154,6 @@ ESP__FN uint64_t esp__env_host(void) {
                        sizeof cores);
 }
 
-/* Checks that `root` is "unix:NAME" or "HOST:PORT". `what` begins error texts. */
 static esp_status esp__env_check_root(const char *what, const char *root) {
     const char *colon = strrchr(root, ':');
     char *end = NULL;
@@ -211,7 +207,7 @@ static void esp__env_job(const esp__launcher *l, char *out, size_t cap) {
 }
 
 enum { ESP__HOSTS_UNKNOWN, ESP__HOSTS_ONE, ESP__HOSTS_SEVERAL };
-/* Returns the number of hosts on which the launcher has started ranks. */
+/* Returns whether the launcher has started ranks on one host or several. */
 static int esp__env_hosts(const esp__launcher *l, int32_t size) {
     const char *local = l->local_size ? esp__env_get(l->local_size) : NULL;
     const char *step = esp__env_get("SLURM_STEP_NUM_NODES"), *job = esp__env_get("SLURM_NNODES");
@@ -270,7 +266,7 @@ ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w) {
         (int)w->rank, (int)w->size, w->launcher);
 }
 
-/* Reads the job's secret. Fails if it is set but empty, since the user meant to protect the job. */
+/* Fails if the secret is set but empty, since the user meant to protect the job. */
 static esp_status esp__env_secret(esp__where *out) {
     const char *s = getenv("ESPRESSO_SECRET");
     size_t n = s ? strlen(s) : 0;
@@ -294,7 +290,7 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     out->by_mpi = l != NULL;
     out->several_hosts = l ? esp__env_hosts(l, out->size) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, l, out);
-    if (s == ESP_OK) s = esp__env_secret(out); /* a backend may connect a job of one rank to others */
+    if (s == ESP_OK) s = esp__env_secret(out); /* also for one rank, as a backend may connect it to other jobs */
     return s;
 }
 
@@ -346,7 +342,6 @@ static esp_status esp__config_optimizer(esp_config *c) {
     return ESP_OK;
 }
 
-/* Reads "unknown", "sgd", "momentum", "adam", "momentum:0.9" or "adam:0.9". */
 static esp_status esp__env_optimizer(const char *text, esp_config *out) {
     const size_t n = strcspn(text, ":");
     double m = (double)esp__momentum_default;
@@ -363,7 +358,6 @@ static esp_status esp__env_optimizer(const char *text, esp_config *out) {
     return ESP_OK;
 }
 
-/* Checks those members that the program set. */
 static esp_status esp__config_check(const esp_config *c) {
     const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
     if (c->flags & ~known)
@@ -470,7 +464,7 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
-    uint64_t memory_max; /* only checked here; program/memory.c uses it */
+    uint64_t memory_max; /* only checked here, used by program/memory.c */
     if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
     if ((status = esp__env_straggler(&v)) != ESP_OK) return status;
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, false, out)) != ESP_OK)

@@ -14,7 +14,6 @@ static const char *const esp__env_names[] = {
     /* read by the command espresso, or set by it for programs */
     "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_HOSTS", "ESPRESSO_MODELS"};
 
-/* Variables that were renamed: the old name without its prefix, and the name that is read now. */
 static const struct {
     const char *before, *now;
 } esp__env_renamed[] = {{"RAW_UP_TO", "ESPRESSO_MIN_COMPRESS_ELEMENTS"}, {"STALL_MS", "ESPRESSO_STRAGGLER_MS"}};

@@ -47,7 +47,7 @@ ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq)
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
                                 int32_t failed) {
     esp__waiter *w = esp__waiter_find(p, tag, seq);
-    if (!w) return; /* this rank's wait has timed out */
+    if (!w) return; /* no thread of this rank waits for it any more */
     if (failed == ESP__NOT_FAILED && !esp__unpack(packed, bytes, w->out, w->each, w->bytes)) failed = ESP__SIZES_DIFFER;
     w->failed = failed;
     w->done = true;
@@ -67,7 +67,7 @@ ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x) {
     esp__free(p->ctx, x);
 }
 
-/* Adds an exchange. `members` is NULL for all ranks. */
+/* Begins an allgather. `members` NULL stands for all ranks. */
 static esp__exchange *esp__exchange_new(esp__peers *p, uint64_t tag, uint64_t seq, int32_t n, const int32_t *members,
                                         uint64_t bytes) {
     const uint64_t each = sizeof(int32_t) + 1;
@@ -131,7 +131,7 @@ static bool esp__exchange_deposit(esp__peers *p, uint64_t tag, uint64_t seq, int
     esp__exchange *x = esp__exchange_find(p, tag, seq);
     int32_t at = members ? 0 : from;
     while (members && at < n && members[at] != from) at++;
-    if (at == n) return false; /* a rank may start exchanges only among sets with itself */
+    if (at == n) return false; /* a rank can only start an allgather in which it takes part */
     if (!x) x = esp__exchange_new(p, tag, seq, n, members, bytes);
     if (!x) return p->no_memory = true, false;
     if (n != x->n || x->got[at] || x->members[at] != from ||
@@ -185,14 +185,13 @@ static uint64_t esp__exchange_seq(esp__peers *p, uint64_t tag) {
     return esp__bytes_add(p->ctx, &p->tags, &fresh, sizeof fresh) ? 0 : UINT64_MAX;
 }
 
-/* Waits until the exchange ends or rank 0 has answered WHO. Returns false at the deadline. */
+/* Waits until the allgather ends, or until rank 0 has said whose data is missing. Returns false at the deadline. */
 static bool esp__exchange_wait(esp__peers *p, const esp__waiter *w, uint64_t deadline_ns) {
     while (!w->done && p->dead < 0 && !p->hub_left && !p->no_memory && w->missing == ESP__NOT_ANSWERED)
         if (!esp__peers_sleep(p, deadline_ns)) return false;
     return true;
 }
 
-/* Asks rank 0 whose data is missing, and waits for the answer. */
 static bool esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_ns) {
     w->missing = ESP__NOT_ANSWERED;
     if (p->rank == 0) return esp__exchange_wait(p, w, deadline_ns);
@@ -201,8 +200,8 @@ static bool esp__exchange_ask(esp__peers *p, esp__waiter *w, uint64_t deadline_n
     return esp__exchange_wait(p, w, deadline_ns);
 }
 
-/* Waits until the exchange ends. Returns ESP_E_TIMEOUT after the timeout; w->missing is then the first missing member.
- * Asks rank 0 before the timeout already, to know whether rank 0 still answers. */
+/* Waits until the allgather ends. Returns ESP_E_TIMEOUT after the timeout; w->missing is then the first rank whose data
+ * is missing. Asks rank 0 for that rank before the timeout, to know whether rank 0 still answers. */
 static esp_status esp__exchange_finish(esp__peers *p, esp__waiter *w) {
     const uint64_t end = esp__now_ns() + p->timeout_ms * 1000000ull;
     if (esp__exchange_wait(p, w, end - esp__peers_lead_ms(p->timeout_ms) * 1000000ull)) return ESP_OK;
@@ -216,14 +215,13 @@ static esp_status esp__exchange_finish(esp__peers *p, esp__waiter *w) {
     return w->done || p->dead >= 0 || p->hub_left || p->no_memory ? ESP_OK : ESP_E_TIMEOUT;
 }
 
-/* Returns the status of an ended wait, and writes its error text. */
 static esp_status esp__exchange_result(esp__peers *p, const esp__waiter *w, char *text, size_t cap) {
     if (w->done && w->failed == ESP__NOT_FAILED) return ESP_OK;
     if (p->no_memory) {
         snprintf(text, cap, "no memory for an exchange of %llu bytes", (unsigned long long)w->bytes);
         return ESP_E_NOMEM;
     }
-    if (p->dead >= 0) { /* first, as other failures may follow from a death */
+    if (p->dead >= 0) { /* checked first, because a rank's death may cause other failures */
         snprintf(text, cap, "rank %d died (its connection closed without goodbye)", (int)p->dead);
         return ESP_E_PEER;
     }

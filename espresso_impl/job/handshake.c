@@ -1,5 +1,5 @@
 /* handshake.c: makes and checks the messages by which a joining rank and rank 0 prove to each other that they know the
- * job's secret. rendezvous.c shows their order. Must not read or write sockets. */
+ * job's secret. rendezvous.c shows their order. */
 #include "espresso_impl/job/peers.h"
 
 ESP__FN void esp__code(const char *secret, int host, const esp__hello *hello, const esp__challenge *ch,

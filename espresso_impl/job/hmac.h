@@ -23,12 +23,11 @@ ESP__FN void esp__hmac_start(esp__hmac *m, const void *key, size_t key_bytes);
 ESP__FN void esp__hmac_add(esp__hmac *m, const void *data, size_t bytes);
 ESP__FN void esp__hmac_end(esp__hmac *m, uint8_t out[ESP__SHA256_BYTES]);
 
-/* Are both equal? Always takes the same time, so that an attacker cannot measure how much of a guess is right. */
+/* Returns true if both are equal. Always takes the same time, so that an attacker cannot find a secret byte by byte. */
 ESP__FN bool esp__same_bytes(const void *a, const void *b, size_t bytes);
-/* Overwrites memory that held a secret, in a way that the compiler does not optimize away. */
+/* Overwrites memory that held a secret. The compiler does not optimize this away. */
 ESP__FN void esp__wipe(void *data, size_t bytes);
 /* Fills `data` with cryptographically random bytes. Returns 0 or an errno. */
 ESP__FN int esp__random_bytes(void *data, size_t bytes);
-/* Writes 2 * bytes hexadecimal digits and a NUL. */
 ESP__FN void esp__hex(const void *data, size_t bytes, char *out);
 #endif

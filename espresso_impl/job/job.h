@@ -6,37 +6,34 @@
 #include <stdbool.h>
 
 /* ---- env.c: reads rank, size, machine and rank 0's address from the launcher's environment ---- */
-enum { ESP__SECRET_MIN = 16 }; /* fewest characters of ESPRESSO_SECRET */
+enum { ESP__SECRET_MIN = 16 };
 typedef struct esp__where {
     int32_t rank, size;
-    /* Ranks with the same text are on one machine: "m<id>", host name and boot id, or a place as "rack1/machine0". */
+    /* Ranks with the same text are on one machine: "m<id>", host name and boot id, or such as "rack1/machine0". */
     char machine[ESP__NAME_MAX * 2];
     /* The address where rank 0 listens, "unix:NAME" or "HOST:PORT". It is "" if no address is known, if the job has one
      * rank, or if the ranks meet through esp_config.oob_allgather or through a backend. */
     char root[ESP__SPEC_MAX];
-    bool default_root;    /* root was made from the launcher's job id */
-    bool no_root;         /* ranks need an address, and none is known */
-    bool several_hosts;   /* the launcher runs ranks on several hosts */
+    bool default_root; /* root is made from the launcher's job id */
+    bool no_root;      /* ranks need an address, and none is known */
+    bool several_hosts;
     bool by_mpi;          /* the launcher can start MPI programs */
     bool explicit_rank;   /* the user has set rank and size, not the launcher */
-    uint32_t n_levels;    /* 2, or 1 + the number of parts of the place */
-    const char *launcher; /* its name for messages, such as "Open MPI" */
+    uint32_t n_levels;    /* 2 for ranks and machines, 3 if machines are in racks */
+    const char *launcher; /* such as "Open MPI", for messages */
     const char *secret;   /* ESPRESSO_SECRET or NULL; it must not be printed */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
-/* Returns the error of a job whose ranks have no address at which they can meet. */
 ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w);
 /* The values of ESPRESSO_INTER_LINK and ESPRESSO_OUTER_LINK, which emulate slow links. "" if not set. */
 typedef struct esp__env_links {
     const char *inter, *outer;
 } esp__env_links;
-/* Identifies this host and the cores that this process may use: ranks with the same number share their cores. */
+/* Returns a hash of this host and of the cores that this process may use. Ranks with equal hashes share their cores. */
 ESP__FN uint64_t esp__env_host(void);
 ESP__FN esp__env_links esp__env_links_get(void);
-/* Copies cfg, and overrides its members by the environment. Strings are not copied. */
 ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out);
-ESP__FN const char *esp__optimizer_name(uint32_t optimizer); /* such as "adam" */
-/* Warns of variables whose names look like a misspelt ESPRESSO_* (env_names.c). */
+ESP__FN const char *esp__optimizer_name(uint32_t optimizer);
 ESP__FN void esp__env_check_names(const esp_ctx *ctx);
 
 /* ---- rendezvous.c (ranks meet), exchange.c (allgather), liveness.c (deaths, timeouts, stragglers) ---- */
@@ -47,39 +44,39 @@ typedef struct esp__answer {
     int32_t waits_for; /* a rank, -1 if unknown, or ESP__WAITS_FOR_NOBODY */
     uint32_t tensor;   /* tensor of its oldest request, or UINT32_MAX */
     uint64_t step;
-    uint64_t waited_ns;                  /* how long its trainer has waited, or 0 */
-    uint32_t started;                    /* 0 before esp_start, after an error, in esp_close */
-    uint32_t trainer;                    /* one of ESP__TRAINER_* */
+    uint64_t waited_ns;
+    uint32_t started; /* 0 before esp_start, after an error, in esp_close */
+    uint32_t trainer;
     uint32_t open;                       /* 1 if a tensor of this step was pushed */
     uint32_t n_tensors, n_missing;       /* tensors in all, and those not pushed yet */
     uint32_t missing[ESP__ANSWER_NAMES]; /* ids of the first tensors not pushed */
 } esp__answer;
-/* Where a trainer is: outside the library, waiting in a step, or waiting in a call between steps. */
+/* Where the program's thread is: outside the library, waiting in a step, or waiting in a call between steps. */
 enum { ESP__TRAINER_ELSEWHERE = 0, ESP__TRAINER_IN_STEP, ESP__TRAINER_IN_CALL };
 
-/* Callbacks into the context. The watch thread calls all of them. */
+/* Callbacks, which the thread that watches the connections calls. */
 typedef struct esp__peers_events {
     void *user;
     /* Called for the first rank that is lost. `left` is 0 if it died, 1 if it closed its context early, or the negative
-     * status because of which it closed. `rank` is this rank itself if memory for messages ran out. */
+     * status because of which it closed. `rank` is this rank itself if it has no memory for messages. */
     void (*lost)(void *user, int32_t rank, int left);
     /* Called on all ranks after a timeout: `rank` (-1 if unknown) did not take part in `tensor` (UINT32_MAX if
      * none). */
     void (*decided)(void *user, int32_t rank, uint32_t tensor);
-    void (*answer)(void *user, esp__answer *out); /* writes this rank's state */
-    void (*excluded)(void *user);                 /* the other ranks continue without this rank */
+    void (*answer)(void *user, esp__answer *out);
+    void (*excluded)(void *user); /* the other ranks continue without this rank */
 } esp__peers_events;
 /* Blocks until all ranks have met. Uses cfg->oob_allgather only to agree on an address. */
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev, esp__peers **out);
-/* Sets the error that the other ranks will see as the reason when this rank closes. */
+/* Sets the error that other ranks will see as the reason why this one closes. */
 ESP__FN void esp__peers_cause(esp__peers *p, esp_status why);
 /* Announces that this rank leaves, so that the others do not take it for dead, and frees `p`. Sends `last` of `bytes`
  * bytes to rank 0, which waits for all ranks, at most 5 s, and calls `collect` for each in order. */
 ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user);
-/* Blocks for an allgather among `n` ranks; members NULL stands for all ranks. Members that exchange several times do so
- * in the same order. out is [n][bytes]. Sets the error text. The watch thread must not call it. */
+/* Blocks for an allgather among `n` ranks; `members` NULL stands for all ranks. Ranks that take part in several start
+ * them in the same order. out is [n][bytes]. Sets the error text. Callbacks must not call it. */
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes);
 ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank);
@@ -87,28 +84,28 @@ ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank);
  * so rank 0 asks all ranks for their state, and every rank's `decided` callback gets the rank that failed. */
 ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor);
 /* Makes rank 0 ask all ranks for their state. Called esp__peers_lead_ms before a timeout: a rank that has not answered
- * by the timeout is then known to be silent, without a further wait. */
+ * by then is known to be silent, without a further wait. */
 ESP__FN void esp__peers_check(esp__peers *p);
 static inline uint32_t esp__peers_lead_ms(uint32_t timeout_ms) { return timeout_ms < 2000 ? timeout_ms / 2 : 1000; }
-/* Has rank 0 been silent since this rank's esp__peers_check? */
+/* Returns true if rank 0 has not answered this rank's esp__peers_check. */
 ESP__FN bool esp__peers_hub_silent(esp__peers *p);
 
 /* A rank's state as rank 0 knows it. */
 typedef struct esp__rank_state {
     bool connected;
     bool answered;
-    bool waits_long; /* its trainer has waited for after_ns or longer */
-    int kind;        /* free for the callback to use */
+    bool waits_long; /* its program has waited for after_ns or longer */
+    int kind;
     esp__answer answer;
 } esp__rank_state;
 /* Callbacks that report stragglers. The watch thread calls all of them. */
 typedef struct esp__report_events {
     uint64_t after_ns; /* shortest wait to report, in ns */
     void *user;
-    /* On rank 0: some rank has waited for `waited_ns`. Called again each time that has doubled. */
+    /* On rank 0: the program of some rank has waited for `waited_ns`. Called again when that has doubled. */
     void (*report)(void *user, esp__rank_state *ranks, int32_t n, uint64_t waited_ns);
     void (*ended)(void *user, uint64_t waited_ns); /* a reported wait ended */
-    /* On rank 1 only: it has waited for a long time, and rank 0, which should report this, is silent. */
+    /* On rank 1 only: its program has waited for long, and rank 0, which should report this, is silent. */
     void (*silent)(void *user, uint64_t waited_ns);
 } esp__report_events;
 /* Starts the reports, once in a context. After esp__peers_report_off has returned, no callback runs. */
@@ -125,10 +122,10 @@ typedef struct esp__standby esp__standby;
 /* Collective. `number` is random and the same on all ranks. Succeeds without sockets if a rank cannot listen. */
 ESP__FN esp_status esp__standby_open(esp_ctx *ctx, uint64_t number, bool one_host, esp__standby **out);
 ESP__FN void esp__standby_close(esp_ctx *ctx, esp__standby *s); /* s may be NULL */
-ESP__FN bool esp__standby_ready(const esp__standby *s);         /* has each rank a socket? */
+ESP__FN bool esp__standby_ready(const esp__standby *s);
 /* A rank that continues after a regroup. "Old" ranks are numbered as before the regroup, "new" ranks as after it. */
 typedef struct esp__survivor {
-    int32_t origin; /* its rank when the job began */
+    int32_t origin;
     uint32_t epoch; /* 1 + the regroups that it took part in */
     uint64_t step, host;
 } esp__survivor;
@@ -137,37 +134,38 @@ typedef struct esp__survivors {
     uint32_t epoch;     /* number of the new job, rises with each regroup */
     esp__survivor *who; /* [n]; has room for all old ranks */
     int32_t *was;       /* [n], each new rank's old rank, in rising order */
-    esp__peers *peers;  /* new connections, their watch thread not started */
+    esp__peers *peers;  /* new connections; esp__peers_watch starts to watch them */
 } esp__survivors;
 /* The remaining ranks meet and agree on a list of survivors. They wait until the timeout for every old rank that may
  * still run, except rank `silent` (-1 for none), which a timeout found silent. Fails if too few ranks answer; may then
  * be called again. The connections `old` stay open. */
 ESP__FN esp_status esp__regroup(esp__standby *s, esp__peers *old, const esp__survivor *mine, int32_t silent,
                                 esp__survivors *out);
-/* Makes the survivors the job's ranks, notifies those excluded ranks that it can reach, and frees `old`. */
+/* Makes the survivors the job's ranks, tells the excluded ranks that it can reach, and frees `old`. */
 ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__survivors *now);
-ESP__FN esp_status esp__peers_watch(esp__peers *p); /* starts the watch thread */
+ESP__FN esp_status esp__peers_watch(esp__peers *p);
 
 /* ---- topology.c ---- */
-/* A unit of level 0 is a rank, one of level 1 a machine, one of level 2 a rack, and one of the last level the job. */
+/* A unit is a rank (level 0), a machine (level 1), a rack (level 2) or, at the last level, the whole job. */
 typedef struct esp__topology {
     int32_t size, n_machines;
-    int32_t n_local;                     /* ranks of each machine; 0 if machines differ */
-    uint32_t n_levels;                   /* 2 (ranks and machines) or more */
-    int32_t level_size[ESP__LEVELS + 1]; /* [level] units of level - 1 in each, if n_local > 0 */
-    int32_t rank, machine, local;        /* this rank, its machine, and its index there */
-    int32_t *machine_of, *local_of;      /* [size], each rank's machine and index there */
-    int32_t *unit_of;                    /* [ESP__LEVELS - 1][size], lowest rank of each unit */
-    int32_t *place;                      /* [size][ESP__LEVELS], a rank's index at each level */
-    int32_t *ranks;                      /* in order of places: ranks[machine * n_local + local] */
+    int32_t n_local;   /* ranks of each machine; 0 if machines differ */
+    uint32_t n_levels; /* 2 (ranks and machines) or more */
+    /* [level], number of units of level - 1 in each unit of that level, if n_local > 0 */
+    int32_t level_size[ESP__LEVELS + 1];
+    int32_t rank, machine, local;   /* this rank, its machine, and its index there */
+    int32_t *machine_of, *local_of; /* [size], each rank's machine and index there */
+    int32_t *unit_of;               /* [ESP__LEVELS - 1][size], lowest rank of each rank's unit */
+    int32_t *place;                 /* [size][ESP__LEVELS], a rank's index at each level */
+    int32_t *ranks;                 /* by rack and machine: ranks[machine * n_local + local] */
 } esp__topology;
 
-/* What this rank sends to rank 0 when it closes, and rank 0's callbacks for what all ranks sent. */
+/* What this rank sends to rank 0 when it closes, such as its trace, and what rank 0 calls for each rank's data. */
 typedef struct esp__final {
-    void *data; /* memory of the context's allocator */
+    void *data;
     uint64_t bytes;
     void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes);
-    void (*done)(void *user); /* called after the last collect */
+    void (*done)(void *user);
     void *user;
 } esp__final;
 
@@ -186,47 +184,46 @@ typedef struct esp__job {
     esp__peers *peers;
     esp__standby *standby;
     int32_t silent;  /* the rank that a timeout found silent, or -1 */
-    uint32_t levels; /* levels of the user's places; topo may have fewer */
+    uint32_t levels; /* levels that the user has set; topo may have fewer */
     esp__topology topo;
-    const esp_backend *backend;   /* the backend for all ranks (scope flat) */
-    esp__comm comms[ESP__SCOPES]; /* [scope]; backend NULL if there are no such groups */
-    uint64_t links;               /* hash of the settings of backends and links */
-    uint8_t parents[ESP__SCOPES]; /* scopes in comms that have no parent communicator */
-    esp__level_names names;       /* the user's, as in "levels:gpu=(shm),machine=(mpi)" */
+    const esp_backend *backend;   /* the backend of collectives over all ranks */
+    esp__comm comms[ESP__SCOPES]; /* [scope]; backend is NULL if the job has no such groups */
+    uint64_t links;
+    uint8_t parents[ESP__SCOPES]; /* scopes whose communicator was not split from another one */
+    esp__level_names names;       /* the user's names of levels, as in "levels:gpu=(shm)" */
     uint32_t n_parents;
-    uint32_t woken; /* atomic: 1 if woken since the link thread last slept */
-    void *room;     /* [size][ESP__JOB_ROOM], so agreeing allocates nothing */
+    uint32_t woken;
+    void *room; /* [size][ESP__JOB_ROOM], so that agree.c allocates nothing */
     esp__final last;
 } esp__job;
 static inline const esp__job *esp__job_of(const esp_ctx *ctx) { return esp__base_of(ctx)->job; }
 
 /* Lists the ranks of this rank's group in order, and writes this rank's index in the list. Returns their number. */
 ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t scope, int32_t *members, int32_t *index);
-/* Are ranks a and b in one group? */
 ESP__FN bool esp__group_same(const esp__topology *p, uint8_t scope, int32_t a, int32_t b);
 /* Returns the job's rank of member `i` of this rank's group, or -1 if `i` is -1. */
 ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t scope, int32_t i);
 /* The number of ranks in a group (0 if the job has no such groups), and this rank's index in its group. */
 ESP__FN int32_t esp__group_size(const esp__topology *p, uint8_t scope);
 ESP__FN int32_t esp__group_index(const esp__topology *p, uint8_t scope);
-/* The index of the rank's unit of level - 1 within its unit of `level`. */
+/* The rank's index at a level: among the ranks of its machine (1), or its machine's index in the rack (2). */
 ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t level);
-/* Returns the scope's backend. In a tool, which opens no connections, one backend serves all scopes. */
+/* Returns the backend of a scope. In a command-line tool, which opens no connections, one backend serves all scopes. */
 ESP__FN const esp_backend *esp__backend_of(const esp__job *j, uint8_t scope);
 /* Returns the rank whose indices at levels 1, 2, ... are place[0], place[1], ... */
 ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place);
-/* Collective: ranks exchange their places, and compare `settings` (backend and link, as a text) and library versions.
- * Fills the job's topology, levels, cores, sharing and room. *number is a random number, the same on all ranks.
- * *one_host is true if all ranks run in one network namespace of one kernel. */
+/* Collective: ranks tell each other their machines, and compare `settings` (backend and link, as a text) and library
+ * versions. Fills the job's topology, levels, cores, sharing and room. *number is a random number, the same on all
+ * ranks. *one_host is true if all ranks run in one network namespace of one kernel. */
 ESP__FN esp_status esp__job_introduce(esp_ctx *ctx, esp__job *job, const esp__where *w, const char *settings,
                                       uint64_t *number, bool *one_host);
-/* Identifies the network namespace. Processes with the same number can connect by abstract Unix names. */
+/* Returns a hash of the network namespace. Processes with equal hashes can connect by abstract Unix names. */
 ESP__FN uint64_t esp__network_id(void);
-/* Fills the other members from size, rank and unit_of. If a level's units differ in size, returns that level, and the
- * job has only two levels, or one (scope flat). Otherwise returns 0. */
+/* Fills the other members from size, rank and unit_of. Returns 0, or the first level whose units differ in size; the
+ * job then has two levels or, if its machines differ, only one group of all ranks. */
 ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels);
 
-/* Keeps only ranks was[0..n) of `p`, which rise; this rank gets number `rank`. Allocates nothing. */
+/* Keeps only ranks was[0], ..., was[n - 1], which rise, and numbers them anew. This rank becomes `rank`. */
 ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n, int32_t rank, uint32_t n_levels);
 
 /* ---- agree.c ---- */
@@ -236,18 +233,17 @@ ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n,
 ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status mine);
 /* Collective: fails on all ranks if `mine` is an error on one of them. */
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
-/* Raises each of the n numbers to the other one if that is larger. */
 static inline void esp__raise_to(uint64_t *v, const uint64_t *other, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         if (other[i] > v[i]) v[i] = other[i];
 }
 /* Collective: the maximum of each number over all ranks. `room` has space for n numbers of each rank. */
 ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room);
-/* Can collectives use two levels here? This needs several machines, each with the same number of ranks, above one. */
+/* Returns true if collectives can use two levels: there are several machines, with as many ranks each, above one. */
 ESP__FN bool esp__hierarchical(const esp_ctx *ctx);
 /* Translates a level of a strategy or cost that was written for two levels: "intra" becomes this job's innermost level
  * with several ranks, and "inter" all levels outside of it. Returns `level` itself in a job of two levels. */
 ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
-/* Splits a hierarchical job's levels into scopes, each with more than one rank. Returns the number of scopes. */
+/* Splits the levels of a job that esp__hierarchical accepts into scopes of more than one rank. Returns their number. */
 ESP__FN uint32_t esp__level_blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]);
 #endif

@@ -1,4 +1,4 @@
-/* leave.c: closes a rank's connections: it announces that it leaves, and rank 0 collects the final messages. */
+/* leave.c: closes a rank's connections and tells the other ranks so. Before that, rank 0 collects their traces. */
 #include "espresso_impl/job/peers.h"
 #include <unistd.h>
 
@@ -10,7 +10,7 @@ ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank) {
     return left;
 }
 
-/* Rank 0 waits for the final messages of all other ranks, and passes them to `collect`. */
+/* Rank 0 waits for the FINAL message of all other ranks, and passes its data to `collect`. */
 static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, const void *, uint64_t), void *user) {
     const uint64_t deadline = esp__now_ns() + (p->dead >= 0 ? 300000000u : 5000000000u);
     for (bool waiting = true; waiting;) {
@@ -28,7 +28,7 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
     }
 }
 
-/* Rank 0 has finished, but for at most a second it still informs the other ranks of those that leave: only it can. */
+/* Rank 0 goes on for at most a second to tell the other ranks which ranks leave: they are only connected to it. */
 static void esp__peers_linger(esp__peers *p) {
     const uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
@@ -54,7 +54,7 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
     if (!p) return;
     if (p->has_thread && p->pid == (long)getpid()) {
         pthread_mutex_lock(&p->lock);
-        p->closing = true; /* no callback starts after this */
+        p->closing = true;
         if (p->rank == 0 && collect && bytes) collect(user, 0, last, bytes);
         if (p->rank == 0 && collect) esp__peers_collect(p, collect, user);
         if (p->rank == 0) esp__peers_linger(p);

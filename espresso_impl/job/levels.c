@@ -1,4 +1,4 @@
-/* levels.c: which levels each scope of a job has, in one table. */
+/* levels.c: a table of the groups of ranks for which there are collectives (scopes), with the levels of each. */
 #include "espresso_impl/job/levels.h"
 
 static const struct {

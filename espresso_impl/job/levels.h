@@ -9,18 +9,16 @@ enum { ESP__LEVELS = ESP_LEVELS }; /* most levels of a job */
 /* A scope of one level has that level's number. Scopes of several levels have larger numbers. */
 enum { ESP__FLAT = 0, ESP__INTRA = 1, ESP__INTER = 2, ESP__OUTER = 3, ESP__SCOPES = 6 };
 
-/* Writes the first and last level of a scope in a job of n_levels. */
 ESP__FN void esp__scope_levels(uint32_t scope, uint32_t n_levels, uint32_t *first, uint32_t *last);
-/* Returns the scope of levels `first` to `last` in a job of n_levels. */
 ESP__FN uint8_t esp__scope_of(uint32_t first, uint32_t last, uint32_t n_levels);
 ESP__FN bool esp__scope_exists(uint32_t scope, uint32_t n_levels);
 /* A scope's name in strategies, such as "flat", "intra" or, for several levels, "intra-inter". */
 ESP__FN const char *esp__scope_word(uint32_t scope);
 
 /* The user's own names of the levels, for messages, such as "gpu", "rack" or, for several levels, "gpu-machine". */
-enum { ESP__LEVEL_NAME = 16 }; /* bytes of a name, with the NUL */
+enum { ESP__LEVEL_NAME = 16 };
 typedef struct esp__level_names {
-    uint32_t n; /* number of named levels: none or all */
+    uint32_t n;
     char of[ESP__SCOPES][2 * ESP__LEVEL_NAME];
 } esp__level_names;
 /* Names the next level; the innermost is first. Returns NULL or an error text. */

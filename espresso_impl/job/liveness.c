@@ -1,8 +1,8 @@
-/* liveness.c: a rank's watch thread. Only this thread reads the sockets and changes a connection's state, under the
- * lock, but it calls the context without the lock. A connection that ends without a LEAVE message means that the rank
- * died. For ranks that are silent or slow, rank 0 runs an inquiry: it asks all ranks for their state. After a timeout,
- * it decides which rank has failed. The rank that another one waits for may itself wait for a third one, so rank 0
- * follows this chain to a rank that does not wait or does not answer. Long before a timeout, an inquiry only reports
+/* liveness.c: the thread that watches a rank's connections. Only it reads the sockets and changes a connection's state,
+ * under the lock; it calls the context without the lock. A connection that ends without a LEAVE message means that the
+ * rank died. To find ranks that are silent or slow, rank 0 asks all ranks for their state (an inquiry). After a
+ * timeout, it decides which rank has failed. The rank that another one waits for may itself wait for a third one, so
+ * rank 0 follows this chain to a rank that does not wait or does not answer. Long before a timeout, it only reports
  * stragglers. */
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/job/peers.h"
@@ -15,12 +15,12 @@ enum {
     /* how long rank 0 waits for answers; a healthy rank may need as long if threads outnumber cores */
     ESP__ANSWER_MS = 300,
     ESP__DECISION_MS = 800,         /* how long other ranks wait for rank 0's decision */
-    ESP__SILENCE_GRACE_MS = 50,     /* after a timeout, for ranks that were already silent */
-    ESP__WAIT_POLL_NS = 50000000,   /* between two checks of the trainer's wait */
-    ESP__PASS_ON_NS = 20000000,     /* between messages about ranks that have left */
-    ESP__HUB_SILENT_NS = 2000000000 /* after this time without ASK, rank 0 is silent */
+    ESP__SILENCE_GRACE_MS = 50,     /* wait after a timeout for ranks that were silent before */
+    ESP__WAIT_POLL_NS = 50000000,   /* time between two checks whether the program waits */
+    ESP__PASS_ON_NS = 20000000,     /* time between two messages about ranks that left */
+    ESP__HUB_SILENT_NS = 2000000000 /* rank 0 counts as silent if it sends no ASK for so long */
 };
-enum { ESP__CAUSES = 64 }; /* larger causes in LEAVE are ignored */
+enum { ESP__CAUSES = 64 };
 
 /* Calls the context without the lock. Does nothing while this rank closes. */
 #define ESP__CALL(p, callback, arguments)                                                                              \
@@ -31,7 +31,6 @@ enum { ESP__CAUSES = 64 }; /* larger causes in LEAVE are ignored */
         pthread_mutex_lock(&(p)->lock);                                                                                \
     } while (0)
 
-/* Begins a callback of the reporter, which runs without the lock until esp__report_end. */
 static void esp__report_begin(esp__peers *p) {
     p->report.inside++;
     pthread_mutex_unlock(&p->lock);
@@ -54,7 +53,6 @@ static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t c
     if (first) ESP__CALL(p, lost, (p->ev.user, rank, died ? 0 : error ? -(int)cause : 1));
 }
 
-/* The other ranks believe that this one is dead or silent, and continue without it. */
 static void esp__watch_excluded(esp__peers *p) {
     if (p->excluded) return;
     p->excluded = true;
@@ -84,7 +82,6 @@ ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause) {
     if (other) esp__watch_pass_on(p);
 }
 
-/* Handles the end of a connection. Rank 0 notifies all other ranks. */
 static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cause) {
     if (c->state != ESP__HERE) return;
     c->state = state;
@@ -116,7 +113,6 @@ static void esp__watch_no_memory(esp__peers *p) {
 }
 
 /* ---- answering an inquiry, on any rank ---- */
-/* Returns this rank's state. */
 static esp__answer esp__answer_own(esp__peers *p) {
     esp__answer a = {.waits_for = ESP__WAITS_FOR_NOBODY, .tensor = UINT32_MAX};
     ESP__CALL(p, answer, (p->ev.user, &a));
@@ -130,7 +126,7 @@ static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
     ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
 }
 
-/* Until when to wait for a silent rank after a timeout at `now`. UINT64_MAX if it was not asked (`asked` is 0). */
+/* Returns until when to wait for a silent rank after a timeout: UINT64_MAX if it was not asked (`asked` is 0). */
 static uint64_t esp__silence_end(const esp__peers *p, uint64_t asked, uint64_t now) {
     const uint64_t soon = now + ESP__SILENCE_GRACE_MS * 1000000ull;
     const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SILENCE_GRACE_MS) * 1000000ull;
@@ -146,12 +142,12 @@ static void esp__inquiry_answer(esp__peers *p, int32_t from, const esp__answer *
     r->answered = true;
     r->answer = *a;
     if (r->answer.waits_for < ESP__WAITS_FOR_NOBODY || r->answer.waits_for >= p->size) r->answer.waits_for = -1;
-    /* the rank that timed out stays in the chain of waits, even if its wait has ended since */
+    /* keeps the rank that the timed out rank waited for, even if that wait has ended since */
     if (p->inquiry.decide && from == p->inquiry.suspecting && a->waits_for == ESP__WAITS_FOR_NOBODY)
         r->answer.waits_for = waits_for, r->answer.tensor = tensor;
 }
 
-/* Asks all ranks, and restarts an inquiry that runs. */
+/* Asks all ranks for their state. If it is already doing so, all must answer again. */
 static void esp__inquiry_begin(esp__peers *p) {
     const uint64_t now = esp__now_ns();
     p->inquiry.number++;
@@ -183,7 +179,7 @@ static void esp__inquiry_suspect(esp__peers *p, int32_t from, int32_t on_rank, u
 }
 
 /* Follows the chain of waits to a rank that does not wait, or that has not answered (sets *silent). Returns -1 if a
- * rank does not know for whom it waits, or if the chain is a circle. */
+ * rank does not know for whom it waits, or if ranks wait for each other in a circle. */
 static int32_t esp__inquiry_chain(esp__peers *p, uint64_t *tensor, bool *silent) {
     int32_t at = p->inquiry.suspecting;
     for (int32_t r = 0; r < p->size; r++) p->asked[r].kind = 0;
@@ -213,7 +209,6 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     esp__decided(p, failed, tensor);
 }
 
-/* Reports that a reported wait has ended. */
 static void esp__watchdog_ended(esp__peers *p) {
     p->report.reported = false;
     esp__report_begin(p);
@@ -221,7 +216,7 @@ static void esp__watchdog_ended(esp__peers *p) {
     esp__report_end(p);
 }
 
-/* Ends an inquiry of a report: reports if the wait has doubled since the last report, or that it has ended. */
+/* Ends an inquiry about long waits: reports one that has doubled since the last report, or that all have ended. */
 static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     esp__reporter *s = &p->report;
     p->inquiry.report = false;
@@ -245,9 +240,9 @@ static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     }
 }
 
-/* Ends the inquiry at its deadline, unless messages are unread (not `quiet`), which may be the missing answers. */
+/* Ends the inquiry at its deadline, but not while messages are unread (`quiet` is false), which may be answers. */
 static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
-    bool missing = false, awaited = false; /* awaited: a rank answered the last time, and not now */
+    bool missing = false, awaited = false; /* awaited: a rank that is missing did answer the last time */
     for (int32_t r = 1; r < p->size; r++) {
         if (p->conns[r].state != ESP__HERE || p->asked[r].answered) continue;
         missing = true;
@@ -258,7 +253,7 @@ static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
     if (p->inquiry.report && over) esp__inquiry_report(p, now);
 }
 
-/* Asks all ranks, at most every 100 ms, because of rank `from`; in between it asks only `from`. */
+/* Rank `from` wants to know the state of all ranks: asks them, but at most every 100 ms; in between only `from`. */
 static void esp__inquiry_check(esp__peers *p, int32_t from) {
     const uint64_t now = esp__now_ns();
     const bool all = !p->checked_ns || now - p->checked_ns > 100000000u;
@@ -317,8 +312,7 @@ ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet) {
         esp__decided(p, p->rank && !p->hub_left ? 0 : p->suspect, p->suspect_tensor);
 }
 
-/* ---- stragglers: the watch thread checks its trainer's wait, and notifies rank 0 of a long one ---- */
-/* On rank 0: begins a report, as some rank has waited for long. */
+/* ---- stragglers: the watch thread notes when the program waits, and tells rank 0 of a long wait ---- */
 static void esp__watchdog_open(esp__peers *p) {
     esp__reporter *s = &p->report;
     if (!s->on || s->open) return;
@@ -329,7 +323,7 @@ static void esp__watchdog_open(esp__peers *p) {
     s->interval_ns = s->ev.after_ns;
 }
 
-/* Handles that this rank's trainer has waited for `waited` ns, or does not wait if that is 0. */
+/* Called with the time in ns that this rank's program has waited, or 0 if it does not wait. */
 static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
     esp__reporter *s = &p->report;
     const uint64_t after = s->ev.after_ns, now = esp__now_ns(), look = waited ? after - waited : after / 4;
@@ -341,7 +335,7 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
         return;
     }
     s->poll_ns = now + ESP__WAIT_POLL_NS;
-    if (!s->long_ns || now - s->long_ns > after) { /* repeated, as rank 0 may have ended its report */
+    if (!s->long_ns || now - s->long_ns > after) { /* tells rank 0 again, as it may have ended its report */
         s->long_ns = now;
         if (p->rank == 0)
             esp__watchdog_open(p);
@@ -378,7 +372,6 @@ ESP__FN void esp__peers_report_on(esp__peers *p, const esp__report_events *ev) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Ends the reports. If the watch thread has not noticed the end of a reported wait yet, reports it here. */
 ESP__FN void esp__peers_report_off(esp__peers *p) {
     esp__reporter *s = &p->report;
     pthread_mutex_lock(&p->lock);
@@ -427,7 +420,7 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
-    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 stands for none or unknown */
+    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 means that no rank is known */
     int32_t left;
     esp__waiter *w;
     esp__answer answer;

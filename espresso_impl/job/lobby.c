@@ -4,10 +4,10 @@
 #include <errno.h>
 
 enum {
-    /* how long a candidate cannot be replaced, longer after its HELLO, as it must compute the RESPONSE */
+    /* how long a new connection keeps its candidate; longer after HELLO, as a rank then computes RESPONSE */
     ESP__CANDIDATE_NEW_MS = 20,
     ESP__CANDIDATE_HELLO_MS = 250,
-    ESP__ACCEPTS_AT_ONCE = 32, /* connections accepted before messages are read again */
+    ESP__ACCEPTS_AT_ONCE = 32, /* most connections accepted before messages are read again */
 };
 
 ESP__FN bool esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks) {
@@ -28,7 +28,6 @@ ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int
     *c = l->candidates[--l->n];
 }
 
-/* Returns until when a candidate cannot be replaced. Ranks of a regroup never are. */
 static uint64_t esp__candidate_safe_ns(const esp__candidate *c) {
     if (c->member >= 0) return UINT64_MAX;
     return c->since_ns + (c->greeted ? ESP__CANDIDATE_HELLO_MS : ESP__CANDIDATE_NEW_MS) * 1000000ull;

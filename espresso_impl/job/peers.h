@@ -11,15 +11,15 @@
 enum {
     ESP__MSG_HELLO = 1,      /* to rank 0: an esp__hello, alike in all versions */
     ESP__MSG_WELCOME = 2,    /* from rank 0: all ranks have met */
-    ESP__MSG_REFUSE = 3,     /* from rank 0: you may not join; the body is the error */
+    ESP__MSG_REFUSE = 3,     /* from rank 0: you may not join; an error text follows */
     ESP__MSG_GATHER = 4,     /* to rank 0: my data for an allgather (tag, seq) */
     ESP__MSG_SHARED = 5,     /* from rank 0: all members' data, packed (tag, seq) */
     ESP__MSG_FAILED = 6,     /* from rank 0: the allgather failed (tag, seq, rank) */
     ESP__MSG_WHO = 7,        /* to rank 0: whose data is missing? (tag, seq) */
     ESP__MSG_MISSING = 8,    /* from rank 0: `rank` has sent no data (tag, seq) */
     ESP__MSG_DIED = 9,       /* from rank 0: `rank` died */
-    ESP__MSG_LEAVE = 10,     /* both ways: I close, because of error -seq unless 0 */
-    ESP__MSG_FINAL = 11,     /* to rank 0: what my observers send when I close */
+    ESP__MSG_LEAVE = 10,     /* both ways: the sender closes, by error -seq unless 0 */
+    ESP__MSG_FINAL = 11,     /* to rank 0: the sender's trace, when it closes */
     ESP__MSG_SUSPECT = 12,   /* to rank 0: my wait timed out (rank, tag = tensor) */
     ESP__MSG_ASK = 13,       /* from rank 0: what is your state? (seq) */
     ESP__MSG_ANSWER = 14,    /* to rank 0: an esp__answer (the seq of ASK) */
@@ -30,15 +30,15 @@ enum {
     ESP__MSG_CHECK = 19,     /* to rank 0: please send ASK to all ranks */
     ESP__MSG_MEMBERS = 20,   /* from a regroup's host: survivors (tag = epoch) */
     ESP__MSG_EXCLUDED = 21,  /* both ways: the job continues without you */
-    ESP__MSG_LONG_WAIT = 22, /* to rank 0: my trainer has waited for a long time */
+    ESP__MSG_LONG_WAIT = 22, /* to rank 0: my program has waited for a long time */
     ESP__MSG_LEFT = 23       /* from rank 0: these ranks sent LEAVE, with this seq */
 };
-enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* what has become of a connection's other end */
+enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of the other end of a connection */
 enum {
-    ESP__BODY_MOST = 1 << 30,  /* limit of a message's body in bytes */
-    ESP__RESERVE = 256,        /* bytes of a body for which nothing is allocated */
-    ESP__BODY_FIRST = 1 << 16, /* bytes to allocate before any of a body has arrived */
-    ESP__EXCHANGES_EACH = 64   /* limit of open allgathers per rank */
+    ESP__BODY_MOST = 1 << 30,  /* limit of the bytes after a message's head */
+    ESP__RESERVE = 256,        /* messages of up to so many bytes need no allocation */
+    ESP__BODY_FIRST = 1 << 16, /* bytes to allocate before any of a message has arrived */
+    ESP__EXCHANGES_EACH = 64   /* limit of unfinished allgathers, for each rank */
 };
 enum { ESP__ROOT_MAX = 56, ESP__ROOTS = 7 }; /* bytes of "[IPv6]:PORT"; most addresses of a rank */
 /* Limit of unproven connections to a listening rank, above one for each rank, as all ranks may connect at once. */
@@ -53,7 +53,6 @@ typedef struct esp__msg {
     uint64_t tag, seq, bytes;
 } esp__msg;
 
-/* A buffer that grows. The context's allocator provides its memory. */
 typedef struct esp__bytes {
     uint8_t *data;
     uint64_t len, cap;
@@ -64,15 +63,15 @@ typedef struct esp__conn {
     int fd;    /* -1 if closed */
     int pidfd; /* readable once that process has ended; or -1 */
     int32_t rank;
-    int state;      /* ESP__HERE, ESP__LEFT or ESP__DIED */
-    bool broken;    /* writing failed; the watch thread reads to learn why */
-    bool shut;      /* this rank will not write any more */
+    int state;   /* ESP__HERE, ESP__LEFT or ESP__DIED */
+    bool broken; /* writing failed; the watch thread reads to learn why */
+    bool shut;
     bool no_memory; /* shut because memory for a message ran out */
     uint64_t got;   /* bytes of the incoming message so far */
-    uint64_t sent;  /* bytes sent since the connection began */
+    uint64_t sent;
     esp__msg head;
     uint8_t *body;    /* has body_cap bytes; grows while the body arrives */
-    uint8_t *reserve; /* ESP__RESERVE bytes for small bodies, or NULL */
+    uint8_t *reserve; /* ESP__RESERVE bytes for small messages, or NULL */
     uint64_t body_cap;
     esp__bytes out;
     uint64_t out_at;
@@ -107,7 +106,7 @@ typedef struct esp__inquiry {
     bool report, decide;
     uint64_t number;
     uint64_t until_ns;   /* when it ends at the latest */
-    uint64_t silence_ns; /* when it ends if only long silent ranks are missing */
+    uint64_t silence_ns; /* when it ends if only silent ranks have not answered */
     int32_t suspecting;  /* the rank whose SUSPECT started the inquiry */
     bool decided;
     int32_t failed; /* the result: the rank that failed, and at which tensor */
@@ -119,8 +118,8 @@ typedef struct esp__reporter {
     esp__report_events ev;
     bool on;             /* false before esp__peers_report_on, and after an error */
     int inside;          /* number of callbacks that run now */
-    uint64_t poll_ns;    /* when to check again whether this rank's trainer waits */
-    uint64_t long_ns;    /* when rank 0 last learned of this wait, or 0 */
+    uint64_t poll_ns;    /* when to check again whether this rank's program waits */
+    uint64_t long_ns;    /* when rank 0 was last told of this wait, or 0 */
     uint64_t longest_ns; /* the longest wait since the report began */
     bool reported;       /* rank 1 has reported that rank 0 is silent */
     /* the members below are used on rank 0 */
@@ -137,7 +136,7 @@ struct esp__peers {
     uint32_t timeout_ms;
     long pid; /* differs from getpid() in a forked child */
     char where[ESP__SPEC_MAX];
-    char secret[ESP__SPEC_MAX]; /* the job's secret or ""; wiped when all ranks have met */
+    char secret[ESP__SPEC_MAX]; /* the job's secret or ""; erased when all ranks have met */
     esp__survivor survivor;     /* this rank, if it takes part in a regroup */
     /* On rank 0, conns[rank] leads to each other rank. On other ranks, conns[0] leads to rank 0. */
     esp__conn *conns;
@@ -151,13 +150,12 @@ struct esp__peers {
     int32_t dead;     /* the first rank that died, or -1 */
     uint64_t cause;   /* the error that LEAVE will carry, or 0 */
     bool left_known;  /* the context was notified of a rank that left */
-    bool error_known; /* the context was notified that one left by an error */
+    bool error_known; /* the context was notified that a rank left by an error */
     bool decision_known, hub_left, excluded;
-    bool no_memory; /* memory ran out: see esp__watch_no_memory */
-    bool left_job;  /* no_memory is handled: all connections are shut */
-    uint8_t *left;  /* [size], 1 for each rank that has left */
-    /* On other ranks than 0: the reserve of the connection to rank 0. A LEFT message fits into it, so that the end of a
-     * job allocates nothing. */
+    bool no_memory;
+    bool left_job;
+    uint8_t *left; /* [size], 1 for each rank that has left */
+    /* On ranks other than 0: memory for small messages of rank 0, so that the end of a job allocates nothing. */
     uint8_t reserve[ESP__RESERVE];
     /* On rank 0: ranks that left because of error leaving_cause. Rank 0 sends this list to all others at pass_on_ns. */
     int32_t *leaving, n_leaving;
@@ -165,18 +163,18 @@ struct esp__peers {
     esp__exchange *exchanges;
     int64_t n_exchanges;
     esp__waiter *waiters;
-    esp__bytes tags; /* array of esp__tag: the next seq of each set of ranks */
+    esp__bytes tags;
     struct pollfd *polls;
     /* This rank's wait has timed out. It suspects rank `suspect`, and waits until decide_ns for rank 0's decision. */
     bool suspecting;
     int32_t suspect;
     uint64_t suspect_tensor;
     uint64_t decide_ns;    /* from then on, rank 0 itself counts as failed */
-    uint64_t hub_asked_ns; /* when rank 0 last sent ASK */
-    uint64_t check_ns;     /* when this rank first sent CHECK after that */
+    uint64_t hub_asked_ns; /* when rank 0 last asked for this rank's state */
+    uint64_t check_ns;     /* when this rank first sent CHECK after hub_asked_ns */
     /* the members below are used on rank 0 */
-    bool suspect_now, check_now; /* requests of other threads to the watch thread */
-    uint64_t checked_ns;         /* when all ranks were last sent ASK because of CHECK */
+    bool suspect_now, check_now; /* set by other threads for the watch thread */
+    uint64_t checked_ns;         /* when all ranks were last asked because of CHECK */
     esp__inquiry inquiry;
     esp__rank_state *asked; /* [size], the state of each rank */
     esp__reporter report;
@@ -191,53 +189,49 @@ typedef struct esp__roots {
     int32_t n;
     char at[ESP__ROOTS][ESP__ROOT_MAX];
 } esp__roots;
-/* These two return false if memory runs out. */
+/* Returns false if memory runs out. */
 ESP__FN bool esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n);
 ESP__FN void esp__bytes_free(esp_ctx *ctx, esp__bytes *b);
 /* Writes at most `cap` addresses of host and port `root`, and returns their number. If it is 0, sets *error. */
 ESP__FN int esp__addr_resolve(const char *root, esp__addr *out, int cap, const char **error);
 ESP__FN void esp__socket_close(int *fd);
-/* Makes a listening socket for address `root`. Returns -1 and sets *error on failure. */
+/* Returns a socket that listens at `root`, or -1 with *error. */
 ESP__FN int esp__listen(const char *root, const char **error);
 /* Listens at the abstract Unix name `name` or, if that is NULL, at a free TCP port of all this host's addresses.
  * Returns the socket or -1, and writes its addresses, those that other hosts can reach first, or *error. */
 ESP__FN int esp__listen_roots(const char *name, esp__roots *roots, const char **error);
-ESP__FN bool esp__open_to_all(int fd); /* can processes of other hosts connect to it? */
+ESP__FN bool esp__open_to_all(int fd);
 /* Begins to connect. Returns 0 or an errno. After EINPROGRESS, poll *fd for writing, then call esp__connected. */
 ESP__FN int esp__connect(const esp__addr *a, int *fd);
-ESP__FN int esp__connected(const esp__addr *a, int fd); /* returns 0 or an errno */
+ESP__FN int esp__connected(const esp__addr *a, int fd);
 /* Accepts a connection. Returns -1 with errno 0 if none waits, and with ECONNREFUSED if it is from another user. */
 ESP__FN int esp__accept(int listen_fd, int *pidfd);
-/* Does process *pidfd at the other end of a Unix socket belong to this user or to root? True for TCP sockets. */
+/* Returns true if the process at the other end, *pidfd, belongs to this user or root, or if the socket is TCP. */
 ESP__FN bool esp__socket_peer(int fd, int *pidfd);
 ESP__FN void esp__conn_init(esp__conn *c, int fd, int32_t rank);
 ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c);
 ESP__FN void esp__conn_flush(esp__conn *c);
-/* Queue a message, with a body in one or two pieces, and send what the socket takes. The caller has the lock. */
+/* Queue a message followed by one or two blocks of data, and send what the socket takes. The caller holds the lock. */
 ESP__FN void esp__conn_send(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *body, uint64_t bytes);
 ESP__FN void esp__conn_send2(esp_ctx *ctx, esp__conn *c, esp__msg m, const void *a, uint64_t a_bytes, const void *b,
                              uint64_t b_bytes);
-/* Send a message without a body over p->conns[i], or from rank 0 to all other ranks. */
+/* Send a message without data over p->conns[i], or from rank 0 to all other ranks. */
 ESP__FN void esp__send(esp__peers *p, int32_t i, esp__msg m);
 ESP__FN void esp__send_all(esp__peers *p, esp__msg m);
-/* Reads what has arrived. Returns 1 if c->head and c->body hold a whole message: handle it, then call esp__conn_next.
- * Returns 0 if bytes are missing, and -1 if the connection has ended or the message has more than `limit` bytes. */
+/* Reads what has arrived. Returns 1 if c->head and c->body hold a whole message; then call esp__conn_next after using
+ * it. Returns 0 if bytes are missing, and -1 if the connection has ended or the message has more than `limit` bytes. */
 ESP__FN int esp__conn_read(esp_ctx *ctx, esp__conn *c, uint64_t limit);
 ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c);
 /* The timeout for poll() in ms, at most a minute. Returns -1 (no timeout) if deadline_ns is UINT64_MAX. */
 ESP__FN int esp__poll_ms(uint64_t deadline_ns);
 /* Releases the lock and waits. Returns true if something changed, and false after the deadline. */
 ESP__FN bool esp__peers_sleep(esp__peers *p, uint64_t deadline_ns);
-ESP__FN void esp__peers_wake(esp__peers *p); /* the watch thread checks its flags and times again */
-ESP__FN void esp__peers_kick(esp__peers *p); /* the watch thread sends what conns still hold */
+ESP__FN void esp__peers_wake(esp__peers *p);
+ESP__FN void esp__peers_kick(esp__peers *p); /* lets the watch thread send what is left in buffers */
 
 /* ---- rendezvous.c ---- */
-/* The first message of all versions of the library, so that two versions can recognize each other. */
-enum {
-    ESP__NONCE = 32,
-    ESP__MEET_VERSION = 24,
-    ESP__SECRET_MADE = 24 /* random bytes of a secret that rank 0 makes */
-};
+/* HELLO is the first message in all versions of the library, so that two versions can recognize each other. */
+enum { ESP__NONCE = 32, ESP__MEET_VERSION = 24, ESP__SECRET_MADE = 24 };
 #define ESP__HELLO_MAGIC "ESPPEER1"
 #define ESP__MEET_MAGIC "ESPMEET2"
 typedef struct esp__hello {
@@ -247,7 +241,7 @@ typedef struct esp__hello {
 } esp__hello;
 typedef struct esp__challenge {
     char magic[8];
-    uint32_t secured, reserved; /* secured: rank 0 has a secret; for error messages */
+    uint32_t secured, reserved; /* secured: rank 0 has a secret (used in error texts) */
     uint8_t nonce[ESP__NONCE];
 } esp__challenge;
 typedef struct esp__response {
@@ -270,9 +264,9 @@ _Static_assert(sizeof(esp__hello) == 48 && sizeof(esp__challenge) == 48 && sizeo
 typedef struct esp__candidate {
     esp__conn conn;
     uint64_t since_ns;
-    bool greeted;   /* its HELLO has arrived */
-    bool proven;    /* its RESPONSE has the right code */
-    int32_t member; /* in a regroup: its rank before that, or -1 */
+    bool greeted;
+    bool proven;
+    int32_t member; /* in a regroup: its rank before the regroup, or -1 */
     esp__hello hello;
     esp__challenge challenge;
     esp__response response;
@@ -289,7 +283,6 @@ enum {
     ESP__REFUSED_DISPLACED,
     ESP__REFUSALS
 };
-/* A listening socket and at most `most` candidates. */
 typedef struct esp__lobby {
     int listen_fd;
     int32_t n, most;
@@ -297,22 +290,21 @@ typedef struct esp__lobby {
     uint64_t refused[ESP__REFUSALS];
 } esp__lobby;
 ESP__FN bool esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t ranks);
-ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l); /* does not close the listening socket */
+ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l);
 /* Drops a candidate and counts it under `why`, one of ESP__REFUSED_*. Does not count it if `why` is -1. */
 ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why);
 /* Accepts some of the waiting connections. Returns an errno if descriptors or memory run out. */
 ESP__FN int esp__lobby_accept(esp_ctx *ctx, esp__lobby *l);
-ESP__FN esp__candidate *esp__lobby_first_to_go(const esp__lobby *l); /* n must not be 0 */
+ESP__FN esp__candidate *esp__lobby_first_to_go(const esp__lobby *l);
 /* Returns 0 if there is room for a candidate, or the time from which a new one may replace an old one. */
 ESP__FN uint64_t esp__lobby_room_ns(const esp__lobby *l);
 
 ESP__FN void esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
-/* These two return false if the system has no random numbers. */
 ESP__FN bool esp__challenge_make(const esp__peers *p, esp__challenge *out);
 ESP__FN bool esp__response_make(const esp__peers *p, const esp__hello *hello, const esp__challenge *ch,
                                 esp__response *out);
-/* Reads a candidate's messages and answers them, with this thread's error text if `failed` is an error. Returns ESP_OK
- * if the candidate may stay, and ESP_PENDING if the caller must drop it, because of *why. */
+/* Reads and answers a candidate's messages; if `failed` is an error, with this thread's error text. Returns ESP_OK if
+ * the candidate may stay, and ESP_PENDING if the caller must drop it, because of *why. */
 ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candidate *c, esp_status failed, int *why);
 /* A joining rank's connection to a rank that may be the host, which is rank 0 or a regroup's lowest rank. */
 typedef struct esp__joining {
@@ -320,44 +312,40 @@ typedef struct esp__joining {
     esp__hello hello;
     esp__challenge challenge;
     esp__response response;
-    int stage; /* how far: 1 after CHALLENGE, 2 after PROOF */
+    int stage; /* 1 after CHALLENGE, 2 after PROOF */
 } esp__joining;
 ESP__FN void esp__join_begin(const esp__peers *p, esp__joining *j, esp__conn *c, uint64_t job);
-/* Returns ESP_PENDING if more must follow, and ESP_OK if the host proved itself before this message: handle it then. */
+/* Handles a message. Returns ESP_PENDING if more must follow, and ESP_OK if the host had proven itself before. */
 ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j);
-/* Computes the code that proves to know the secret, for the listening end (`host` 1) or the joining one. */
+/* Computes the code which proves that the listening end (`host` 1) or the joining one (0) knows the secret. */
 ESP__FN void esp__code(const char *secret, int host, const esp__hello *hello, const esp__challenge *ch,
                        const esp__response *r, uint8_t out[ESP__SHA256_BYTES]);
 ESP__FN bool esp__code_check(const esp__peers *p, int host, const esp__hello *hello, const esp__challenge *ch,
                              const esp__response *r, const uint8_t code[ESP__SHA256_BYTES]);
-/* Allocates peers without connections and thread. Returns NULL if memory runs out. */
 ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev);
 ESP__FN void esp__peers_free(esp__peers *p);
-ESP__FN uint64_t esp__random64(void); /* never returns 0 */
-/* What rank 0 sends to the others over the caller's allgather. Its size is the same in all builds of this version. */
+ESP__FN uint64_t esp__random64(void);
+/* What rank 0 sends to the others through esp_config.oob_allgather. All builds of this version send the same size. */
 typedef struct esp__invitation {
     uint64_t job;
-    esp__roots roots;                      /* if n is 0, roots.at holds an error text */
+    esp__roots roots;
     char secret[2 * ESP__SECRET_MADE + 4]; /* "" if ESPRESSO_SECRET is set */
 } esp__invitation;
 _Static_assert(sizeof(esp__invitation) == 456, "other builds of the library send as much");
 /* Listens, and writes the address into the invitation. Returns the socket, or -1 with the reason in the invitation. */
 ESP__FN int esp__invite(esp__peers *p, esp__invitation *inv, bool one_host);
-/* Returns a socket that is connected to `a`, or -1 with errno. */
 ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns);
 
 /* ---- exchange.c: the caller has the lock ---- */
-/* Handles GATHER on rank 0. Returns false if the message is malformed. */
 ESP__FN bool esp__exchange_message(esp__peers *p, const esp__conn *c);
-ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq); /* returns a rank, or -1 */
-ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank); /* fails exchanges that lack this rank's data */
+ESP__FN int32_t esp__exchange_missing(esp__peers *p, uint64_t tag, uint64_t seq);
+ESP__FN void esp__exchange_left(esp__peers *p, int32_t rank); /* fails allgathers that lack this rank's data */
 ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x);
-/* Ends this rank's wait when SHARED or FAILED has come. */
 ESP__FN void esp__waiter_finish(esp__peers *p, uint64_t tag, uint64_t seq, const void *packed, uint64_t bytes,
                                 int32_t failed);
 ESP__FN esp__waiter *esp__waiter_find(esp__peers *p, uint64_t tag, uint64_t seq);
-/* Packs `all` bytes, `each` of one member. Returns the packed size, at most 2 * all. Writes nothing if out is NULL. */
+/* Shortens `all` bytes, `each` of one rank, to the returned size, at most 2 * all. Writes nothing if out is NULL. */
 ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uint8_t *out);
 /* Returns false if `packed` does not unpack to exactly `all` bytes. */
 ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all);
@@ -365,19 +353,16 @@ ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, ui
 /* ---- liveness.c: the caller has the lock ---- */
 ESP__FN esp_status esp__watch_start(esp__peers *p);
 ESP__FN uint64_t esp__watch_polls_bytes(const esp__peers *p);
-/* Handles a message of another rank, on rank 0. */
 ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c);
-/* Handles a message of rank 0, on another rank. */
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c);
 /* Rank 0 notes that `rank` left because of error -cause. It informs the others within 20 ms or in
  * esp__watch_pass_on. */
 ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause);
 ESP__FN void esp__watch_pass_on(esp__peers *p);
-/* Reads from a connection and handles its messages. The caller must not have the lock. */
 ESP__FN void esp__watch_read(esp__peers *p, esp__conn *c);
 /* Decides which rank has failed. Does nothing if a rank that may still answer matters, unless `final` is true. */
 ESP__FN void esp__inquiry_decide(esp__peers *p, bool final);
-/* Begins or ends an inquiry when it is time. The watch thread calls this in each of its passes. */
+/* Begins or ends questions to all ranks when it is time. The watch thread calls this again and again. */
 ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet);
 
 /* ---- regroup.c ---- */

@@ -1,9 +1,9 @@
-/* regroup.c: after ranks were lost, the remaining ranks meet again and agree on a list of survivors. All ranks listen
- * at a standby socket all the time, so a refused connection proves that a rank is gone. The lowest remaining rank is
- * the host. The others find it by connecting to lower ranks one after another. It waits for all ranks that may still
- * come, and decides on the list. If it dies meanwhile, ranks without a list connect to the next host, and ranks with a
- * list regroup again. If a lost rank is only silent, it may still run: then the survivors must be more than half of the
- * old ranks (or half with the lowest one), so that no two groups continue. */
+/* regroup.c: after ranks were lost, the remaining ranks meet again and agree on a list of survivors. Each rank always
+ * listens at a standby socket, so a refused connection proves that a rank is gone. The lowest remaining rank is the
+ * host. The others find it by connecting to lower ranks one after another. It waits for all ranks that may still come,
+ * and decides on the list. If it dies meanwhile, ranks without a list connect to the next host, and ranks with a list
+ * regroup again. If a lost rank is only silent, it may still run: then the survivors must be more than half of the old
+ * ranks (or half with the lowest one), so that no two groups continue. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <unistd.h>
@@ -92,7 +92,7 @@ ESP__FN esp_status esp__standby_open(esp_ctx *ctx, uint64_t number, bool one_hos
 /* ---- connections to standby sockets ---- */
 typedef struct esp__reach {
     esp__conn conn;
-    int32_t root, refused; /* number of addresses tried, and how many refused */
+    int32_t root, refused;
     bool open;
     uint64_t since_ns;
 } esp__reach;
@@ -102,11 +102,11 @@ enum { ESP__MEMBER_AWAITED, ESP__MEMBER_SILENT, ESP__MEMBER_GONE, ESP__MEMBER_HE
 typedef struct esp__group {
     esp__standby *at;
     esp__peers *old;
-    esp__peers me; /* takes part in the handshake; its secret is `number` */
+    esp__peers me;
     uint64_t deadline_ns;
-    uint8_t *state;    /* [n], ESP__MEMBER_* of each old rank */
+    uint8_t *state;
     esp__reach *reach; /* [n], the connection to each old rank */
-    esp__lobby lobby;  /* candidates at this rank's standby socket */
+    esp__lobby lobby;
     struct pollfd *polls;
     nfds_t n_polls;
 } esp__group;
@@ -152,7 +152,7 @@ static int esp__reach_try(esp__group *m, int32_t to) {
         if (error == EINPROGRESS) return ESP__REACH_TRYING;
         if (error && error != EAGAIN) d->root++, d->refused += error == ECONNREFUSED;
         if (error) esp__reach_close(m->old->ctx, d);
-        if (error == EAGAIN) return ESP__REACH_TRYING; /* its queue of connections is full */
+        if (error == EAGAIN) return ESP__REACH_TRYING; /* the rank has not yet accepted earlier connections */
     }
     return ESP__REACH_OPEN;
 }
@@ -186,7 +186,6 @@ static void esp__group_poll_add(esp__group *m, const esp__conn *c, bool connecti
     m->polls[m->n_polls++] = (struct pollfd){c->pidfd, POLLIN, 0};
 }
 
-/* Makes the new job's peers, in which this rank is `rank` of `size`. */
 static esp_status esp__group_peers(const esp__group *m, int32_t rank, int32_t size, esp__peers **out) {
     const esp_config cfg = {.timeout_ms = m->old->timeout_ms};
     const esp__where w = {.rank = rank, .size = size};
@@ -196,7 +195,6 @@ static esp_status esp__group_peers(const esp__group *m, int32_t rank, int32_t si
     return ESP_OK;
 }
 
-/* Returns the old rank whose number at the job's start was `origin`, or -1. */
 static int32_t esp__group_find(const esp__group *m, int32_t origin) {
     for (int32_t i = 0; i < m->at->n; i++)
         if (m->at->members[i] == origin) return i;
@@ -204,7 +202,6 @@ static int32_t esp__group_find(const esp__group *m, int32_t origin) {
 }
 
 /* ---- ranks that are not the host ---- */
-/* Reads the host's list of survivors, and keeps the connection to the host. */
 static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivors *out) {
     const uint64_t n = c->head.bytes / sizeof *out->who;
     const bool fits = n <= (uint64_t)m->at->n && n * sizeof *out->who == c->head.bytes;
@@ -228,7 +225,7 @@ static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivor
     return ESP_OK;
 }
 
-/* Handles a message from old rank `to`. Returns ESP_PENDING if another follows, or if it has set m->state[to]. */
+/* Handles a message from old rank `to`. Returns ESP_PENDING if more must follow, or if it has set m->state[to]. */
 static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to, esp__survivors *out) {
     const int before = j->stage;
     esp_status s = esp__join_message(&m->me, j);
@@ -265,11 +262,11 @@ static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out)
 }
 
 /* ---- the host ---- */
-/* Admits a candidate that is a rank of this job. Returns false if an earlier regroup has excluded it. */
+/* Returns false if the candidate's rank was excluded by an earlier regroup. */
 static bool esp__host_admit(esp__group *m, esp__candidate *c) {
     const int32_t member = esp__group_find(m, c->response.survivor.origin);
     if (member <= m->old->rank || m->state[member] == ESP__MEMBER_HERE) {
-        /* excluded before, or a lower rank, which this rank believed to be gone */
+        /* it was excluded before, or it is a lower rank, which this rank believed to be gone */
         esp__conn_send(m->old->ctx, &c->conn, (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0}, NULL, 0);
         return false;
     }
@@ -281,7 +278,7 @@ static bool esp__host_admit(esp__group *m, esp__candidate *c) {
 /* Reads from all candidates. esp__host_await connects again to admitted ranks whose connection ended. */
 static void esp__host_read(esp__group *m) {
     esp_ctx *ctx = m->old->ctx;
-    for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* downwards: the last candidate replaces a dropped one */
+    for (int32_t i = m->lobby.n - 1; i >= 0; i--) { /* backwards, because the last candidate replaces a dropped one */
         esp__candidate *c = &m->lobby.candidates[i];
         const bool came = c->member >= 0;
         int unused;
@@ -298,7 +295,6 @@ static void esp__host_read(esp__group *m) {
     }
 }
 
-/* Checks the ranks that have not come. Returns how many may still come, or -1 if this rank itself is excluded. */
 static int32_t esp__host_await(esp__group *m) {
     int32_t awaited = 0;
     for (int32_t i = 0; i < m->at->n; i++) {
@@ -314,7 +310,6 @@ static int32_t esp__host_await(esp__group *m) {
     return esp__group_excluded(m) ? -1 : awaited;
 }
 
-/* Sends this thread's error text to all candidates, and returns `s`. */
 static esp_status esp__host_refuse(esp__group *m, esp_status s) {
     const char *text = esp_last_error(NULL);
     for (int32_t i = 0; i < m->lobby.n; i++)
@@ -339,7 +334,6 @@ static esp_status esp__host_check(const esp__group *m) {
                      (int)here, (int)m->at->n, (int)silent);
 }
 
-/* Makes the new job's connections, and sends all ranks the list. */
 static esp_status esp__host_decide(esp__group *m, esp__survivors *out) {
     esp_ctx *ctx = m->old->ctx;
     esp_status s = esp__host_check(m);
@@ -425,7 +419,7 @@ ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__sur
     s->epoch = now->epoch;
     if (old->has_thread) {
         pthread_mutex_lock(&old->lock);
-        old->closing = true; /* no callback starts after this */
+        old->closing = true;
         for (int32_t i = 0; i < old->n_conns; i++) {
             bool stays = false;
             for (int32_t k = 0; k < now->n; k++) stays |= now->was[k] == old->conns[i].rank;

@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 enum {
-    ESP__CANDIDATE_MS = 10000, /* time for a candidate to prove itself */
-    ESP__FULL_MS = 300         /* rank 0 fails if it lacks descriptors for that long */
+    ESP__CANDIDATE_MS = 10000, /* a candidate must prove itself within this time */
+    ESP__FULL_MS = 300         /* rank 0 fails if it has no free descriptor for so long */
 };
-/* Why a connection was refused, for the log. Kinds up to ESP__REFUSED_USER are warnings, as a rank may be refused. */
+/* Why connections were refused, for the log. The reasons up to "of another user" are warnings: a rank may be meant. */
 static const char *const esp__refused_texts[ESP__REFUSALS] = {"with another ESPRESSO_SECRET",
                                                               "without ESPRESSO_SECRET, which rank 0 has",
                                                               "with ESPRESSO_SECRET, which rank 0 lacks",
@@ -47,11 +47,11 @@ static void esp__printable(char *text, size_t cap) {
 typedef struct esp__meeting {
     esp__lobby lobby;
     int32_t n_here;
-    /* since when descriptors are missing, or 0; and n_here at that time */
+    /* since when this process has no file descriptor left, or 0; and n_here at that time */
     uint64_t full_ns;
     int32_t full_here;
     uint64_t job, deadline_ns, logged[ESP__REFUSALS];
-    struct pollfd *polls; /* listening socket, joined ranks, candidates */
+    struct pollfd *polls;
 } esp__meeting;
 
 /* Sends this thread's error text to `candidate` or, if that is NULL, to all ranks that have joined. Returns `s`. */
@@ -63,7 +63,7 @@ static esp_status esp__meet_refuse(esp__peers *p, esp__conn *candidate, esp_stat
     return s;
 }
 
-/* Writes such as " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
+/* Writes a text such as " Refused connections: 2 with another ESPRESSO_SECRET, 1 of another user", or "". */
 static void esp__meet_refused(const esp__lobby *l, char *out, size_t cap) {
     size_t at = 0;
     out[0] = 0;
@@ -148,7 +148,6 @@ ESP__FN esp_status esp__candidate_read(esp__peers *p, uint64_t job, esp__candida
     return s == ESP_OK && rc < 0 ? ESP_PENDING : s;
 }
 
-/* Makes a rank of a candidate that has proven itself. */
 static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candidate *cand) {
     const esp__response *resp = &cand->response;
     if (resp->size != p->size)
@@ -166,7 +165,6 @@ static esp_status esp__meet_admit(esp__peers *p, esp__meeting *meet, esp__candid
     return ESP_OK;
 }
 
-/* Reads a candidate's messages. Removes it if it has become a rank, is refused, or its time is over. */
 static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candidate *cand, esp_status failed) {
     int why;
     esp_status s = esp__candidate_read(p, meet->job, cand, failed, &why);
@@ -182,7 +180,7 @@ static esp_status esp__meet_read(esp__peers *p, esp__meeting *meet, esp__candida
     return failed || s == ESP_PENDING ? ESP_OK : s;
 }
 
-/* Accepts connections. If the process has no descriptor left for another one, drops a candidate. */
+/* Accepts connections. If the process has no file descriptor left, drops a candidate. */
 static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
     const uint64_t now = esp__now_ns();
     const int full = esp__lobby_accept(p->ctx, &meet->lobby);
@@ -192,13 +190,12 @@ static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
         esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__REFUSED_DISPLACED);
         return ESP_OK;
     }
-    /* without this error, the timeout would name ranks that only could not connect */
+    /* otherwise ranks time out, with an error that does not say why they could not connect */
     esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s (see ulimit -n)", (int)p->size,
               strerror(full));
     return esp__meet_refuse(p, NULL, ESP_E_COMM);
 }
 
-/* Fails if the connection of a rank that has joined ends. */
 static esp_status esp__meet_check_joined(esp__peers *p, const struct pollfd *polls) {
     for (int32_t r = 1; r < p->size; r++) {
         esp__conn *c = &p->conns[r];
@@ -210,7 +207,6 @@ static esp_status esp__meet_check_joined(esp__peers *p, const struct pollfd *pol
     return ESP_OK;
 }
 
-/* Waits until something happens on a socket, at most until `wake_ns`, and handles it. */
 static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wake_ns, esp_status failed) {
     esp__lobby *l = &meet->lobby;
     struct pollfd *ranks = meet->polls, *news = ranks + p->size;
@@ -221,7 +217,8 @@ static esp_status esp__meet_round(esp__peers *p, esp__meeting *meet, uint64_t wa
     for (int32_t i = 0; i < l->n; i++) news[i] = (struct pollfd){l->candidates[i].conn.fd, POLLIN, 0};
     if (room_ns && room_ns < wake_ns) wake_ns = room_ns;
     if (poll(ranks, (nfds_t)(p->size + l->n), esp__poll_ms(wake_ns)) < 0) return ESP_OK;
-    for (int32_t i = l->n - 1; i >= 0 && s == ESP_OK; i--) /* downwards: the last candidate replaces a removed one */
+    /* backwards, because the last candidate replaces a removed one */
+    for (int32_t i = l->n - 1; i >= 0 && s == ESP_OK; i--)
         if (news[i].revents || esp__now_ns() - l->candidates[i].since_ns > ESP__CANDIDATE_MS * 1000000ull)
             s = esp__meet_read(p, meet, &l->candidates[i], failed);
     if (s == ESP_OK && !failed) s = esp__meet_check_joined(p, ranks);
@@ -245,12 +242,11 @@ static esp_status esp__meet_missing(esp__peers *p, const esp__meeting *meet) {
     return esp__meet_refuse(p, NULL, ESP_E_TIMEOUT);
 }
 
-/* Waits until all ranks have joined. */
 static esp_status esp__meet_all(esp__peers *p, esp__meeting *meet) {
     esp_status s = ESP_OK;
     meet->n_here = 1;
     while (s == ESP_OK && meet->n_here < p->size) {
-        const uint64_t wake = esp__now_ns() + 1000000000u; /* a second, to drop silent candidates */
+        const uint64_t wake = esp__now_ns() + 1000000000u;
         if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
         s = esp__meet_round(p, meet, wake < meet->deadline_ns ? wake : meet->deadline_ns, ESP_OK);
     }
@@ -292,7 +288,6 @@ ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns) {
     return fd;
 }
 
-/* Returns the error that rank 0 has sent in REFUSE. */
 static esp_status esp__join_refused(esp__peers *p, esp__conn *c) {
     const bool known = !strncmp(esp_status_name(c->head.rank), "ESP_E_", 6);
     if (c->head.bytes == 0) return esp__fail(p->ctx, ESP_E_COMM, "rank 0 at %s refused this process", p->where);
@@ -336,7 +331,7 @@ ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
     return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
 }
 
-/* Joins over a connection. Returns ESP_PENDING to try again: it ended or, if `unsure`, does not lead to rank 0. */
+/* Joins over a connection. Returns ESP_PENDING to try again, if it ended or (`unsure`) may not lead to rank 0. */
 static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, uint64_t job) {
     /* rank 0's timeout began earlier, so its error, which names the missing ranks, arrives before this deadline */
     const uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
@@ -406,7 +401,7 @@ static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_
 }
 
 /* ---- meeting through the program's allgather (esp_config.oob_allgather), which needs no address ---- */
-/* What ranks exchange first. Only ranks in one network namespace can meet at an abstract Unix name. */
+/* What each rank sends first. Only ranks in one network namespace can meet at an abstract Unix name. */
 typedef struct esp__attendance {
     int32_t rank, size;
     uint64_t network;
@@ -429,7 +424,7 @@ ESP__FN uint64_t esp__network_id(void) {
     return esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), net, strlen(net));
 }
 
-/* Makes a secret for a job without one: rank 0 sends it only to the job's ranks. Returns 0 or an errno. */
+/* A job without a secret gets one, which rank 0 sends only to the job's ranks. Returns 0 or an errno. */
 static int esp__secret_make(esp__peers *p, esp__invitation *inv) {
     uint8_t bytes[ESP__SECRET_MADE];
     const int error = p->secret[0] ? 0 : esp__random_bytes(bytes, sizeof bytes);
@@ -461,7 +456,8 @@ static esp_status esp__oob_call(esp__peers *p, const esp_config *cfg, const void
 }
 
 static esp_status esp__meet_by_oob(esp__peers *p, const esp_config *cfg) {
-    const uint64_t bytes = sizeof(esp__invitation) * (uint64_t)p->size; /* size of the larger of the two structs */
+    /* `all` holds first attendances, which are smaller, then invitations */
+    const uint64_t bytes = sizeof(esp__invitation) * (uint64_t)p->size;
     const esp__attendance me = {p->rank, p->size, esp__network_id()};
     esp__invitation mine, *all = (esp__invitation *)esp__alloc(p->ctx, bytes);
     const esp__attendance *here = (const esp__attendance *)(const void *)all;

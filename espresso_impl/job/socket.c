@@ -1,5 +1,5 @@
 /* socket.c: addresses, sockets, and messages over them. No call blocks: if a socket does not take all bytes at once,
- * the rest stays in the connection's buffer, and the watch thread sends it. Must not know what a message means. */
+ * the rest stays in the connection's buffer, and the watch thread sends it. */
 #include "espresso_impl/job/peers.h"
 #include <errno.h>
 #include <ifaddrs.h>
@@ -53,7 +53,7 @@ ESP__FN int esp__addr_resolve(const char *root, esp__addr *out, int cap, const c
     if (!colon || colon == root || (size_t)(colon - root) >= sizeof host) return 0;
     memcpy(host, root, (size_t)(colon - root));
     host[colon - root] = 0;
-    if (host[0] == '[' && colon[-1] == ']') { /* removes the brackets of "[IPv6]:PORT" */
+    if (host[0] == '[' && colon[-1] == ']') {
         memmove(host, host + 1, strlen(host));
         host[strlen(host) - 1] = 0;
     }
@@ -99,7 +99,6 @@ static void esp__socket_tune(int fd, int family) {
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
 }
 
-/* Returns a listening socket at `a`, or -1 with errno. Port 0 stands for any free port. */
 static int esp__listen_at(const esp__addr *a) {
     int fd = esp__socket(a->sa.ss_family), one = 1, zero = 0, saved;
     if (fd < 0) return -1;
@@ -112,7 +111,6 @@ static int esp__listen_at(const esp__addr *a) {
     return -1;
 }
 
-/* Returns a socket that listens on `port` at all addresses of this host. */
 static int esp__listen_any(uint16_t port) {
     esp__addr a;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a.sa;
@@ -269,7 +267,6 @@ ESP__FN void esp__conn_free(esp_ctx *ctx, esp__conn *c) {
     esp__bytes_free(ctx, &c->last);
 }
 
-/* Writes as many bytes of the buffer as the socket takes. */
 ESP__FN void esp__conn_flush(esp__conn *c) {
     while (c->fd >= 0 && !c->broken && c->out_at < c->out.len) {
         ssize_t n = send(c->fd, c->out.data + c->out_at, c->out.len - c->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -281,7 +278,7 @@ ESP__FN void esp__conn_flush(esp__conn *c) {
     if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
 }
 
-/* Shuts the connection, so that the other end does not wait for the message. See esp__watch_no_memory. */
+/* Shuts the connection, so that the other end does not wait for the message. */
 static void esp__conn_no_memory(esp_ctx *ctx, esp__conn *c, uint64_t bytes) {
     c->no_memory = c->broken = true;
     if (c->fd >= 0) shutdown(c->fd, SHUT_RDWR);
@@ -319,8 +316,8 @@ ESP__FN void esp__conn_next(esp_ctx *ctx, esp__conn *c) {
     c->got = 0;
 }
 
-/* Makes room for more of a message's body. It grows with the bytes received, and not with the size in the head, so that
- * an attacker cannot make this process allocate memory by its claims alone. */
+/* The memory for a message grows with the bytes received, not with the size that its head claims, so that an attacker
+ * cannot make this process allocate memory by claims alone. */
 static bool esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
     uint64_t cap = c->body_cap < ESP__BODY_FIRST / 4 ? ESP__BODY_FIRST : c->body_cap * 4;
     uint8_t *body;

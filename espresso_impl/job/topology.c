@@ -1,15 +1,15 @@
-/* topology.c: finds each rank's place in the levels of the job, and the groups of ranks that follow from it. */
+/* topology.c: finds each rank's machine and rack, and from these the groups of ranks that collectives use. */
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/job/peers.h"
 
-/* Returns the lowest rank of r's unit of `level`. */
+/* Returns the lowest rank on r's machine (level 1), in r's rack (2) or in the job (last level). */
 static int32_t esp__place_unit(const esp__topology *p, uint32_t level, int32_t r) {
     return level == 0             ? r
            : level >= p->n_levels ? 0
                                   : p->unit_of[(uint64_t)(level - 1) * (uint64_t)p->size + (uint64_t)r];
 }
 
-/* Returns how many units of level - 1 in r's unit of `level` have a lowest rank less than `below`. */
+/* Counts r's machine's ranks (level 1) or its rack's machines (2) whose lowest rank is less than `below`. */
 static int32_t esp__units_below(const esp__topology *p, uint32_t level, int32_t r, int32_t below) {
     int32_t n = 0, whole = esp__place_unit(p, level, r);
     for (int32_t q = whole; q < below; q++)
@@ -17,7 +17,7 @@ static int32_t esp__units_below(const esp__topology *p, uint32_t level, int32_t 
     return n;
 }
 
-/* Fills place and level_size for n_levels. Returns the first level whose units differ in size, or 0. */
+/* Fills place and level_size. Returns the first level at which machines (1) or racks (2) differ in size, or 0. */
 static uint32_t esp__places_fill(esp__topology *p, uint32_t n_levels) {
     uint32_t unequal = 0;
     p->n_levels = n_levels;
@@ -34,7 +34,7 @@ static uint32_t esp__places_fill(esp__topology *p, uint32_t n_levels) {
     return unequal;
 }
 
-/* Does rank a's place come before rank b's? Compares their units of the outermost level first. */
+/* Orders ranks by rack, then by machine, then by their index on it. */
 static bool esp__place_before(const esp__topology *p, int32_t a, int32_t b) {
     for (uint32_t level = p->n_levels; level >= 1; level--) {
         int32_t x = esp__place_at(p, a, level), y = esp__place_at(p, b, level);
@@ -52,7 +52,7 @@ ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels) {
         p->machine_of[r] = first == r ? p->n_machines++ : p->machine_of[first];
         p->local_of[r] = esp__place_at(p, r, 1);
     }
-    for (int32_t r = 0; r < p->size; r++) { /* insertion sort, as places mostly rise with ranks */
+    for (int32_t r = 0; r < p->size; r++) { /* insertion sort, because ranks are mostly in this order already */
         int32_t at = r;
         for (; at > 0 && esp__place_before(p, r, p->ranks[at - 1]); at--) p->ranks[at] = p->ranks[at - 1];
         p->ranks[at] = r;
@@ -64,13 +64,13 @@ ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels) {
 }
 
 ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n, int32_t rank, uint32_t n_levels) {
-    int32_t *row = p->place; /* temporary; esp__topology_make fills it later */
+    int32_t *row = p->place; /* temporary memory, which esp__topology_make fills later */
     for (uint32_t level = 0; level + 1 < n_levels; level++) {
         const int32_t *unit = p->unit_of + (uint64_t)level * (uint64_t)p->size;
         for (int32_t i = 0; i < n; i++)
             for (row[i] = 0; unit[was[row[i]]] != unit[was[i]]; row[i]++) {
             }
-        /* rows become shorter, so this overwrites only rows that were read */
+        /* entries of ranks that are gone are dropped, so this overwrites only entries that were read */
         memmove(p->unit_of + (uint64_t)level * (uint64_t)n, row, (uint64_t)n * sizeof *row);
     }
     p->size = n;
@@ -143,10 +143,10 @@ ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place) {
     return p->ranks[k];
 }
 
-/* ---- the exchange of places ---- */
-/* What each rank sends to all others when they have met. Hashes replace texts, which have no fixed size. */
+/* ---- ranks tell each other where they are ---- */
+/* What each rank sends to all others. It has hashes instead of names, which have no fixed size. */
 typedef struct esp__intro {
-    uint64_t unit[ESP__LEVELS - 1]; /* hash of the place's parts from the outermost to this */
+    uint64_t unit[ESP__LEVELS - 1]; /* [level - 1], hash of the names of the machine or rack */
     uint64_t host, network;
     uint64_t number; /* random; rank 0's is used */
     uint32_t n_levels, cores;
@@ -164,7 +164,7 @@ static esp__intro esp__intro_own(const esp__where *w) {
     return mine;
 }
 
-/* Returns the number of levels of all ranks' places, or 2 if ranks differ in it. */
+/* Returns the number of levels that all ranks have, or 2 if it differs. */
 static uint32_t esp__intro_levels(esp_ctx *ctx, const esp__intro *all, int32_t size, int32_t rank) {
     for (int32_t r = 1; r < size; r++)
         if (all[r].n_levels != all[0].n_levels) {
@@ -178,7 +178,7 @@ static uint32_t esp__intro_levels(esp_ctx *ctx, const esp__intro *all, int32_t s
     return all[0].n_levels;
 }
 
-/* Returns the lowest rank of r's unit of `level`. Tries that of rank r - 1 first, as neighbours mostly share a unit. */
+/* Returns the lowest rank on r's machine (level 1) or rack (2), which is mostly that of rank r - 1. */
 static int32_t esp__intro_first(const esp__intro *all, const int32_t *unit_of, int32_t r, uint32_t level) {
     const uint64_t unit = all[r].unit[level - 1];
     int32_t k = r && all[r - 1].unit[level - 1] == unit ? unit_of[r - 1] : 0;

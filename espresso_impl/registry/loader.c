@@ -2,7 +2,6 @@
 #include "espresso_impl/registry/registry.h"
 #include <dlfcn.h>
 
-/* Reports a file without the entry function of this ABI, and names the ABI version that it was built for. */
 static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path) {
     for (int major = 0; major < 10; major++) {
         char name[32];
@@ -71,7 +70,6 @@ static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     return got;
 }
 
-/* Tries each directory of a list that is separated by ':'. */
 static esp_status esp__search_list(esp__search *s, const char *dirs) {
     while (dirs && *dirs) {
         const size_t len = strcspn(dirs, ":");

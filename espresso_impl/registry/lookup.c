@@ -1,7 +1,6 @@
 /* lookup.c: finds codecs, backends and devices by name or kind, and loads a plugin if they are unknown. */
 #include "espresso_impl/registry/registry.h"
 
-/* Returns the index of the first table with that name, or the number of tables if there is none. */
 static uint32_t esp__registered_find(const esp__registered_list *all, const char *name) {
     uint32_t i = 0;
     while (i < all->n && strcmp(all->at[i].name, name)) i++;
@@ -16,7 +15,8 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     unsigned best = 3;
     for (uint32_t i = 0; i < all->n; i++) {
         const char *known = all->at[i].name;
-        if (esp__registered_find(all, known) < i) continue; /* listed already: one codec may have a table per device */
+        /* the name is listed already: a codec may have a table per device */
+        if (esp__registered_find(all, known) < i) continue;
         if (esp__suggests(name, known, &best)) suggestion = known;
         esp__text_add(&names, "%s%s", i ? ", " : "", known);
     }
@@ -26,7 +26,7 @@ static void esp__registry_unknown(esp_ctx *ctx, esp__kind kind, const char *name
     esp__text_free(&names);
 }
 
-/* Returns the table with that name, which may load a plugin. Sets the error if there is none. */
+/* Returns the table with that name, and loads a plugin for it if needed. Sets the error if there is none. */
 static const esp__registered *esp__registry_get(esp_ctx *ctx, esp__kind kind, const char *name) {
     const esp__registry *r = esp__registry_of(ctx);
     const esp__registered_list *all = &r->of[kind];

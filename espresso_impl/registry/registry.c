@@ -1,4 +1,4 @@
-/* registry.c: checks the function tables of plugins, and stores them. Needs no lock, as esp_start ends additions. */
+/* registry.c: checks the function tables of plugins, and stores them. Needs no lock: after esp_start, none is added. */
 #include "espresso_impl/registry/registry.h"
 
 static const char esp__from_builtin[] = "built in";
@@ -57,10 +57,9 @@ static bool esp__member_set(const void *table, const esp__member *m) {
 typedef struct esp__entry {
     esp__kind kind;
     esp__registered its;
-    const char *missing; /* the first required member that is not set, or NULL */
+    const char *missing;
 } esp__entry;
 
-/* Returns the number of a plugin's tables. An old plugin's struct ends before `devices`. */
 static uint32_t esp__plugin_entries(const esp_plugin *p) {
     return p->n_codecs + p->n_backends + (ESP_HAS(esp_plugin, p, devices) ? p->n_devices : 0);
 }
@@ -95,7 +94,6 @@ static bool esp__tables_clash(esp__kind kind, const esp__registered *a, const es
     return same_name || (kind == ESP__DEVICE && a->device->kind == b->device->kind);
 }
 
-/* Returns the index of the first table from `i` on that clashes with `e`, or the number of tables. */
 static uint32_t esp__registry_clash(const esp__registry *r, const esp__entry *e, uint32_t i) {
     const esp__registered_list *all = &r->of[e->kind];
     while (i < all->n && !esp__tables_clash(e->kind, &all->at[i], &e->its)) i++;
@@ -120,7 +118,6 @@ static esp_status esp__entry_check(esp_ctx *ctx, const esp__entry *e, const char
                                      : esp__device_validate(ctx, e->its.device, from);
 }
 
-/* Fails if a codec's table disagrees with its table for another device. */
 static esp_status esp__entry_tables(esp_ctx *ctx, const esp_plugin *p, uint32_t at, const char *from) {
     const esp__registered_list *all = &esp__registry_of(ctx)->codecs;
     const esp__entry e = esp__entry_at(p, at);

@@ -3,7 +3,7 @@
 #define ESP__REGISTRY_H
 #include "espresso_impl/base/base.h"
 
-typedef struct esp__codec esp__codec; /* codec/codec.h */
+typedef struct esp__codec esp__codec;
 typedef enum esp__kind { ESP__CODEC, ESP__BACKEND, ESP__DEVICE, ESP__KINDS } esp__kind;
 typedef struct esp__registered {
     union {
@@ -12,8 +12,8 @@ typedef struct esp__registered {
         const esp_backend *backend;
         const esp_device_table *device;
     };
-    const char *name; /* the table's name */
-    char *from;       /* "built in", or the plugin's path */
+    const char *name;
+    char *from; /* "built in", or the plugin's path */
 } esp__registered;
 typedef struct esp__registered_list {
     esp__registered *at;
@@ -32,7 +32,7 @@ typedef struct esp__registry {
             esp__registered_list codecs, backends, devices; /* `devices` does not contain the CPU */
         };
     };
-    esp__codec **opened; /* opened codecs, one per spec */
+    esp__codec **opened; /* one for each text, such as "topk:ratio=0.01" */
     uint32_t n_opened;
     esp_devkind opening; /* kind of device for which a codec is being opened */
 } esp__registry;
@@ -52,14 +52,12 @@ ESP__FN const esp_codec *esp__registry_codec(esp_ctx *ctx, const char *name);
 ESP__FN const esp_backend *esp__registry_backend(esp_ctx *ctx, const char *name);
 /* Returns a known codec's table for one kind of device, or NULL. */
 ESP__FN const esp_codec *esp__registry_codec_on(esp_ctx *ctx, const char *name, esp_devkind kind);
-/* Returns a device's table, or NULL. Loads the CUDA plugin if needed. */
 ESP__FN const esp_device_table *esp__registry_device(esp_ctx *ctx, esp_devkind kind);
 
 /* ---- loader.c, trust.c, builtin.c ---- */
 ESP__FN esp_status esp__plugin_load(esp_ctx *ctx, const char *path_or_name);
 /* Fails if another user could change this file. */
 ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path);
-/* Returns the entry functions of the built-in plugins. The last entry is NULL. */
 ESP__FN const esp_plugin_fn *esp__builtin_entries(void);
 
 /* ---- validate.c ---- */

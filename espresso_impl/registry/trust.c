@@ -63,7 +63,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
     snprintf(folder, sizeof folder, "%s", real);
     if (s == ESP_OK) s = esp__trust_folders(ctx, path, folder);
-    /* the file was not replaced meanwhile; from now on only this user, root and folder owners can do so */
+    /* fails if the file was replaced meanwhile; from now on, only this user, root and folder owners can do so */
     if (s == ESP_OK && (stat(real, &again) != 0 || again.st_dev != st.st_dev || again.st_ino != st.st_ino))
         s = esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: not loaded: it was replaced while it was looked at: try again",
                       path);

@@ -2,7 +2,6 @@
  * message names the member. */
 #include "espresso_impl/registry/registry.h"
 
-/* The table that is being checked, as messages name it. */
 typedef struct esp__checked {
     esp_ctx *ctx;
     const char *from, *kind, *name;
@@ -152,7 +151,7 @@ enum {
                      ESP_BIT(ESP_COLL_REDUCE)
 };
 
-/* Refuses one of two optional functions that need each other. */
+/* Refuses a table that has only one of two functions which need each other. */
 static esp_status esp__refuse_halves(const esp__checked *x, const esp_backend *b) {
     const bool progress = ESP_HAS(esp_backend, b, progress), wake = ESP_HAS(esp_backend, b, wake);
     const bool reg = ESP_HAS(esp_backend, b, reg), dereg = ESP_HAS(esp_backend, b, dereg);

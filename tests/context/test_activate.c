@@ -1,17 +1,17 @@
-/* test_activate.c checks that a change of strategy happens completely or not at all, wherever an allocation fails,
- * that memory is proportional to the tensors, and that one of two pushes of a tensor is refused. */
+/* test_activate.c checks that a change of strategy happens completely or not at all, wherever an allocation fails, that
+ * memory is proportional to the tensors, and that one of two pushes of a tensor is refused. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/executor/small_model.h"
 
 static esp_stream here;
 
-/* ---- memory that ends
- * ------------------------------------------------------------------------------------------------- */
-/* `left` allocations of this thread may still succeed (-1: all). `live` counts all ranks' blocks that are not freed. */
+/* ---- memory that runs out ---------------------------------------------------------------------------------------- */
+/* `left` allocations of this thread may still succeed, or all if it is -1. `live` counts blocks of all ranks. */
 static _Thread_local long left = -1;
 static atomic_long live;
-static pthread_barrier_t quiet; /* no message, hence no block, is on its way meanwhile */
+/* ranks count blocks between two of these barriers, when no message and hence no block is on its way */
+static pthread_barrier_t quiet;
 
 static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = NULL;
@@ -26,8 +26,7 @@ static void give(void *user, esp_device d, void *p, uint64_t bytes) {
     free(p);
 }
 
-/* Returns 1 if the ranks hold no more blocks than before. It retries, because peers' threads may be about to free a
- * message. */
+/* Returns 1 if the ranks hold at most `lives` blocks. Retries, since another thread may be about to free a message. */
 static int lives_again(long lives) {
     for (int tries = 0; tries < 5000 && atomic_load(&live) > lives; tries++) usleep(1000);
     return atomic_load(&live) <= lives;
@@ -37,7 +36,7 @@ static float gradient(int32_t rank, uint64_t i, int step) {
     return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
 }
 
-/* The sum of gradients `in` equals the sum of results `out` and of residuals, over all ranks and steps. */
+/* The sum of all gradients `in` must equal the sum of all results `out` and residuals, over all ranks and steps. */
 typedef struct book {
     double in[TOTAL], out[TOTAL];
     int step;
@@ -72,8 +71,7 @@ static void check_books(esp_ctx *ctx, const book *b) {
     CHECK(worst < 2e-2);
 }
 
-/* Rank 1's memory ends at the first allocation of a change, then at the second, and so on, until the change
- * succeeds. */
+/* Rank 1 runs out of memory at the first allocation of a change, then at the second, until the change succeeds. */
 static void body_memory_ends(esp_ctx *ctx, void *user) {
     const task *k = user;
     book *b = calloc(1, sizeof *b);
@@ -96,14 +94,14 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
         failed++;
         CHECK(s == ESP_E_NOMEM);
         CHECK(esp_rank(ctx) == 1 || error_has(ctx, "rank 1"));
-        CHECK(!strcmp(esp_strategy_text(ctx), before)); /* the previous strategy is active */
+        CHECK(!strcmp(esp_strategy_text(ctx), before));
         pthread_barrier_wait(&quiet);
         CHECK(lives_again(lives));
         pthread_barrier_wait(&quiet);
         if (n % 8 == 0) check_books(ctx, b);
         if (n > 2000) break;
     }
-    CHECK(failed > 20); /* each of more than 20 allocations has failed once */
+    CHECK(failed > 20); /* more than 20 allocations have failed, one at a time */
     CHECK(strcmp(esp_strategy_text(ctx), before) != 0);
     for (int i = 0; i < 3; i++) train(ctx, b);
     check_books(ctx, b);
@@ -121,9 +119,8 @@ TEST(a_change_without_memory_changes_nothing) {
     pthread_barrier_destroy(&quiet);
 }
 
-/* ---- many tensors
- * ---------------------------------------------------------------------------------------------------------- */
-static atomic_ulong taken; /* counts all bytes ever allocated */
+/* ---- many tensors ------------------------------------------------------------------------------------------------ */
+static atomic_ulong taken; /* bytes of all allocations, freed ones included */
 static void *take_counted(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     atomic_fetch_add(&taken, bytes);
     return test_host_alloc(user, d, bytes, align);
@@ -142,7 +139,7 @@ static void body_start(esp_ctx *ctx, void *user) {
     atomic_store(&taken, atomic_load(&taken) - before);
 }
 
-/* Twice the tensors allocate at most twice the bytes, freed blocks included, so no table is copied for each entry. */
+/* Twice the tensors need about twice the bytes, so no table is copied whenever an entry is added. */
 TEST(memory_of_a_start_is_linear) {
     unsigned long bytes[2];
     for (int k = 0; k < 2; k++) {
@@ -155,8 +152,7 @@ TEST(memory_of_a_start_is_linear) {
     if (bytes[1] > bytes[0] * 5 / 2) fail_msg("1000 tensors: %lu bytes, 2000: %lu", bytes[0], bytes[1]);
 }
 
-/* ---- two calls for one tensor
- * --------------------------------------------------------------------------------------------- */
+/* ---- two calls for one tensor ------------------------------------------------------------------------------------ */
 enum { LARGE = 1 << 20 };
 typedef struct pusher {
     esp_ctx *ctx;
@@ -173,7 +169,7 @@ static void *push_main(void *arg) {
     return NULL;
 }
 
-/* One of two concurrent pushes takes part; the other is refused before it touches its memory. */
+/* One of two concurrent pushes succeeds. The other is refused, and its memory stays as it was. */
 static void body_race(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "w", .count = LARGE};
     float *zeros = malloc(LARGE * sizeof *zeros), *ones = malloc(LARGE * sizeof *ones);
@@ -190,7 +186,7 @@ static void body_race(esp_ctx *ctx, void *user) {
         CHECK(esp_wait_all(ctx) == ESP_OK);
         int zero_won = p[0].status == ESP_OK;
         for (uint64_t i = 0; i < LARGE; i += 4097) {
-            CHECK(zeros[i] == (zero_won ? 0.0f : 7.0f)); /* with one rank the mean is the input */
+            CHECK(zeros[i] == (zero_won ? 0.0f : 7.0f));
             CHECK(ones[i] == 1.0f);
         }
     }
@@ -200,9 +196,9 @@ static void body_race(esp_ctx *ctx, void *user) {
 
 TEST(one_of_two_pushes_takes_part) { RUN_RANKS(.size = 1, .body = body_race); }
 
-/* ---- memory that is announced to the backend
- * ------------------------------------------------------------------------------ */
-static int announced, announcements, refusing; /* count now; count ever; 1: refuse the next */
+/* ---- memory that is registered with the backend ------------------------------------------------------------------ */
+/* registered at present; calls so far; whether to refuse the next call */
+static int announced, announcements, refusing;
 static esp_status announce(void *comm, const esp_buf *b, void **mh) {
     assert_true(comm && b->ptr && b->bytes);
     if (refusing) return ESP_E_NOMEM;
@@ -212,18 +208,19 @@ static esp_status announce(void *comm, const esp_buf *b, void **mh) {
 }
 static esp_status take_back(void *comm, void *mh) {
     assert_true(comm && mh);
-    memset(mh, 0x5A, 1); /* fails if the memory was freed before */
+    memset(mh, 0x5A, 1); /* a sanitizer reports this if the memory was freed before */
     announced--;
     return ESP_OK;
 }
 
-/* The backend registers each strategy's memory before the strategy is active, and deregisters it before it is freed. */
+/* A strategy's memory is registered with the backend before the strategy is used, and deregistered before it is
+ * freed. */
 TEST(the_arena_is_announced) {
     const esp_config cfg = {.size = 1, .backend = "loop"};
     const esp_tensor_desc d = {.name = "w", .count = 1000};
     esp_ctx *ctx;
     assert_int_equal(esp_open(&cfg, &ctx), ESP_OK);
-    esp_backend table = *ctx->job.backend; /* pretends that the backend has both functions */
+    esp_backend table = *ctx->job.backend;
     table.reg = announce;
     table.dereg = take_back;
     for (uint32_t k = 0; k < ESP__SCOPES; k++)

@@ -1,9 +1,8 @@
-/* test_memory.c checks that esp_start logs a rank's memory by its use, and that ESPRESSO_MEMORY_MAX refuses
- * strategies that need more. */
+/* test_memory.c checks that esp_start logs what needs memory, and that ESPRESSO_MEMORY_MAX limits strategies. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
-enum { N = 1 << 18 }; /* 1 MiB */
+enum { N = 1 << 18 }; /* floats of the tensor, 1 MiB */
 static const char text[] = "espresso-strategy 1\ntensor t 262144 %s\n";
 static atomic_int refused, said;
 static esp_stats stats[8];
@@ -21,7 +20,7 @@ static void step(esp_ctx *ctx, float *g) {
     if (esp_push(ctx, 0, g, (esp_stream){0}) || esp_wait_all(ctx)) atomic_fetch_add(&failures, 1);
 }
 
-static const char *option; /* NULL for the strategy's own */
+static const char *option; /* NULL for the option in `text` */
 static int start(esp_ctx *ctx) {
     const esp_tensor_desc d = {.name = "t", .count = N, .option = option};
     if (esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK) return 1;
@@ -52,7 +51,7 @@ static void run(int32_t size, const char *codec, const char *most, void (*body)(
     unsetenv("ESPRESSO_MEMORY_MAX");
 }
 
-/* An allgather of payloads needs memory for the payloads of all ranks; the residuals' memory stays the same. */
+/* An allgather of payloads needs memory for the payloads of all ranks. The memory for residuals stays the same. */
 TEST(grows_with_ranks) {
     uint64_t slots[3] = {0};
     option = "comp@cpu > flat.allgather > decomp@cpu";
@@ -64,12 +63,13 @@ TEST(grows_with_ranks) {
             const esp_stats *s = &stats[r];
             assert_true(s->slots_bytes > 0 && s->feedback_bytes == 4u * N);
             assert_true(s->slots_bytes + s->feedback_bytes <= s->memory_bytes);
-            assert_true(s->backend_bytes >= (1u << 20)); /* shared memory windows, and room for sums */
+            assert_true(s->backend_bytes >= (1u << 20));
             assert_int_equal(s->slots_bytes, stats[0].slots_bytes);
         }
         slots[k] = stats[0].slots_bytes;
         print_message("%d ranks: %llu bytes for payloads\n", (int)n, (unsigned long long)slots[k]);
-        assert_true(slots[k] >= (uint64_t)n * (N / 100) * 4u); /* values and indices need at least 4 bytes */
+        /* topk keeps 1% of the elements, each with a value and an index */
+        assert_true(slots[k] >= (uint64_t)n * (N / 100) * 4u);
     }
     option = NULL;
     assert_true((double)slots[1] > 1.6 * (double)slots[0] && (double)slots[1] < 2.1 * (double)slots[0]);
@@ -85,11 +85,11 @@ TEST(is_refused) {
     assert_int_equal(stats[0].memory_bytes, 0);
     run(4, "topk:ratio=0.01", "64MiB", just_start);
     assert_int_equal(atomic_load(&refused), 0);
-    run(4, NULL, "1M", just_start); /* strategy fp32 needs less than 1 MiB */
+    run(4, NULL, "1M", just_start); /* without compression, 1 MiB is enough */
     assert_int_equal(atomic_load(&refused), 0);
 }
 
-/* All ranks refuse a change of strategy that needs too much, and keep the active one. */
+/* All ranks refuse a strategy that needs too much memory, and keep the active one. */
 static void change(esp_ctx *ctx, void *user) {
     float *g = malloc(N * sizeof *g);
     char next[256];

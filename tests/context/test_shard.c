@@ -1,5 +1,5 @@
-/* test_shard.c checks sharded tensors: their parts, gathered parameters (exact and compressed), refused calls, and
- * that the parts stay the same when the strategy changes. strategy/test_narrow.c runs every option. */
+/* test_shard.c checks tensors whose mean is divided among the ranks: each rank's elements, gathered parameters, refused
+ * calls, and that the division stays when the strategy changes. strategy/test_narrow.c tries every option. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -22,7 +22,7 @@ static void add(esp_ctx *ctx, const char *codec, const char *gather, uint32_t fl
     }
 }
 
-/* The ranks' parts cover the tensor, each element once; sizes differ only by the rounding of each split. */
+/* Each element of the tensor belongs to one rank. The sizes of parts differ only by rounding. */
 static void parts_body(esp_ctx *ctx, void *user) {
     add(ctx, NULL, NULL, ESP_SHARD);
     esp_tensor_desc d = {.name = "whole", .count = 7};
@@ -50,7 +50,7 @@ TEST(parts) {
     run(4, 4, parts_body, NULL);
 }
 
-/* Parameters are gathered exactly, or as the codec decodes them, the same on all ranks. */
+/* All ranks gather the same parameters: exact ones, or what the codec decodes. */
 static void gather_body(esp_ctx *ctx, void *user) {
     const char *gather = user;
     esp_stream here = ESP_ZERO;
@@ -102,8 +102,7 @@ TEST(gathered) {
 #endif
 }
 
-/* ---- what is refused
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 typedef struct wrong {
     const char *codec, *option, *gather, *says;
     uint32_t flags, dtype;
@@ -144,7 +143,7 @@ TEST(refused) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) run(4, 2, wrong_body, (void *)(uintptr_t)&all[i]);
 }
 
-/* All ranks refuse a strategy with other parts, and keep the active one. */
+/* All ranks refuse a strategy that divides the tensor in another way, and keep the active one. */
 static void change_body(esp_ctx *ctx, void *user) {
     static const char flat[] = "espresso-strategy 1\ntensor w 100 none flat.reduce_scatter\n",
                       same[] =

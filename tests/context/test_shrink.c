@@ -1,5 +1,5 @@
-/* test_shrink.c checks esp_shrink among threads, where ranks leave by closing their contexts; a topology without
- * some ranks; and a regroup over TCP. In jobs/faults/test_shrink.c processes die. */
+/* test_shrink.c checks esp_shrink, by which a job goes on without lost ranks. Ranks are threads, and leave by closing
+ * their contexts. In jobs/faults/test_shrink.c they are processes that die. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include <ifaddrs.h>
@@ -10,14 +10,14 @@
 enum { N = 5000, SIZE = 4 };
 
 static struct {
-    int32_t leaves[SIZE]; /* the step before which a rank leaves, or 0 */
+    int32_t leaves[SIZE]; /* the step before which a rank leaves, or 0 if it stays */
     int tcp, steps;
     int done[SIZE], size[SIZE];
     float last[SIZE][N];
     char text[SIZE][512];
 } run;
 
-/* A hostile peer connects to a regroup's host and sends garbage, nothing, or a hello without the job's number. */
+/* A hostile thread. It connects to where ranks meet, and sends garbage, nothing, or no number of the job. */
 static struct {
     int wanted, began;
     char root[ESP__ROOT_MAX];
@@ -36,7 +36,7 @@ static void *hostile_main(void *arg) {
     return NULL;
 }
 
-/* Replaces all ranks' standby sockets by those of a job on several hosts. */
+/* Makes all ranks listen at TCP ports, as in a job on several hosts. */
 static void standby_over_tcp(esp_ctx *ctx) {
     esp__standby *s;
     assert_int_equal(esp__standby_open(ctx, 1, false, &s), ESP_OK);
@@ -57,7 +57,7 @@ static void body(esp_ctx *ctx, void *user) {
         if (step == run.leaves[origin] && hostile.wanted) {
             esp__standby_root(ctx->job.standby, 0, 0, hostile.root);
             hostile.began = !pthread_create(&hostile.thread, NULL, hostile_main, NULL);
-            poll(NULL, 0, 100); /* lets the hostile peer connect first */
+            poll(NULL, 0, 100); /* the hostile peer connects before other ranks do */
         }
         if (step == run.leaves[origin]) return;
         for (int i = 0; i < N; i++) g[i] = (float)(i % 5 + 3 * origin);
@@ -109,7 +109,6 @@ TEST(test_hostile) {
     hostile.wanted = 0;
     assert_true(hostile.began);
     pthread_join(hostile.thread, NULL);
-    /* Rank 0 refused the hostile peer, or the ranks finished before reading its message. */
     assert_true(hostile.got == ESP__MSG_REFUSE || hostile.got == 0);
 }
 TEST(test_tcp) {
@@ -123,7 +122,7 @@ TEST(test_tcp) {
     train(NULL, 0, 3, 1);
 }
 
-/* A topology that loses ranks equals one that began without them. */
+/* Removing ranks from a topology gives the same topology as starting without them. */
 TEST(test_topology) {
     static const struct {
         int32_t size, n, unit[2][6], was[6];

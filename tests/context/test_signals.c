@@ -1,19 +1,19 @@
-/* test_signals.c checks that no thread of the library takes the program's signals: it starts all kinds of threads on
- * two ranks and reads their signal masks in /proc. */
+/* test_signals.c checks that no thread of the library receives the program's signals. It starts threads of all kinds on
+ * two ranks, and reads their signal masks in /proc. */
 /* runs: quiet no-tsan: of processes and signals; threads are those of executor/test_lanes */
 #include "tests/lib/test.h"
 
 enum { RANKS = 2, STEPS = 400, COUNT = 3000, KNOWN = 8192 };
 
-static pid_t own[RANKS + 1]; /* the program's threads */
+static pid_t own[RANKS + 1]; /* threads of the test itself */
 static atomic_int wrong;
-static char seen[KNOWN][24]; /* ids of the library's threads */
+static char seen[KNOWN][24]; /* thread ids of the library's threads */
 static int n_seen;
 
 static unsigned long long blocked(const char *task) {
     char path[64], line[128];
     unsigned long long mask = ~0ull;
-    int threads = 1; /* masks read as 0 if the thread is just ending */
+    int threads = 1;
     snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
@@ -21,10 +21,10 @@ static unsigned long long blocked(const char *task) {
         if (sscanf(line, "SigBlk: %llx", &mask) == 1) break;
     }
     if (f) fclose(f);
-    return threads ? mask : ~0ull; /* a thread that has ended counts as blocking all */
+    return threads ? mask : ~0ull; /* the mask of a thread that has just ended reads as 0, so it does not count */
 }
 
-/* Every thread of the library blocks the signals that launchers and trainers send. */
+/* Checks that every thread of the library blocks the signals that launchers and trainers send. */
 static void look(void) {
     const int theirs[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGCHLD, SIGPIPE};
     DIR *d = opendir("/proc/self/task");
@@ -73,6 +73,6 @@ TEST(all_threads) {
               .config.cpu_workers = 2);
     unlink(stats);
     assert_int_equal(atomic_load(&wrong), 0);
-    /* Each rank has a watchdog, a worker and two lanes; rank 0 also has the statistics thread. */
+    /* A rank has a watchdog, a worker, and threads for a core and a link. Rank 0 also has a thread for statistics. */
     assert_true(n_seen >= 4 * RANKS + 1);
 }

@@ -1,5 +1,5 @@
-/* test_state.c saves and loads states on ranks that are threads: a resumed run gives the same bits, and a damaged,
- * foreign or missing state changes nothing on any rank. */
+/* test_state.c saves and loads states. A resumed job must give the same bits, and a damaged, foreign or missing state
+ * must change nothing on any rank. Ranks are threads. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"
@@ -26,7 +26,7 @@ static void start(esp_ctx *ctx, uint64_t count, const char *option) {
     CHECK(esp_start(ctx) == ESP_OK);
 }
 
-/* Runs a step whose gradients follow from its number; out gets the mean of the first tensor. */
+/* Runs a step whose gradients depend only on its number and the rank. `out` gets the mean of the first tensor. */
 static void step(esp_ctx *ctx, int number, float out[N]) {
     float bias[10];
     esp_stream here = ESP_ZERO;
@@ -37,7 +37,7 @@ static void step(esp_ctx *ctx, int number, float out[N]) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-static float expected[6][N]; /* rank 0's results of an uninterrupted run */
+static float expected[6][N]; /* rank 0's results of a job that was not interrupted */
 
 static void body_whole(esp_ctx *ctx, void *user) {
     float out[N];
@@ -63,16 +63,16 @@ static void body_second_half(esp_ctx *ctx, void *user) {
     }
 }
 
-/* Codecs with residuals, with momenta and masks, and with random draws; the second run has another seed. */
+/* Tries codecs with residuals, with momenta, and with random numbers. The resumed job has another seed. */
 TEST(test_resumed_run_is_bit_identical) {
     static const char *const codecs[] = {
         "topk:ratio=0.05", "dgc:ratio=0.05", "randomk:ratio=0.1", "efsignsgd", "twobit", "int8", "int8:shared=1",
         "int4", "chunktopk:chunk=64,k=8", "fp16:of=(topk:ratio=0.05)",
-        /* The state is saved in the last step of the warmup, and in the step after it. */
+        /* The state is saved while the warm-up still runs, and after it. */
         "warmup:steps=4,of=(dgc:ratio=0.05)", "warmup:steps=3,of=(fp16:of=(topk:ratio=0.05))"};
     for (size_t c = 0; c < 2 * sizeof codecs / sizeof *codecs; c++) {
-        /* Two options: one compresses a tensor several times, the other compresses the rank's own gradient, so dgc
-         * keeps momenta. */
+        /* One option compresses several times. The other compresses the rank's own gradient, so that dgc keeps
+         * momenta. */
         const char *option = c % 2 ? two : "comp@cpu > flat.allgather > decomp@cpu";
         run(RANKS, body_whole, (void *)(uintptr_t)option, codecs[c / 2], 5);
         run(RANKS, body_first_half, (void *)(uintptr_t)option, codecs[c / 2], 5);
@@ -80,7 +80,7 @@ TEST(test_resumed_run_is_bit_identical) {
     }
 }
 
-/* Residuals that are pending after a change of strategy are part of the state. */
+/* Residuals that the active strategy has no use for are part of the state too. */
 static void body_carry(esp_ctx *ctx, void *user) {
     float out[N], again[N];
     char after[128];
@@ -100,7 +100,6 @@ static void body_carry(esp_ctx *ctx, void *user) {
 }
 TEST(test_carried_feedback) { run(RANKS, body_carry, NULL, "topk:ratio=0.05", 0); }
 
-/* ---- through memory ---- */
 typedef struct tape {
     uint8_t data[65536];
     uint64_t n, at, end;
@@ -120,7 +119,7 @@ static esp_status tape_read(void *user, void *data, uint64_t bytes) {
     return ESP_OK;
 }
 
-/* Hashes what a load may change in the context. */
+/* Hashes everything in the context that loading a state may change. */
 static uint64_t fingerprint(const esp_ctx *ctx) {
     uint64_t h = ESP__HASH0;
     h = esp__hash64(h, &ctx->steps.step, sizeof ctx->steps.step);
@@ -148,7 +147,7 @@ static void body_memory(esp_ctx *ctx, void *user) {
     CHECK(esp_state_read(ctx, tape_read, t) == ESP_OK);
     CHECK(t->at == t->n);
     CHECK(fingerprint(ctx) == saved);
-    /* If the stream of one rank has no room, all ranks fail and name it. */
+    /* If the stream of one rank has no room, all ranks fail, and the others name that rank. */
     t->n = 0;
     t->end = esp_rank(ctx) == 2 ? 1000 : sizeof t->data;
     CHECK(esp_state_write(ctx, tape_write, t) == ESP_E_TOO_SMALL);
@@ -157,7 +156,7 @@ static void body_memory(esp_ctx *ctx, void *user) {
 }
 TEST(test_through_callbacks) { run(RANKS, body_memory, NULL, "dgc:ratio=0.05", 3); }
 
-/* A wrong bit or a truncation anywhere changes nothing. One rank suffices, so every position can be tried. */
+/* A state with a flipped bit or a missing end changes nothing. It is quick on one rank, so every position is tried. */
 static void body_damage(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     float out[N];
@@ -173,7 +172,8 @@ static void body_damage(esp_ctx *ctx, void *user) {
         t->data[i] ^= (uint8_t)(1u << (i % 8));
         t->at = 0;
         esp_status s = esp_state_read(ctx, tape_read, t);
-        CHECK(s == ESP_E_CORRUPT || (i >= 8 && i < 12 && s == ESP_E_MISMATCH)); /* bytes 8 to 11 are the version */
+        /* bytes 8 to 11 are the format's version */
+        CHECK(s == ESP_E_CORRUPT || (i >= 8 && i < 12 && s == ESP_E_MISMATCH));
         t->data[i] ^= (uint8_t)(1u << (i % 8));
     }
     for (t->n = 0; t->n < n; t->n += t->n < 200 ? 1 : 13) {
@@ -189,7 +189,6 @@ static void body_damage(esp_ctx *ctx, void *user) {
 }
 TEST(test_damage_is_found) { run(1, body_damage, NULL, "topk:ratio=0.05", 0); }
 
-/* ---- other versions of the format ---- */
 static void body_versions(esp_ctx *ctx, void *user) {
     tape *t = (tape *)calloc(1, sizeof *t);
     t->end = sizeof t->data;
@@ -205,7 +204,7 @@ static void body_versions(esp_ctx *ctx, void *user) {
 }
 TEST(test_other_versions_are_refused) { run(RANKS, body_versions, NULL, "dgc:ratio=0.05", 3); }
 
-/* ---- under the autopilot: the strategy comes with the state ---- */
+/* ---- with strategy auto: the saved strategy is loaded too ---- */
 static void run_auto(void (*body)(esp_ctx *, void *), void *user, uint64_t seed) {
     RUN_RANKS(.size = RANKS, .per_machine = 2, .body = body, .user = user, .config.strategy = "auto:steps=100",
               .config.codec = "dgc:ratio=0.05", .config.seed = seed, .config.timeout_ms = 20000);
@@ -219,7 +218,7 @@ static void body_save_strategy(esp_ctx *ctx, void *user) {
     if (esp_rank(ctx) == 0) saved_strategy = ctx->active.strategy.hash;
 }
 
-/* The state is loaded at once, and after some steps that the autopilot had begun to measure. */
+/* Loads the state either before the first step, or after some steps, when measuring has begun. */
 static void body_auto_resumes(esp_ctx *ctx, void *user) {
     float out[N];
     start(ctx, N, NULL);
@@ -232,7 +231,7 @@ static void body_auto_resumes(esp_ctx *ctx, void *user) {
         step(ctx, k, out);
         CHECK(memcmp(out, expected[k], sizeof out) == 0);
     }
-    CHECK(ctx->active.strategy.hash == saved_strategy); /* the autopilot watches it, and does not measure again */
+    CHECK(ctx->active.strategy.hash == saved_strategy);
 }
 TEST(test_auto_takes_the_saved_strategy) {
     run(RANKS, body_whole, (void *)(uintptr_t)two, "dgc:ratio=0.05", 5);
@@ -240,7 +239,7 @@ TEST(test_auto_takes_the_saved_strategy) {
     for (int before = 0; before < 4; before += 3) run_auto(body_auto_resumes, &before, 6);
 }
 
-/* A failure on one rank changes nothing on any rank, not even the strategy. */
+/* If loading fails on one rank, nothing changes on any rank, not even the strategy. */
 static void body_auto_refuses(esp_ctx *ctx, void *user) {
     char name[160], kept[200];
     float out[N];
@@ -254,7 +253,7 @@ static void body_auto_refuses(esp_ctx *ctx, void *user) {
     CHECK(fingerprint(ctx) == before && ctx->active.strategy.hash == strategy);
     CHECK(esp_barrier(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) CHECK(rename(kept, name) == 0);
-    step(ctx, 1, out); /* the context still works */
+    step(ctx, 1, out);
     CHECK(esp_state_load(ctx, path) == ESP_OK);
     CHECK(ctx->active.strategy.hash == saved_strategy);
 }
@@ -263,7 +262,7 @@ TEST(test_auto_keeps_its_strategy_on_failure) {
     run_auto(body_auto_refuses, NULL, 6);
 }
 
-/* A strategy that the program set itself stays, with and without the autopilot. */
+/* Loading a state does not replace a strategy that the program has set itself. */
 static void body_program_decides(esp_ctx *ctx, void *user) {
     float out[N];
     start(ctx, N, NULL);
@@ -280,7 +279,6 @@ TEST(test_auto_leaves_the_program_its_strategy) {
     run_auto(body_program_decides, NULL, 6);
 }
 
-/* ---- files of the wrong kind ---- */
 static void body_damaged_file(esp_ctx *ctx, void *user) {
     char name[160];
     float out[N];
@@ -299,7 +297,7 @@ static void body_damaged_file(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
     CHECK(fingerprint(ctx) == before);
     CHECK(esp_state_load(ctx, "/no/such/dir/x") == ESP_E_NOT_FOUND);
-    step(ctx, 4, out); /* the context still works */
+    step(ctx, 4, out);
 }
 TEST(test_damaged_and_missing_files) { run(RANKS, body_damaged_file, NULL, "topk:ratio=0.05", 0); }
 
@@ -324,7 +322,7 @@ static void body_other_size(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_NOT_FOUND);
     CHECK(strstr(esp_last_error(ctx), "a state of 4 ranks"));
 }
-/* Rank 3 gets an older save than the others. */
+/* Rank 3 loads an older state than the others. */
 static void body_other_step(esp_ctx *ctx, void *user) {
     float out[N];
     char name[160], old[200];
@@ -340,7 +338,7 @@ static void body_other_step(esp_ctx *ctx, void *user) {
     CHECK(esp_state_load(ctx, path) == ESP_E_MISMATCH);
     CHECK(strstr(esp_last_error(ctx), "rank 3's of step 1"));
 }
-/* Rank 3 gets a save of the same step, made under another strategy. */
+/* Rank 3 loads a state of the same step, saved under another strategy. */
 static void body_mixed_strategies(esp_ctx *ctx, void *user) {
     float out[N];
     char name[160], old[200];
@@ -365,14 +363,13 @@ TEST(test_foreign_states) {
     run(RANKS, body_mixed_strategies, NULL, "topk:ratio=0.05", 0);
 }
 
-/* Returns the i-th name that rank 2 tries for its temporary file. */
 static const char *in_the_way(char *out, size_t cap, int i) {
     int n = snprintf(out, cap, "%s.r2of4.tmp-espresso", path);
     if (i) snprintf(out + n, cap - (size_t)n, "-%d", i);
     return out;
 }
 
-/* A save that fails on one rank leaves all ranks' last save as it was. */
+/* If saving fails on one rank, the previous state of all ranks stays as it was. */
 static void body_failed_save(esp_ctx *ctx, void *user) {
     char name[160];
     float out[N];
@@ -381,7 +378,8 @@ static void body_failed_save(esp_ctx *ctx, void *user) {
     step(ctx, 0, out);
     CHECK(esp_state_save(ctx, path) == ESP_OK);
     step(ctx, 1, out);
-    for (int i = 0; i < ESP__FILE_NAMES && esp_rank(ctx) == 2; i++) /* blocks every name of the temporary file */
+    /* folders block all names that rank 2 tries for its temporary file */
+    for (int i = 0; i < ESP__FILE_NAMES && esp_rank(ctx) == 2; i++)
         CHECK(mkdir(in_the_way(name, sizeof name, i), 0700) == 0);
     CHECK(esp_state_save(ctx, path) == ESP_E_ARG);
     CHECK(strstr(esp_last_error(ctx), esp_rank(ctx) == 2 ? "cannot write the state" : "rank 2 could not save"));

@@ -27,14 +27,15 @@ static void body_order(esp_ctx *ctx, void *user) {
     CHECK(esp_wait(ctx, x) == ESP_E_STATE && error_has(ctx, "not pushed"));
     CHECK(esp_test(ctx, x) == ESP_E_STATE);
     for (int i = 0; i < N; i++) a[i] = b[i] = (float)(esp_rank(ctx) * 2 + 1);
-    CHECK(esp_push(ctx, y, b, here) == ESP_OK); /* tensors may be pushed in any order */
+    CHECK(esp_push(ctx, y, b, here) == ESP_OK);
     CHECK(esp_push(ctx, y, b, here) == ESP_E_STATE && error_has(ctx, "already pushed"));
     CHECK(esp_barrier(ctx) == ESP_E_STATE && error_has(ctx, "step is under way"));
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_E_STATE);
     CHECK(esp_push(ctx, x, a, here) == ESP_OK);
     CHECK(esp_wait(ctx, y) == ESP_OK && esp_test(ctx, y) == ESP_OK);
     CHECK(esp_wait_on(ctx, x, here) == ESP_OK);
-    CHECK(a[N - 1] == (float)esp_size(ctx) && b[0] == (float)esp_size(ctx)); /* mean of 1, 3, 5, ... */
+    /* the mean of 1, 3, 5, ... is the number of ranks */
+    CHECK(a[N - 1] == (float)esp_size(ctx) && b[0] == (float)esp_size(ctx));
     CHECK(esp_push(ctx, x, a, here) == ESP_E_STATE && error_has(ctx, "esp_wait_all"));
     CHECK(esp_step_end(ctx) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_OK);
@@ -53,7 +54,7 @@ static void body_unused(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 3; step++) {
         for (int i = 0; i < N; i++) a[i] = 1, b[i] = 8;
         CHECK(esp_push(ctx, x, a, here) == ESP_OK);
-        if (esp_rank(ctx) == 1 && step == 1) { /* this rank gets an error, the others continue */
+        if (esp_rank(ctx) == 1 && step == 1) {
             CHECK(esp_step_end(ctx) == ESP_E_STATE && error_has(ctx, "'unused.weight'"));
             CHECK(esp_wait_all(ctx) == ESP_E_STATE && error_has(ctx, "esp_push_zero"));
             continue;
@@ -82,7 +83,7 @@ static void body_descriptions(esp_ctx *ctx, void *user) {
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "rows x cols"));
     d.rows = 0, d.cols = 4;
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "rows x cols is 0 x 4, but count is 12"));
-    d.rows = UINT64_MAX / 4 + 4, d.cols = 4; /* the product wraps to 12 */
+    d.rows = UINT64_MAX / 4 + 4, d.cols = 4; /* the product overflows to 12 */
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_E_ARG && error_has(ctx, "rows x cols"));
     d.rows = 3, d.cols = 4;
     d.flags = 12;
@@ -103,7 +104,7 @@ static void body_descriptions(esp_ctx *ctx, void *user) {
 }
 TEST(test_descriptions) { run(1, 1, body_descriptions, NULL, NULL, 0); }
 
-/* All ranks fail with the first difference. */
+/* If the ranks' tensors differ, all ranks fail with the first difference. */
 static void body_mismatch(esp_ctx *ctx, void *user) {
     int kind = *(int *)user, odd = esp_rank(ctx) == 2;
     esp_tensor_desc d = {.name = kind == 0 && odd ? "fc2.weight" : "fc1.weight",
@@ -126,7 +127,7 @@ static void body_bad_strategy(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     for (; *c; c += 2) CHECK(esp_strategy_set(ctx, c[0]) < 0 && error_has(ctx, c[1]));
     CHECK(!strncmp(esp_strategy_text(ctx), "espresso-strategy 1\ntensor a 10 none ", 37));
-    float a[10] = {1}, b[20] = {2}; /* the previous strategy is still active */
+    float a[10] = {1}, b[20] = {2};
     CHECK(!esp_push(ctx, 0, a, here) && !esp_push(ctx, 1, b, here) && !esp_wait_all(ctx));
     char *text = strdup(esp_strategy_text(ctx));
     CHECK(esp_strategy_set(ctx, text) == ESP_OK && !strcmp(text, esp_strategy_text(ctx)));
@@ -167,7 +168,7 @@ TEST(test_bad_strategy) {
     run(2, 2, body_bad_strategy, (void *)(uintptr_t)cases, NULL, 0);
 }
 
-/* NaN on one rank reaches all ranks; that rank's residual stays as before the step. */
+/* A NaN on one rank reaches all ranks. The residual of that rank does not change. */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[N], residual[N];
     uint32_t x = tensor_add(ctx, "x", N);
@@ -196,7 +197,6 @@ TEST(test_nan) {
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) run(3, 3, body_nan, NULL, codecs[i], 0);
 }
 
-/* No change of strategy loses a part of a gradient. */
 static void body_strategies(esp_ctx *ctx, void *user) {
     const char *texts[] = {topk2,
                            "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu "
@@ -234,7 +234,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
         if (step == 2) memcpy(again, g, sizeof g);
         if (step == 1) CHECK(esp_discard_step(ctx) == (user ? ESP_OK : ESP_E_STATE));
     }
-    /* The step after a discarded one starts from the same residuals, so it gives the same result. */
+    /* A discarded step leaves the residuals as they were, so repeating it gives the same result. */
     CHECK(!memcmp(first, again, sizeof first) == (user != NULL));
     CHECK(esp_feedback_scale(ctx, 0.5f) == ESP_OK && esp_feedback_scale(ctx, -1.0f) == ESP_E_ARG);
 }
@@ -284,7 +284,7 @@ static void body_fork(esp_ctx *ctx, void *user) {
 }
 TEST(test_fork) { run(1, 1, body_fork, NULL, NULL, 0); }
 
-/* Errors name a rank that closes while others wait for it; later pushes give the same error. */
+/* If a rank closes while others wait for it, their errors name it. Later pushes give the same error. */
 static void body_left(esp_ctx *ctx, void *user) {
     float g[N] = {0};
     tensor_add(ctx, "x", N);
@@ -302,12 +302,12 @@ static void body_late(esp_ctx *ctx, void *user) {
     tensor_add(ctx, "slow.weight", N);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 3) usleep(600000);
-    esp_push(ctx, 0, g, here); /* this rank may have got the error already */
+    esp_push(ctx, 0, g, here); /* fails if this rank has got the error already */
     CHECK(esp_wait_all(ctx) == ESP_E_TIMEOUT && error_has(ctx, "rank 3") && error_has(ctx, "slow.weight"));
 }
 TEST(test_late) { RUN_RANKS(.size = 4, .per_machine = 2, .body = body_late, .config.timeout_ms = 200); }
 
-/* The error of a wait before all tensors are pushed names the missing tensor, and no rank. */
+/* A rank that waits before it has pushed all tensors gets an error that names the missing tensor, and no rank. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
     float g[N] = {0};
     tensor_add(ctx, "first.weight", N), tensor_add(ctx, "second.weight", N);
@@ -363,8 +363,7 @@ TEST(test_bad_config) {
     assert_int_equal(esp_open(NULL, NULL), ESP_E_ARG);
 }
 
-/* A thread of the library notes an error and writes its text a moment later: a call in between must have the text,
- * too. */
+/* A thread of the library records an error, and writes its text a moment later. Calls in between must have it too. */
 static void *barrier_main(void *arg) {
     esp_ctx *ctx = arg;
     CHECK(esp_barrier(ctx) == ESP_E_NOMEM && error_has(ctx, "no memory left"));

@@ -1,22 +1,20 @@
-/* backend_fake.c has two backends for tests that move the fake device's memory between ranks that are threads; host
- * memory moves over backend loop. "ordered" is stream-ordered: test() returns at once, and the data arrives late, in
- * the stream's order. With "served", test() returns ESP_PENDING until the data arrives. Tests include this file. */
+/* backend_fake.c has two backends that move the fake device's memory between ranks that are threads. With "ordered",
+ * test() returns at once, and the data arrives late, in the stream's order. With "served", test() returns ESP_PENDING
+ * until the data has arrived. Data in host memory is moved by backend loop. */
 #ifndef TEST_BACKEND_FAKE_C
 #define TEST_BACKEND_FAKE_C
 #include "tests/device/fake.c"
 
-/* Collectives on device memory that were enqueued, and that have ended. */
+/* how many collectives on device memory were started, and how many have ended */
 static int moved_issued, moved_done;
 
-/* One collective, with the data of each rank. */
 typedef struct moved_coll {
     uint64_t number;
-    int32_t arrived, left; /* how many ranks arrived, how many left */
+    int32_t arrived, left; /* how many ranks have provided their data, and how many are finished */
     uint8_t *src[64];
     struct moved_coll *next;
 } moved_coll;
 
-/* The data that all ranks of a group share. */
 typedef struct moved_group {
     pthread_mutex_t lock;
     int32_t size, refs;
@@ -28,17 +26,16 @@ typedef struct moved_comm {
     void *inner;
     moved_group *group;
     int32_t rank, size;
-    uint64_t number; /* collectives begun so far */
+    uint64_t number;
     int ordered;
 } moved_comm;
 
-/* One rank's part of a collective, on its stream. */
 typedef struct moved_req {
-    moved_comm *comm; /* if NULL, `inner` is a request of loop */
+    moved_comm *comm;
     void *inner;
     esp_coll coll;
     uint64_t number;
-    uint8_t *src, *dst; /* addresses that the device's thread may access */
+    uint8_t *src, *dst; /* addresses at which the device's thread accesses the data */
     int done;
 } moved_req;
 
@@ -55,7 +52,7 @@ static moved_coll *moved_find(moved_group *g, uint64_t number) {
 static uint64_t moved_item(const esp_coll *c) {
     return c->slot_bytes ? c->slot_bytes : esp_dtype_bytes(c->dtype) * (c->width ? c->width : 1);
 }
-/* Computes the begin and the size, in bytes, of part p of the elements. */
+/* Computes begin and size, in bytes, of the part of the elements that belongs to rank p of n. */
 static void moved_part(const esp_coll *c, int32_t n, int32_t p, uint64_t *begin, uint64_t *bytes) {
     const uint64_t each = (c->count + (uint64_t)n - 1) / (uint64_t)n, at = each * (uint64_t)p;
     const uint64_t from = at < c->count ? at : c->count, to = at + each < c->count ? at + each : c->count;
@@ -71,7 +68,7 @@ static uint64_t moved_sent(const moved_req *q) {
     return c->op != ESP_COLL_BROADCAST || c->root == q->comm->rank ? c->count * moved_item(c) : 0;
 }
 
-/* Publishes this rank's data, on the device's thread. */
+/* Copies this rank's data for the others. Runs on the device's thread. */
 static esp_status moved_send(void *arg) {
     const moved_req *q = *(moved_req **)arg;
     moved_group *g = q->comm->group;
@@ -95,7 +92,6 @@ static int moved_ready(void *arg) {
     return all;
 }
 
-/* Sets dst to the sum over all ranks of `bytes` bytes from `begin` on. */
 static void moved_sum(const moved_req *q, const moved_coll *c, uint64_t begin, uint64_t bytes) {
     const uint64_t e = esp_dtype_bytes(q->coll.dtype), n = bytes / e;
     float *sum = malloc(n * 4 + 4);
@@ -124,7 +120,7 @@ static void moved_receive(const moved_req *q, const moved_coll *c) {
     }
 }
 
-/* Runs on the device's thread when all ranks have published their data. */
+/* Runs on the device's thread after all ranks have provided their data. */
 static esp_status moved_run(void *arg) {
     moved_req *q = *(moved_req **)arg;
     moved_group *g = q->comm->group;
@@ -140,7 +136,8 @@ static esp_status moved_run(void *arg) {
     }
     pthread_mutex_unlock(&g->lock);
     __atomic_fetch_add(&moved_done, 1, __ATOMIC_SEQ_CST);
-    const int ordered = q->comm->ordered; /* else test() frees it when it is done */
+    /* read now: once `done` is set, test() may free `q`, except in backend "ordered" */
+    const int ordered = q->comm->ordered;
     __atomic_store_n(&q->done, 1, __ATOMIC_SEQ_CST);
     if (ordered) free(q);
     return ESP_OK;
@@ -180,14 +177,14 @@ static void moved_close(void *comm) {
     const int last = --m->group->refs == 0;
     pthread_mutex_unlock(&m->group->lock);
     if (last) {
-        if (m->group->first) abort(); /* a collective never ended */
+        if (m->group->first) abort();
         pthread_mutex_destroy(&m->group->lock);
         free(m->group);
     }
     free(m);
 }
 
-/* The request of a stream-ordered collective is done when it is enqueued. */
+/* The request of a collective in backend "ordered". It counts as done once it is started. */
 static char moved_ordered;
 
 static esp_status moved_start(void *comm, const esp_coll *c, esp_stream s, void **req) {

@@ -1,5 +1,6 @@
-/* device_job.h runs one job on host memory and on a device's memory, and compares results and statistics bit by bit.
- * The device is the fake one or, with DEVICE_IS_CUDA, plugin cuda's: a GPU, or the tests' CUDA runtime. */
+/* device_job.h runs one job with gradients in host memory and one with gradients in device memory, and compares results
+ * and statistics bit by bit. The device is the fake one or, with DEVICE_IS_CUDA, that of plugin cuda: a GPU, or a
+ * stand-in. */
 #ifndef DEVICE_JOB_H
 #define DEVICE_JOB_H
 #include "tests/lib/test.h"
@@ -8,7 +9,7 @@
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 #define device_plugin espresso_plugin_v1_cuda
 #define DEVICE_KIND ESP_CUDA
-static int fake_live, fake_refused; /* the CUDA device has no such counters */
+static int fake_live, fake_refused; /* the CUDA device does not count these */
 #else
 #include "tests/device/fake.c"
 #define device_plugin fake_plugin
@@ -17,7 +18,6 @@ static int fake_live, fake_refused; /* the CUDA device has no such counters */
 
 enum { RANKS = 4, STEPS = 3 };
 
-/* The results of one rank of a job. */
 typedef struct outcome {
     uint32_t value[STEPS][TOTAL]; /* bits of floats */
     uint64_t nonfinite;
@@ -25,18 +25,19 @@ typedef struct outcome {
 
 typedef struct device_job {
     task task;
-    int devices;            /* 0: host memory, 1: a device's, 2: tensors alternate */
-    int nonfinite;          /* gradients of step 1 contain NaN and Inf */
-    int wait;               /* how a step ends: see end_step */
-    esp_plugin_fn plugin;   /* device plugin; NULL for device_plugin */
-    const char *backend;    /* backend's name; NULL for loop */
-    const char *gather;     /* codec that gathers sharded tensors */
-    esp_plugin_fn backends; /* plugin of more backends, or NULL */
-    void (*between)(esp_ctx *ctx, struct device_job *j, int step); /* called after each step but the last, or NULL */
-    outcome *out;                                                  /* [RANKS] */
+    /* 0: host memory; 1: a device's memory; 2: tensors alternate between two devices and the host */
+    int devices;
+    int nonfinite;
+    int wait;
+    esp_plugin_fn plugin; /* plugin of the device, or NULL for device_plugin */
+    const char *backend;
+    const char *gather; /* codec by which sharded parameters are gathered */
+    esp_plugin_fn backends;
+    void (*between)(esp_ctx *ctx, struct device_job *j, int step);
+    outcome *out;
 } device_job;
 
-/* A tensor's memory on the host, or on a device with a stream and with pinned host memory that the test accesses. */
+/* The memory of a tensor's gradient. On a device, it has a stream, and pinned host memory that the test accesses. */
 typedef struct place {
     const esp_device_table *table;
     void *self, *grad, *pinned;
@@ -45,7 +46,7 @@ typedef struct place {
     uint64_t bytes;
 } place;
 
-/* Allocates the trainer's memory, which on the fake device is exempt from the rules for copies. */
+/* Allocates a tensor's memory, as a trainer does. The fake device does not apply its rules for copies to it. */
 static inline void place_take(place *p) {
 #ifdef DEVICE_IS_CUDA
     if (p->table->alloc(p->self, p->bytes, ESP_MEM_DEVICE, &p->grad) ||
@@ -75,7 +76,6 @@ static inline void place_open(esp_ctx *ctx, place *p, esp_device d, uint64_t byt
         p->grad = p->pinned = malloc(bytes);
     }
 }
-/* Waits for the trainer's stream. */
 static inline void place_sync(place *p) {
     void *event;
     p->table->event_create(p->self, &event);
@@ -83,7 +83,6 @@ static inline void place_sync(place *p) {
     p->table->event_sync(p->self, event);
     p->table->event_destroy(p->self, event);
 }
-/* Copies the gradient to p->pinned. */
 static inline void place_get(place *p) {
 #ifdef DEVICE_IS_CUDA
     CHECK(p->table->copy(p->self, p->pinned, p->grad, p->bytes, p->stream) == ESP_OK);
@@ -101,15 +100,14 @@ static inline void place_close(place *p) {
     if (p->stream.native) p->table->stream_destroy(p->self, p->stream);
     place_give(p);
 }
-/* Uses the device's default stream from here on. */
 static inline void place_default(place *p) {
 #ifdef DEVICE_IS_CUDA
     if (p->device.kind) p->table->stream_destroy(p->self, p->stream), p->stream.native = NULL;
 #else
-    (void)p; /* the fake device has no default stream */
+    (void)p;
 #endif
 }
-/* Returns the job's device number k, or the last device if there are fewer. */
+/* Returns device number k, or the last one if there are fewer. */
 static inline esp_device test_device(int32_t k) {
     int32_t n = k + 1;
 #ifdef DEVICE_IS_CUDA
@@ -129,13 +127,13 @@ static inline float input(int32_t rank, int step, uint64_t i) {
     return ((float)x - 1001.0f) / 64.0f;
 }
 
-/* Writes the gradient late, by a copy on the trainer's stream, so that the library must wait for it. */
+/* Writes the gradient by a copy on the trainer's stream, which runs late, so that the library must wait for it. */
 static inline void write_late(place *p) {
     if (p->device.kind) CHECK(p->table->copy(p->self, p->grad, p->pinned, p->bytes, p->stream) == ESP_OK);
 }
 
-/* Ends a step by j->wait: 0 wait_all; 1 waits for each tensor, the last first; 2 lets streams wait; 3 tests, then
- * waits. */
+/* Ends a step. j->wait selects how: 0 waits for all tensors at once, 1 for each, the last first, 2 lets streams wait,
+ * and 3 calls esp_test() before it waits. */
 static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
     for (int t = TENSORS - 1; t >= 0; t--) {
         if (j->wait == 1) CHECK(esp_wait(ctx, (uint32_t)t) == ESP_OK);
@@ -153,7 +151,7 @@ static inline void end_step(esp_ctx *ctx, const device_job *j, place *p) {
     }
 }
 
-/* The times of a unit's ops on its device are in the ops' order and inside the step. */
+/* Checks that a tensor's ops on its device ran one after the other, during the step. */
 static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i], *next = op + 1;
@@ -164,7 +162,7 @@ static inline void check_times(const esp_ctx *ctx, uint64_t begin) {
     }
 }
 
-/* Zeroes a sharded tensor's gradient outside of this rank's part, where it is undefined. */
+/* Zeroes the elements of a sharded gradient that belong to other ranks, since their values are undefined. */
 static inline void forget_others(esp_ctx *ctx, uint32_t t, uint16_t *half) {
     uint64_t begin = 0, n = 0;
     CHECK(esp_part(ctx, t, esp_rank(ctx), &begin, &n) == ESP_OK);
@@ -184,21 +182,22 @@ static inline void device_step(esp_ctx *ctx, const device_job *j, place *p, int 
         }
     }
     for (int k = 0; k < TENSORS; k++) {
-        const int t = (k + step + esp_rank(ctx)) % TENSORS; /* another order on every rank */
+        const int t = (k + step + esp_rank(ctx)) % TENSORS;
         write_late(&p[t]);
         CHECK(esp_push(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
     }
     end_step(ctx, j, p);
     check_times(ctx, begin);
-    for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD; t++) { /* the parameters follow from the result */
+    /* parameters are computed from the gradients, and gathered */
+    for (int t = 0; t < TENSORS && j->task.tensor_flags & ESP_SHARD; t++) {
         float *params = p[t].pinned;
-        if (d != ESP_F32) { /* float parameters do not fit into f16 gradients */
+        if (d != ESP_F32) { /* parameters are floats, and do not fit into 16-bit gradients */
             forget_others(ctx, (uint32_t)t, p[t].pinned);
             continue;
         }
         for (uint64_t i = 0; i < counts[t]; i++) params[i] *= -1.0f;
         write_late(&p[t]);
-        const int now = p[t].device.kind && t % 2; /* ready, so it needs no stream */
+        const int now = p[t].device.kind && t % 2; /* the data is ready, so that no stream is needed */
         if (now) place_sync(&p[t]);
         CHECK(esp_gather(ctx, (uint32_t)t, p[t].grad, now ? (esp_stream){{0, 0}, NULL} : p[t].stream) == ESP_OK);
         if (p[t].device.kind) place_get(&p[t]);
@@ -223,7 +222,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
         if (t % 2) place_default(&p[t]);
     }
-    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64; /* small pieces split nearly all copies */
+    if (j->wait % 2 == 0) ctx->devices.piece_bytes = 64;
     const esp_status s = esp_start(ctx);
     CHECK(s == ESP_OK);
     if (s) fprintf(stderr, "%s %s\n", j->task.codec, j->task.option);
@@ -254,7 +253,7 @@ static inline int run_devices(device_job *j, int32_t size, int32_t per_machine, 
                                          .config.n_builtin = j->backends ? 2 : 1});
 }
 
-/* Runs the job on host memory and on a device's memory, and compares the results. */
+/* Runs the job with gradients in host memory and in device memory, and compares the results. */
 static inline int same_on_device(const device_job *like, int32_t size, int32_t per_machine, uint32_t flags) {
     device_job j = *like;
     outcome *cpu = calloc(RANKS, sizeof *cpu), *dev = calloc(RANKS, sizeof *dev);

@@ -1,5 +1,5 @@
-/* device_options.h runs many options of the decision tree in one job with a tensor each, on host memory and on the fake
- * device's: the bits must be the same. Include it after cmocka.h. */
+/* device_options.h runs many options in one job with a tensor for each, with gradients in host memory and on the fake
+ * device. Results must have the same bits. */
 #ifndef DEVICE_OPTIONS_H
 #define DEVICE_OPTIONS_H
 #include "tests/lib/test.h"
@@ -8,25 +8,25 @@
 enum { ELEMENTS = 67, MOST = 700, TREE_STEPS = 2, TREE_RANKS = 4 };
 
 typedef struct tree_plan {
-    const char *codec, *backend[2]; /* backend[]: for gradients on the CPU, on the device */
+    const char *codec, *backend[2]; /* backends for gradients in host memory and on the device */
     const esp_plugin_fn *entries;
     uint32_t n_entries, every; /* every: takes each `every`th option that uses the CPU */
-    uint32_t every_gpu;        /* the same for options that use only the device; 0: all */
+    uint32_t every_gpu;        /* takes each `every_gpu`th option that uses only the device, or all if it is 0 */
 } tree_plan;
 typedef struct tree_job {
     const tree_plan *plan;
     int on_device;
-    uint32_t n; /* number of tensors */
-    float *out; /* [rank][step][n][ELEMENTS] */
+    uint32_t n;
+    float *out; /* results, as [rank][step][tensor][element] */
 } tree_job;
 
 typedef struct adding {
     esp_ctx *ctx;
     tree_job *j;
-    uint32_t seen[2], n; /* options on the device alone, and others */
+    uint32_t seen[2], n; /* number of options seen, those on the device alone and others; number of tensors */
 } adding;
 
-/* Adds all options that compress on the device only, and a sample of the others. */
+/* Adds a tensor for each option that compresses only on the device, and for some of the others. */
 static inline int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];

@@ -1,7 +1,7 @@
-/* fake.c is a device without hardware for tests. Where the library wrongly assumes host memory or host order, it
- * crashes or gives wrong sums: the host cannot access the device's memory (PROT_NONE), which is mapped a second time
- * for the device's thread; that thread runs copies and kernels late, in the order of their stream, with streams in
- * random order; copies from and to host memory that is not pinned fail. Tests include this file. */
+/* fake.c is a device without hardware. The library crashes or gets wrong sums on it if it treats device memory as host
+ * memory, or relies on the host's order: the host cannot access device memory (PROT_NONE), which is mapped a second
+ * time for the device's thread; that thread runs copies and kernels late, in each stream's order, but streams in random
+ * order; copies fail if the host's memory is not pinned. */
 #ifndef TEST_FAKE_C
 #define TEST_FAKE_C
 #include "tests/lib/test.h"
@@ -9,23 +9,23 @@
 
 enum { FAKE_KIND = ESP_DEVKIND_OWN, FAKE_ORDINALS = 2 };
 
-/* ---- memory: of the whole process, as that of a real device ------------------------------------------------------ */
+/* ---- memory, shared by the whole process as that of a real device ------------------------------------------------ */
 typedef struct fake_block {
-    /* The address for the host, and the device thread's address of the same memory (equal for pinned memory). */
+    /* Address for the host, and address for the device's thread. They are equal for pinned memory. */
     uint8_t *seen, *own;
     uint64_t bytes;
     int pinned;
 } fake_block;
-static fake_block **fake_blocks; /* [fake_n_blocks], by increasing `seen` */
+static fake_block **fake_blocks; /* sorted by `seen` */
 static uint32_t fake_n_blocks, fake_cap_blocks;
 static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the blocks and the counters */
 static int fake_live;                                         /* blocks, streams and events that are not freed */
-static int fake_refused;                                      /* number of refused copies */
-static uint64_t fake_left = UINT64_MAX;                       /* bytes that can still be allocated */
-static int fake_broken;                                       /* if 1, kernels fail */
-static int fake_at_once;                                      /* if 1, recording an event waits for earlier work */
+static int fake_refused;
+static uint64_t fake_left = UINT64_MAX; /* bytes that can still be allocated */
+static int fake_broken;                 /* nonzero: kernels fail */
+static int fake_at_once;                /* nonzero: recording an event waits for earlier work */
 
-/* Returns how many blocks begin at `p` or before. The caller holds the lock. */
+/* Returns how many blocks begin at `p` or before it. The caller holds the lock. */
 static uint32_t fake_blocks_to(const void *p) {
     uint32_t low = 0, high = fake_n_blocks;
     while (low < high) {
@@ -74,7 +74,7 @@ static void fake_give(void *p) {
     pthread_mutex_lock(&fake_lock);
     const uint32_t end = fake_blocks_to(p);
     fake_block *b = end ? fake_blocks[end - 1] : NULL;
-    if (!b || b->seen != p) abort(); /* `p` is not the begin of a block */
+    if (!b || b->seen != p) abort();
     memmove(fake_blocks + end - 1, fake_blocks + end, (fake_n_blocks-- - end) * sizeof b);
     if (!fake_n_blocks) free(fake_blocks), fake_blocks = NULL, fake_cap_blocks = 0;
     fake_live--;
@@ -88,7 +88,7 @@ static void fake_give(void *p) {
     free(b);
 }
 
-/* Returns the device thread's address of `p`, or NULL if the device cannot access these bytes. */
+/* Returns the address at which the device's thread accesses `p`, or NULL if the device cannot access these bytes. */
 static void *fake_own(const void *p, uint64_t bytes) {
     const uint8_t *at = p;
     void *own = NULL;
@@ -101,7 +101,7 @@ static void *fake_own(const void *p, uint64_t bytes) {
     return own;
 }
 
-/* Lets a test access device memory at once, without order with any stream. */
+/* Let a test access device memory at once, without waiting for any stream. */
 static ESP__UNUSED void fake_put(void *device, const void *from, uint64_t bytes) {
     memcpy(fake_own(device, bytes), from, bytes);
 }
@@ -111,18 +111,18 @@ static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct fake_event {
-    uint64_t recorded, passed; /* how often it was recorded, and how often it passed */
-    uint64_t ns;               /* when it passed (ns) */
+    uint64_t recorded, passed; /* how often it was recorded, and how often it has passed */
+    uint64_t ns;               /* when it passed, in ns */
 } fake_event;
 
 typedef struct fake_item {
     struct fake_item *next;
-    fake_event *wait, *signal; /* event to wait for or signal; else a kernel */
+    fake_event *wait, *signal; /* event to wait for, or to signal; if both are NULL, a kernel */
     uint64_t number;
-    uint64_t order;          /* number of this item in the device's work */
-    int (*ready)(void *arg); /* polled until the kernel may run; NULL: at once */
+    uint64_t order;          /* position of this item among all work of the device */
+    int (*ready)(void *arg); /* asked again until it returns nonzero; NULL if the kernel can run at once */
     esp_status (*run)(void *arg);
-    void *arg; /* freed afterwards */
+    void *arg;
 } fake_item;
 
 typedef struct fake_stream {
@@ -140,16 +140,16 @@ typedef struct fake_device {
     uint64_t given;
     int quit;
     unsigned random;
-    esp_status error; /* the first failed kernel's error; never reset */
+    esp_status error; /* error of the first kernel that failed, reported from then on */
 } fake_device;
 
-static int fake_held; /* if 1, no device runs any work */
+static int fake_held; /* nonzero: no device runs any work */
 static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held, __ATOMIC_SEQ_CST); }
 
-/* If 1, all streams share a hardware queue, in which work waits for earlier waits. */
+/* Nonzero: all streams share a hardware queue, where work waits behind streams that wait for an event. */
 static int fake_one_queue;
 
-/* Returns the position of the first waiting work if all streams share one queue: no later work may run. */
+/* If all streams share a queue, returns the position of the first work that waits. No later work may run. */
 static uint64_t fake_barrier(const fake_device *d) {
     uint64_t least = UINT64_MAX;
     for (const fake_stream *s = d->streams; s && fake_one_queue; s = s->next) {
@@ -161,7 +161,7 @@ static uint64_t fake_barrier(const fake_device *d) {
 
 static unsigned fake_random(fake_device *d) { return (d->random = d->random * 1664525u + 1013904223u) >> 8; }
 
-/* Returns a stream whose first item can run. Sets *ask if an item may become ready without notice. */
+/* Returns a stream whose next work can run. Sets *ask if the caller must ask again, since no signal will come. */
 static fake_stream *fake_runnable(fake_device *d, int *ask) {
     fake_stream *found = NULL;
     unsigned n = 0;
@@ -225,7 +225,7 @@ static void fake_enqueue(fake_stream *s, fake_item i) {
     pthread_cond_signal(&s->device->more);
 }
 
-/* Launches a kernel with a copy of its arguments. */
+/* Enqueues a kernel with a copy of its arguments. */
 static esp_status fake_launch_when(esp_stream to, int (*ready)(void *arg), esp_status (*run)(void *arg),
                                    const void *arg, size_t bytes) {
     fake_stream *s = to.native;
@@ -308,7 +308,7 @@ static void fake_stream_destroy(void *self, esp_stream x) {
     fake_device *d = self;
     fake_stream *s = x.native, **at = &d->streams;
     pthread_mutex_lock(&d->lock);
-    if (s->first) abort(); /* the stream still has work */
+    if (s->first) abort();
     while (*at != s) at = &(*at)->next;
     *at = s->next;
     pthread_mutex_unlock(&d->lock);
@@ -372,7 +372,7 @@ static esp_status fake_elapsed(void *self, void *from, void *to, uint64_t *ns) {
     return passed && b->ns >= a->ns ? ESP_OK : ESP_E_STATE;
 }
 
-/* ---- copies and arithmetic: the CPU's, on the device's addresses ------------------------------------------------- */
+/* ---- copies and arithmetic, done by the CPU at the addresses for the device's thread ----------------------------- */
 typedef struct fake_move {
     void *dst;
     const void *src;

@@ -1,12 +1,12 @@
-/* fake_codecs.c has the fake device's tables of the codecs none and topk, which run the CPU's kernels on the device's
- * thread, and the plugins that register them. It belongs to fake.c. */
+/* fake_codecs.c has codecs none and topk for the fake device, which run the CPU's code on the device's thread, and the
+ * plugins that register them. fake.c includes it. */
 typedef struct fake_codec {
     const esp_codec *cpu;
     void *self;
-    int lists; /* its table has ESP_CODEC_LISTS */
+    int lists; /* true if the device's table of the codec has ESP_CODEC_LISTS */
 } fake_codec;
-static int fake_list_calls; /* counts calls for several parts */
-static int fake_corrupts;   /* if 1, payloads are damaged before they are decoded */
+static int fake_list_calls;
+static int fake_corrupts; /* nonzero: payloads are damaged before they are decoded */
 
 static esp_status fake_codec_open(const esp_host *h, const char *name, const char *params, void **self) {
     fake_codec *c = calloc(1, sizeof *c);
@@ -40,7 +40,7 @@ static esp_status fake_codec_model(void *self, const esp_tensor *like, uint32_t 
     return c->cpu->model(c->self, like, n_reduced, d, out);
 }
 
-/* The arguments of a call are copied, because the host's are gone when it runs. */
+/* A call with a copy of its arguments, since it runs later, when the host's arguments are gone. */
 enum { FAKE_PAYLOADS = 16 };
 typedef struct fake_call {
     const fake_codec *codec;
@@ -68,7 +68,7 @@ static esp_status fake_codec_run(void *arg) {
                        : c->codec->cpu->decompress(c->codec->self, &c->args);
 }
 
-/* Sets *to to the buffer at the device thread's address. A buffer of another device is refused. */
+/* Sets *to to the address for the device's thread. Refuses buffers of other devices. */
 static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
     if (!from || !from->bytes) return ESP_OK;
     if (from->dev.kind != FAKE_KIND) return ESP_E_ARG;
@@ -77,7 +77,7 @@ static esp_status fake_buf(esp_buf *to, const esp_buf *from) {
     return to->ptr ? ESP_OK : ESP_E_ARG;
 }
 
-/* Launches part t of the call's list. */
+/* Enqueues the work for piece t of the tensor. */
 static esp_status fake_codec_part(void *self, const esp_codec_args *a, uint32_t t, int compress) {
     const esp_payload *payload = a->payload + (size_t)t * a->n_payloads;
     fake_call c;
@@ -93,7 +93,7 @@ static esp_status fake_codec_part(void *self, const esp_codec_args *a, uint32_t 
     s = fake_buf(&c.tensor.data, &a->tensor[t]->data);
     if (!s && a->residual) s = fake_buf(&c.residual, a->residual + t);
     if (!s && a->state) s = fake_buf(&c.state, a->state + t);
-    if (!s) s = fake_buf(&c.scratch, a->scratch); /* launches run one after the other */
+    if (!s) s = fake_buf(&c.scratch, a->scratch); /* calls can share it, since they run one after the other */
     if (!s && a->reduced) s = fake_buf(&c.reduced.data, &a->reduced[t].data);
     for (uint32_t p = 0; p < a->n_payloads && !s; p++) {
         s = fake_buf(&c.payload[p].data, &payload[p].data);
@@ -118,7 +118,7 @@ static const esp_device_table *const fake_devices[] = {&fake_table};
 static esp_plugin fake_plugin_table;
 static pthread_mutex_t fake_once = PTHREAD_MUTEX_INITIALIZER;
 
-/* Copies the CPU's table, except for the calls that run on the device. */
+/* Copies the CPU's table of a codec, except for the functions that run on the device. */
 static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
                             esp_status (*open)(const esp_host *, const char *, void **)) {
     *c = *cpu;
@@ -131,7 +131,7 @@ static void fake_codec_like(esp_codec *c, const esp_codec *cpu,
     c->model = cpu->model ? fake_codec_model : NULL;
 }
 
-/* The plugin's entry for esp_config.builtin, which runs after the built-in codecs are registered. */
+/* Entry function of the plugin, for esp_config.builtin, which is called after the built-in codecs are registered. */
 static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     pthread_mutex_lock(&fake_once);
     if (!fake_plugin_table.struct_size) {
@@ -146,7 +146,7 @@ static ESP__UNUSED const esp_plugin *fake_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_plugin_table;
 }
-/* Opens codecs of several rounds, for jobs that have tests/lib/rounds_codec.h. */
+/* Open codecs of tests/lib/rounds_codec.h, which need several exchanges between ranks. */
 static esp_status fake_shared2_open(const esp_host *h, const char *params, void **self) {
     return fake_codec_open(h, "shared2", params, self);
 }
@@ -168,7 +168,7 @@ static ESP__UNUSED const esp_plugin *fake_rounds_plugin(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_shared_table;
 }
-/* The same codecs with ESP_CODEC_LISTS inverted: here none has it, and topk does not. */
+/* Codecs none and topk with ESP_CODEC_LISTS inverted, so that one of the tables of host and device has it. */
 static esp_codec fake_flipped[2];
 static const esp_codec *const fake_flipped_list[] = {&fake_flipped[0], &fake_flipped[1]};
 static esp_plugin fake_flipped_table;
@@ -186,7 +186,7 @@ static ESP__UNUSED const esp_plugin *fake_plugin_lists(const esp_host *h) {
     pthread_mutex_unlock(&fake_once);
     return &fake_flipped_table;
 }
-/* A plugin without codecs for the device, so they run on the CPU. */
+/* A plugin that has no codecs for the device, so that they run on the CPU. */
 static ESP__UNUSED const esp_plugin *fake_plugin_bare(const esp_host *h) {
     static const esp_plugin p = {.struct_size = sizeof p, .n_devices = 1, .devices = fake_devices};
     return &p;

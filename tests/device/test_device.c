@@ -1,5 +1,5 @@
-/* test_device.c checks device plugins in the registry, codecs with tables for several devices, devices that open on
- * demand, and the CPU's device table. */
+/* test_device.c checks device plugins in the registry, codecs with one table for each device, devices that are opened
+ * when needed, and the device table of the CPU. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -76,8 +76,8 @@ TEST(test_opens_once) {
     assert_int_equal(closed, 2);
 }
 
-/* A device whose memory the host can access is used as the CPU: its streams are synchronised, and none of its memory is
- * allocated. */
+/* If the host can access a device's memory, the library works on it as on the CPU's: it waits for streams, and
+ * allocates nothing on the device. */
 TEST(test_host_access) {
     esp_ctx *ctx = open_one();
     const esp_device_table t = two_table("two", 16);
@@ -92,7 +92,7 @@ TEST(test_host_access) {
     d.device = stream.dev;
     d.codec = "topk:ratio=1";
     d.option = "comp@gpu > flat.allgather > decomp@gpu";
-    ctx->devices.warned = true; /* the context has no such device */
+    ctx->devices.warned = true;
     assert_int_equal(esp_tensor_add(ctx, &d, NULL), ESP_OK);
     assert_int_equal(opened, 1);
     assert_int_equal(ctx->model.tensors[0].device, ESP__CPU_INDEX);
@@ -128,7 +128,7 @@ TEST(test_unique) {
     esp_close(ctx);
 }
 
-/* Each required member is missing once. */
+/* Leaves out one required member at a time. */
 TEST(test_members) {
     static const struct {
         size_t at;
@@ -182,7 +182,7 @@ static esp_status add_codec(esp_ctx *ctx, const esp_codec *c) {
     return esp__registry_add(ctx, &p, "device_codec.so");
 }
 
-/* Traits of instances must agree too, except for ESP_CODEC_LISTS. */
+/* The properties of opened codecs must be equal on both devices, except for ESP_CODEC_LISTS. */
 static esp_traits said;
 static esp_status say(void *self, esp_traits *out) { return (void)self, *out = said, ESP_OK; }
 
@@ -211,7 +211,7 @@ TEST(test_instances) {
     esp_close(ctx);
 }
 
-/* If a wrapper has a table for the device but its inner codec has none, both run on the CPU. */
+/* If a codec around another one has a table for the device and the inner one has none, both run on the CPU. */
 static esp_status no_inner(const esp_host *h, const char *params, void **self) {
     const esp_codec *inner;
     return h->codec_open(h->user, "randomk:ratio=0.5", &inner, self);
@@ -255,9 +255,10 @@ TEST(test_device_implementations) {
     t.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL;
     assert_int_equal(add_codec(ctx, &t), ESP_E_UNSUPPORTED);
     assert_error("caps: lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x10000");
-    t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL; /* these flags may differ between tables */
+    /* the tables for CPU and device may differ in these flags */
+    t.caps = (cpu->caps ^ ESP_CODEC_LISTS) | ESP_CODEC_FUSED_RESIDUAL;
     assert_int_equal(add_codec(ctx, &t), ESP_OK);
-    assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu); /* both are registered */
+    assert_ptr_equal(esp__registry_codec(ctx, "topk"), cpu);
     assert_ptr_equal(esp__registry_codec_on(ctx, "topk", 16), &t);
     assert_null(esp__registry_codec_on(ctx, "topk", 17));
     assert_int_equal(esp__codec_on(ctx, c, ESP_CPU, &device_codec), ESP_OK);
@@ -269,9 +270,9 @@ TEST(test_device_implementations) {
     assert_int_equal(esp__codec_on(ctx, c, 16, &again), ESP_OK);
     assert_ptr_equal(again, device_codec);
     assert_null(esp__registry_codec(ctx, "tokp"));
-    assert_error("known: none, "); /* the error lists each name once */
+    assert_error("known: none, ");
     assert_null(strstr(strstr(esp_last_error(ctx), "known: ") + 8, "topk, randomk, dgc, topk"));
-    esp_codec both = t; /* tries to replace the CPU's own table */
+    esp_codec both = t;
     both.devices |= ESP_BIT(ESP_CPU);
     assert_int_equal(add_codec(ctx, &both), ESP_E_ARG);
     assert_error("codec \"topk\" is there twice");

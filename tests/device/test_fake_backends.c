@@ -1,6 +1,6 @@
-/* test_fake_backends.c checks backends that move the device's memory: one whose test() returns ESP_OK at the end, and a
- * stream-ordered one. Results equal the CPU's, and with the second the host does not wait for the device between two
- * ops. */
+/* test_fake_backends.c checks two kinds of backends that move device memory: one reports when data has arrived, the
+ * other is ordered by the stream. Results equal the CPU's, and with the second the host does not wait for the
+ * device. */
 /* runs: quiet slow asan-long tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -15,12 +15,11 @@
     "comp@gpu > intra.alltoall > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > intra.allgather > "        \
     "decomp@gpu"
 
-/* Several parts are compressed and decompressed on the host, and payloads travel in the device's memory. */
+/* The host compresses and decompresses, and payloads are sent from device memory. */
 #define TREE_ENDS                                                                                                      \
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "intra.allgather > decomp@cpu"
 
-/* Everything runs on the device. */
 #define TREE_DEEP                                                                                                      \
     "comp@gpu > intra.alltoall > decomp@gpu > comp@gpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > "  \
     "decomp@gpu > intra.allgather"
@@ -47,21 +46,21 @@ static void run_options(const char *backend, int least) {
             j.backends = moved_plugin;
             assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
         }
-    assert_true(moved_done > before + least); /* device memory was moved */
+    assert_true(moved_done > before + least);
     assert_int_equal(moved_done, moved_issued);
 }
 
 TEST(test_served) { run_options("served", 100); }
 TEST(test_ordered) { run_options("ordered", 100); }
-/* All streams share a hardware queue, in which work waits for earlier waits. Each rank pushes tensors in another order;
- * the ranks must not deadlock. */
+/* All streams share a hardware queue, where work waits behind streams that wait for an event. The ranks must not
+ * deadlock, although each pushes tensors in another order. */
 TEST(test_one_queue) {
     fake_one_queue = 1;
     for (unsigned k = 0; k < test_repeats(3); k++) run_options("ordered", 100);
     fake_one_queue = 0;
 }
 
-/* While the device is stopped, the host can push a whole step and let the trainer's streams wait for it. */
+/* While the device is stopped, the host can push a whole step, and let the trainer's streams wait for it. */
 static pthread_barrier_t together;
 static void held_body(esp_ctx *ctx, void *user) {
     const char *const option = user;
@@ -88,7 +87,7 @@ static void held_body(esp_ctx *ctx, void *user) {
         CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
         CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
     }
-    pthread_barrier_wait(&together); /* all is enqueued on all ranks, and nothing has moved */
+    pthread_barrier_wait(&together); /* all ranks have enqueued everything, and nothing was sent */
     CHECK(__atomic_load_n(&moved_done, __ATOMIC_SEQ_CST) == done);
     CHECK(__atomic_load_n(&moved_issued, __ATOMIC_SEQ_CST) >= issued + 2 * TENSORS);
     for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));

@@ -1,5 +1,5 @@
-/* test_fake_between.c makes calls between steps with gradients on the fake device: change of strategy, discarded steps,
- * scaled residuals, state files, broadcast and allreduce, tensors not pushed, sampled compression errors. */
+/* test_fake_between.c makes calls between steps with gradients on the fake device: changes of strategy, discarded
+ * steps, scaled residuals, state files, broadcast and allreduce, tensors not pushed, sampled compression errors. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -18,7 +18,7 @@ static device_job job(const char *codec, const char *option, int kind) {
     return j;
 }
 
-/* Residuals move between units, between memory spaces, and to the pending residual. */
+/* Residuals move between tensors, chunks and groups, between host and device, and some wait for the next gradient. */
 static void change(esp_ctx *ctx, device_job *j, int step) {
     static const struct {
         int kind;
@@ -32,7 +32,7 @@ static void change(esp_ctx *ctx, device_job *j, int step) {
     CHECK(esp_strategy_set(ctx, t.data) == ESP_OK);
 }
 
-/* The same with tensors on several devices, which cannot be one group. */
+/* Changes the strategy while tensors are on several devices. They cannot be one group. */
 static void change_sides(esp_ctx *ctx, device_job *j, int step) {
     const text t =
         step ? strategy_of(WHOLE, "topk:ratio=0.1", TREE_GPU) : strategy_of(WHOLE, "topk:ratio=0.1", OWN_CPU);
@@ -55,7 +55,7 @@ TEST(test_change_of_strategy) {
     j.task.dtype = ESP_F16;
     j.between = change;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS); /* now with tensors on different devices */
+    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS); /* tensors are on different devices here */
     j.devices = 2;
     j.between = change_sides;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
@@ -70,7 +70,7 @@ static void discard(esp_ctx *ctx, device_job *j, int step) {
 }
 
 static void scale(esp_ctx *ctx, device_job *j, int step) {
-    if (step == 0) change(ctx, j, 1); /* makes the residuals pending */
+    if (step == 0) change(ctx, j, 1); /* leaves residuals over that the new strategy has no use for */
     CHECK(esp_feedback_scale(ctx, 0.3f) == ESP_OK);
 }
 
@@ -98,11 +98,11 @@ static int same_files(const char *a, const char *b) {
     return same;
 }
 
-/* After step 0, the job on host memory saves its state. The job on the device must save the same bytes; then it changes
- * its residuals and loads the other job's state. */
+/* After step 0, the job on host memory saves its state. The job on the device must save the same bytes. Then it changes
+ * its residuals, and loads the other job's state. */
 static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
     char cpu[128], device[128], a[160], b[160];
-    if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* so that there are pending residuals to save */
+    if (step == 0 && j->task.kind == WHOLE) change(ctx, j, 1); /* leaves residuals over, so that these are saved too */
     if (step) return;
     snprintf(cpu, sizeof cpu, "%s", in_folder("cpu"));
     snprintf(device, sizeof device, "%s", in_folder("device"));
@@ -211,7 +211,7 @@ static void errors_body(esp_ctx *ctx, void *user) {
         place_open(ctx, &p[t], d.device, 80000);
     }
     CHECK(esp_start(ctx) == ESP_OK);
-    for (int step = 0; step < 2; step++) { /* each step samples one of two units */
+    for (int step = 0; step < 2; step++) { /* each step samples one of the two tensors */
         for (uint32_t t = 0; t < 2; t++) {
             for (uint64_t i = 0; i < 20000; i++) ((float *)p[t].pinned)[i] = input(0, 0, i);
             write_late(&p[t]);

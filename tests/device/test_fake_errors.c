@@ -1,5 +1,4 @@
-/* test_fake_errors.c checks a device that fails or has no memory left: errors name it, nothing hangs, and all of its
- * memory is freed. */
+/* test_fake_errors.c: errors of a device that fails or has no memory name it, nothing hangs, and nothing leaks. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -42,7 +41,7 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
     if (!strstr(esp_last_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(ctx), part);
 }
 
-/* Each allocation fails once: then the start fails, and a later one succeeds. */
+/* One allocation after the other fails. Then esp_start fails, and works when it is called again. */
 TEST(test_no_memory) {
     int failed = 0;
     for (uint64_t left = 0; left < 1u << 20; left = left * 2 + 1000) {
@@ -58,7 +57,7 @@ TEST(test_no_memory) {
             assert_int_equal(esp_start(ctx), ESP_OK);
         }
         one_step(ctx, &x);
-        fake_left = 100; /* the active strategy stays */
+        fake_left = 100;
         assert_int_equal(esp_strategy_set(ctx,
                                           "espresso-strategy 1\ntensor w 5000 split 2\nchunk 2500 topk comp@gpu > "
                                           "flat.allgather > decomp@gpu\nchunk 2500 topk comp@gpu > flat.allgather > "
@@ -71,7 +70,6 @@ TEST(test_no_memory) {
     assert_true(failed > 2);
 }
 
-/* If the device's work fails, every kind of wait returns the error. */
 TEST(test_broken) {
     for (int wait = 0; wait < 4; wait++) {
         one x;
@@ -88,22 +86,23 @@ TEST(test_broken) {
         if (wait == 2) s = esp_wait_on(ctx, x.id, x.p.stream);
         while (wait == 3 && s == ESP_PENDING) s = esp_test(ctx, x.id);
         if (wait) assert_int_equal(s, ESP_E_DEVICE);
-        if (wait) assert_error(ctx, "the device failed"); /* the error's text depends on which call met it */
+        /* only the common part of the error's text is the same for all calls */
+        if (wait) assert_error(ctx, "the device failed");
         assert_int_equal(esp_wait_all(ctx), ESP_E_DEVICE);
         assert_error(ctx, "the device failed");
-        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_DEVICE); /* later calls fail, too */
+        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_DEVICE);
         close_one(ctx, &x);
         __atomic_store_n(&fake_broken, 0, __ATOMIC_SEQ_CST);
     }
 }
 
-/* A kernel detects a damaged payload after the calls that enqueued it: the wait fails, and its error names the tensor,
- * the rank and the device. */
+/* A kernel finds a damaged payload when the calls that enqueued it have returned. Waiting fails, with an error that
+ * names the tensor, the rank and the device. */
 TEST(test_corrupt) {
     static const char *const says[] = {"device fake:0: rank 0: work of step 1 (tensor 'w') failed: the data is corrupt",
                                        "device fake:0: rank 0: 'decomp@gpu w', or work before it, failed: the data"};
     for (int k = 0; k < 8; k++) {
-        const int wait = k % 4, at_once = k / 4; /* at_once: the next call after the kernel fails */
+        const int wait = k % 4, at_once = k / 4; /* at_once: the first call after the kernel fails */
         one x;
         esp_ctx *ctx = open_one(&x);
         assert_int_equal(esp_start(ctx), ESP_OK);
@@ -115,22 +114,23 @@ TEST(test_corrupt) {
         assert_int_equal(s, ESP_OK);
         if (wait == 1) s = esp_wait(ctx, x.id);
         if (wait == 2) {
-            s = esp_wait_on(ctx, x.id, x.p.stream); /* does not wait for the device, so it may not know yet */
+            s = esp_wait_on(ctx, x.id, x.p.stream); /* does not wait for the device, so it may not fail yet */
             assert_true(s == ESP_OK || s == ESP_E_CORRUPT);
         }
         while (wait == 3 && (!s || s == ESP_PENDING)) s = esp_test(ctx, x.id);
         if (wait == 1 || wait == 3) assert_int_equal(s, ESP_E_CORRUPT);
         if (wait == 1 || wait == 3) assert_error(ctx, says[1]);
         assert_int_equal(esp_wait_all(ctx), ESP_E_CORRUPT);
-        assert_error(ctx, strstr(esp_last_error(ctx), says[0]) ? says[0] : says[1]); /* either call may meet it first */
-        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_CORRUPT);  /* later calls fail, too */
+        /* the text depends on the call that fails first */
+        assert_error(ctx, strstr(esp_last_error(ctx), says[0]) ? says[0] : says[1]);
+        assert_int_equal(esp_push(ctx, x.id, x.p.grad, x.p.stream), ESP_E_CORRUPT);
         close_one(ctx, &x);
         __atomic_store_n(&fake_corrupts, 0, __ATOMIC_SEQ_CST);
         __atomic_store_n(&fake_at_once, 0, __ATOMIC_SEQ_CST);
     }
 }
 
-/* After a close in the middle of a step, the device's work ends before its memory is freed. */
+/* If a context is closed in the middle of a step, the device's work ends before its memory is freed. */
 TEST(test_closed_early) {
     for (int k = 0; k < 20; k++) {
         one x;
@@ -149,7 +149,6 @@ TEST(test_closed_early) {
     }
 }
 
-/* Devices that do not exist. */
 TEST(test_absent) {
     one x;
     esp_ctx *ctx = open_one(&x);

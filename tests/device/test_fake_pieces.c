@@ -1,27 +1,27 @@
-/* test_fake_pieces.c checks that large copies between host and device overlap the host's work on them. The fake device
- * copies a piece to the host only when the host has begun to compress the piece before it, and the codec decompresses a
- * part only when the part before it was copied to the device. Without overlap both wait for each other until a timeout,
- * and the test fails. */
+/* test_fake_pieces.c checks that large copies between host and device overlap the host's work on the data. The fake
+ * device copies a piece to the host only when the host has begun to compress the piece before, and the codec
+ * decompresses a piece only when the piece before was copied to the device. Without overlap both wait for each other,
+ * and the test fails after a time limit. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
 enum { COUNT = 12001, PIECE_RANKS = 4, GIVE_UP = 60000 };
 
-/* Copy number k waits until k compressions or k decompressions have begun, or for nothing. */
+/* What copy number k waits for: until k compressions or k decompressions have begun, or nothing. */
 typedef enum waits { BY_PART, BY_CHUNK, BY_NOTHING } waits;
 
-/* What one rank has done in the observed step. */
 typedef struct gate {
     const esp_ctx *ctx;
     void *device;
-    int on; /* this step is observed */
+    int on;
     waits waits;
-    int first_up;                     /* decompressions before the first that is copied up */
-    int down, up;                     /* enqueued copies to the host, and to the device */
-    int copied_up;                    /* copies to the device that have ended */
-    int compress, decompress;         /* calls that have begun */
-    uint64_t first_ns[2], last_ns[2]; /* when the first and last copy ended: [up] or [down] */
+    int first_up; /* decompressions before the first whose result is copied to the device */
+    int down, up; /* number of copies to the host, and to the device, that were enqueued */
+    int copied_up;
+    int compress, decompress;
+    /* when the first and the last copy ended, to the host [0] and to the device [1] */
+    uint64_t first_ns[2], last_ns[2];
     int gave_up;
 } gate;
 static gate gates[PIECE_RANKS];
@@ -43,7 +43,7 @@ static esp_status table_alloc(void *self, uint64_t bytes, uint32_t where, void *
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 typedef struct gated_copy {
-    fake_move move; /* must be first: fake_run_copy casts it */
+    fake_move move; /* must be first, since fake_run_copy() casts it */
     gate *g;
     int k, asked, up;
 } gated_copy;
@@ -81,7 +81,7 @@ static esp_status table_copy(void *self, void *dst, const void *src, uint64_t by
 
 /* ---- codecs: the CPU's, which count their calls ------------------------------------------------------------------ */
 typedef struct gated_codec {
-    fake_codec of; /* must be first: fake_codec_bound casts it */
+    fake_codec of; /* must be first, since fake_codec_bound() casts it */
     gate *g;
 } gated_codec;
 
@@ -103,7 +103,7 @@ static esp_status gated_decompress(void *self, const esp_codec_args *a) {
     gated_codec *c = self;
     gate *g = c->g;
     if (get(&g->on)) {
-        const int k = add(&g->decompress) - g->first_up; /* copies to the device that must precede it */
+        const int k = add(&g->decompress) - g->first_up; /* number of copies to the device that must have ended */
         int asked = 0;
         while (g->device && g->waits != BY_NOTHING && get(&g->copied_up) < k && ++asked < GIVE_UP) usleep(50);
         if (asked == GIVE_UP) add(&g->gave_up);
@@ -138,12 +138,12 @@ static const esp_plugin *gated_plugin(const esp_host *h) {
 /* ---- jobs -------------------------------------------------------------------------------------------------------- */
 typedef struct piece_job {
     const char *codec, *option;
-    int chunks; /* 0 if the tensor is one unit */
+    int chunks;
     esp_dtype dtype;
     waits waits;
     int on_device, first_up;
     uint64_t piece_bytes;
-    uint8_t *out; /* [rank][step][COUNT] */
+    uint8_t *out; /* results, as [rank][step][element] */
 } piece_job;
 
 static void piece_strategy(const piece_job *j, char *text, size_t cap) {
@@ -157,7 +157,7 @@ static void piece_strategy(const piece_job *j, char *text, size_t cap) {
     }
 }
 
-/* The measured time of a copy in pieces spans all its pieces. */
+/* Checks that the measured time of a copy covers all its pieces. */
 static void check_spans(const esp_ctx *ctx, const gate *g) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
@@ -201,7 +201,7 @@ static void piece_body(esp_ctx *ctx, void *user) {
     place_close(&p);
 }
 
-/* Runs the job on host memory and on the device's, where `down` and `up` pieces are copied. */
+/* Runs the job with gradients in host memory and on the device, which are copied down and up in so many pieces. */
 static void run_pieces(piece_job j, int32_t size, int down, int up) {
     static const esp_plugin_fn entry = gated_plugin;
     static const esp_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free_ = test_host_free};
@@ -225,9 +225,9 @@ static void run_pieces(piece_job j, int32_t size, int down, int up) {
 }
 
 #define ENDS                                                                                                           \
-    "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* many parts at both ends */
+    "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* both have several pieces */
 
-/* The first compression has four parts, and so has the last decompression. Each is a piece of its copy. */
+/* The first compression and the last decompression have four pieces of the tensor each, copied one by one. */
 TEST(test_parts) {
     static const char *const codecs[] = {"one", "list:ratio=0.1", "one:feedback=residual"};
     piece_job j = {.option = ENDS, .dtype = ESP_F32, .first_up = 1, .piece_bytes = 4096};
@@ -238,11 +238,11 @@ TEST(test_parts) {
         assert_int_equal(gates[0].decompress, 5);
     }
     j.codec = codecs[1];
-    j.piece_bytes = 20000; /* two parts are a piece, for one call */
+    j.piece_bytes = 20000; /* two pieces of the tensor are copied together, and compressed in one call */
     run_pieces(j, 4, 2, 2);
     assert_int_equal(gates[0].compress, 3);
     assert_int_equal(gates[0].decompress, 3);
-    j.piece_bytes = 1 << 20; /* the copy is not large, so there is one call */
+    j.piece_bytes = 1 << 20; /* all is copied at once, and compressed in one call */
     j.waits = BY_NOTHING;
     run_pieces(j, 4, 1, 1);
     assert_int_equal(gates[0].compress, 2);
@@ -257,8 +257,7 @@ TEST(test_chunks) {
     run_pieces(j, 4, 4, 4);
 }
 
-/* Conversions also run piece by piece: f16 before and after the codec, and a mean over a number of ranks that is no
- * power of two. */
+/* Conversions also run piece by piece: of 16-bit gradients, and of a mean over three ranks. */
 TEST(test_conversions) {
     piece_job j = {.codec = "list:ratio=0.1", .option = ENDS, .dtype = ESP_BF16, .piece_bytes = 4096};
     j.waits = BY_NOTHING;
@@ -267,6 +266,6 @@ TEST(test_conversions) {
     run_pieces(j, 3, 6, 6);
     j.dtype = ESP_F32;
     run_pieces(j, 3, 3, 12);
-    j.piece_bytes = 64; /* at most 16 pieces in a conversion */
+    j.piece_bytes = 64;
     run_pieces(j, 3, 3, 16);
 }

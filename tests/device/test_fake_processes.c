@@ -1,6 +1,6 @@
-/* test_fake_processes.c runs four processes over shm with gradients on the fake device: one job with a tensor for each
- * option that compresses on the device or on the CPU, and for a sample of those that use both. The bits equal those of
- * gradients in host memory. Processes of a machine share a device, or each has its own. */
+/* test_fake_processes.c runs four processes over shared memory with gradients on the fake device, in one job with a
+ * tensor for each of many options. Results have the same bits as with gradients in host memory. The processes of a
+ * machine share a device, or each has one. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -9,14 +9,13 @@ enum { ELEMENTS = 67, MOST = 800, TREE_STEPS = 2, TREE_RANKS = 4, EVERY = 11 };
 
 typedef struct tree_job {
     const char *codec;
-    /* 0: host memory; 1: all ranks share device 0; 2: the ranks of a machine have a device each. */
+    /* 0: host memory; 1: all ranks share device 0; 2: the ranks of a machine have a device each */
     int devices;
-    uint32_t phase; /* the first of the options that use both CPU and device */
+    uint32_t phase; /* number of the first option that uses both CPU and device */
 } tree_job;
 
-/* The results of all processes, in shared memory. */
 typedef struct results {
-    uint32_t n; /* number of tensors */
+    uint32_t n;
     uint32_t bits[TREE_RANKS][TREE_STEPS][MOST * ELEMENTS];
 } results;
 
@@ -27,7 +26,8 @@ typedef struct adding {
     uint32_t every, seen, n;
 } adding;
 
-static uint32_t every(void) { return EVERY * 4 / test_repeats(4); } /* fewer options if a sanitizer makes it slow */
+/* fewer options are tried when a sanitizer makes the test slow */
+static uint32_t every(void) { return EVERY * 4 / test_repeats(4); }
 
 static int add_option(void *user, const esp__option *o) {
     adding *a = user;
@@ -67,7 +67,7 @@ static void tree_body(esp_ctx *ctx, const tree_job *j, results *out) {
     place_close(&p);
 }
 
-/* Runs one process. Returns how many checks failed. */
+/* Runs a rank. Returns how many checks failed. */
 static int tree_rank(const tree_job *j, const char *root, int32_t rank, results *out) {
     static const esp_plugin_fn entry = fake_plugin;
     esp_ctx *ctx;
@@ -93,7 +93,7 @@ static void tree_run(const tree_job *j, results *out) {
     int bad = 0;
     for (int32_t r = 0; r < TREE_RANKS; r++) {
         if ((pid[r] = child_fork(0)) != 0) continue;
-        signal(SIGSEGV, SIG_DFL); /* the inherited handler belongs to the parent */
+        signal(SIGSEGV, SIG_DFL); /* a handler of the parent must not run here */
         _exit(tree_rank(j, root, r, out) != 0);
     }
     for (int32_t r = 0; r < TREE_RANKS; r++) bad += child_wait(pid[r]) != 0;

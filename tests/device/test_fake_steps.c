@@ -1,5 +1,5 @@
-/* test_fake_steps.c checks that steps with gradients on the fake device give the same bits as on the CPU: flat and
- * hierarchical options, compressed or not, chunks and groups, f16, every way to wait. */
+/* test_fake_steps.c checks that steps with gradients on the fake device give the same bits as on the CPU: options with
+ * and without levels and compression, chunks, groups, 16-bit gradients, all ways to wait. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -47,7 +47,7 @@ TEST(test_codecs) {
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)
         for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
             device_job j = job(codecs[c], options[o], (esp_dtype)(ESP_F32 + n % 3), n % KINDS);
-            if (c == 1 && o == 7) continue; /* topk's payloads cannot be summed */
+            if (c == 1 && o == 7) continue; /* the payloads of topk cannot be summed */
             j.wait = n % 4;
             j.nonfinite = n % 2;
             assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
@@ -55,7 +55,7 @@ TEST(test_codecs) {
         }
 }
 
-/* Each rank gets its part of f16 or bf16 gradients, and the parts are gathered again, exactly or as f16. */
+/* Divides the mean of float or 16-bit gradients among the ranks, and gathers it, exactly or compressed by fp16. */
 TEST(test_sharded) {
     static const char *const options[] = {
         "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",
@@ -73,8 +73,7 @@ TEST(test_sharded) {
 }
 
 #ifndef DEVICE_IS_CUDA
-/* One of the codec's tables, the device's or the CPU's, has ESP_CODEC_LISTS: both give the same result, for
- * compressions of several parts on CPU and device. */
+/* ESP_CODEC_LISTS is set in the codec's table for the device or in that for the CPU. Results must be the same. */
 TEST(test_lists) {
     static const char *const codecs[] = {"none", "none:feedback=residual", "topk:ratio=0.1"};
     for (int other = 0; other < 2; other++)
@@ -91,7 +90,6 @@ TEST(test_lists) {
         }
 }
 
-/* If the device has no tables of codecs, codecs run on the CPU. */
 TEST(test_codecs_elsewhere) {
     device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
     j.plugin = fake_plugin_bare;
@@ -99,7 +97,6 @@ TEST(test_codecs_elsewhere) {
 }
 
 #endif
-/* Tensors on the CPU and on two devices in one job. */
 TEST(test_devices_together) {
     device_job j = job("topk:ratio=0.1", TREE_GPU, ESP_F32, CHUNKS);
     j.devices = 2;
@@ -107,13 +104,13 @@ TEST(test_devices_together) {
 }
 
 #ifndef DEVICE_IS_CUDA
-/* The host cannot access the fake device's memory, so that the tests above detect every wrong access. */
+/* Checks that the host crashes if it accesses the fake device's memory, since the other tests rely on it. */
 TEST(test_out_of_reach) {
     for (int writes = 0; writes < 2; writes++) {
         const pid_t child = child_fork(60);
         if (!child) {
             volatile uint8_t *p = fake_take(100, 0);
-            signal(SIGSEGV, SIG_DFL); /* without handlers of cmocka or a sanitizer */
+            signal(SIGSEGV, SIG_DFL); /* handlers of cmocka or a sanitizer must not run here */
             signal(SIGBUS, SIG_DFL);
             if (writes)
                 p[5] = 1;

@@ -1,6 +1,5 @@
-/* test_fake_survey.c checks that the calibration measures codecs on a device: sizes, payloads and errors equal the
- * CPU's, and times become the planner's GPU costs. A device that is missing, has no memory left or fails is an error on
- * all ranks. */
+/* test_fake_survey.c checks that codecs can be measured on a device, for the planner. Sizes and errors equal the CPU's.
+ * A device that is missing, has no memory left or fails is an error on all ranks. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
@@ -15,7 +14,6 @@ static int lacks(const esp_ctx *ctx, const char *part) {
     return 1;
 }
 
-/* Measures all codecs, on the CPU or on the device. */
 static void measure(esp_ctx *ctx, esp__calibration *s, int device) {
     CHECK(!esp__calibration_open(ctx, s, 4096, MOST));
     if (device) CHECK(!esp__calibration_use(ctx, s, DEVICE_KIND));
@@ -50,7 +48,7 @@ static void same_figures(esp_ctx *ctx, void *user) {
     esp__calibration_close(ctx, gpu);
 }
 
-/* Work that fails on the device fails on all ranks. */
+/* If work fails on one rank's device, all ranks get an error. */
 static void broken(esp_ctx *ctx, void *user) {
     static esp__calibration all[RANKS];
     esp__calibration *s = &all[esp_rank(ctx)];

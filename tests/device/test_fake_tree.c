@@ -1,6 +1,6 @@
 /* test_fake_tree.c runs every option that compresses on the device, and some that compress on CPU and device, in one
- * job with a tensor for each: the fake device's bits equal the CPU's. It uses a stream-ordered backend and codecs of
- * several rounds; test_fake_processes.c has a backend that moves host memory only. */
+ * job with a tensor for each. Results have the same bits as on the CPU. The backend moves device memory. In
+ * test_fake_processes.c it moves host memory only. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/device/device_options.h"
@@ -14,7 +14,7 @@ static void over(const char *codec, const char *backend) {
 }
 
 TEST(test_ordered) { over("topk:ratio=0.1", "ordered"); }
-/* Codecs of several rounds: reduced payloads are copied to the memory of the next round and of the decompression. */
+/* These codecs need several exchanges. A sum of payloads is copied to where the next exchange or decompression runs. */
 TEST(test_rounds) {
     over("shared2", "loop");
     over("shared3", "ordered");

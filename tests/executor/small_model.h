@@ -1,4 +1,4 @@
-/* small_model.h has a small model and strategies that split and merge its tensors, for the tests of units. */
+/* small_model.h has a small model, and strategies that split its tensors into chunks and merge them into groups. */
 #ifndef SMALL_MODEL_H
 #define SMALL_MODEL_H
 #include "tests/lib/test.h"
@@ -18,8 +18,8 @@ static const uint64_t begins[TENSORS] = {0, 1000, 1037, 1042, 3090, 3093};
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
 
-/* Ways to split and merge tensors. Some chunks have fewer elements than the job has ranks. In the strategies below, a
- * line "U" stands for a codec and an option. */
+/* Ways to split and merge the tensors. Some chunks have fewer elements than there are ranks. In the texts below, "U"
+ * stands for a codec and an option. */
 enum { WHOLE, CHUNKS, GROUPS, MIXED, ALL_IN_ONE, KINDS };
 static const char *const shapes[KINDS] = {
     "tensor a 1000 U\ntensor b 37 U\ntensor c 5 U\ntensor d 2048 U\ntensor e 3 U\ntensor f 1 U\n",
@@ -51,7 +51,6 @@ static text strategy_of(int kind, const char *codec, const char *option) {
     return t;
 }
 
-/* The arguments of a test's function that each rank runs. */
 typedef struct task {
     const char *codec, *option;
     esp_dtype dtype;
@@ -67,7 +66,6 @@ static inline void add_tensors(esp_ctx *ctx, const task *k) {
     }
 }
 
-/* Runs `body` on `size` ranks, `per_machine` of them on each machine. */
 static inline void run_ranks(int32_t size, int32_t per_machine, const char *backend, uint32_t flags,
                              void (*body)(esp_ctx *, void *), task *k) {
     RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = k, .config.backend = backend,

@@ -1,5 +1,5 @@
-/* test_lanes.c checks that lanes (links and cores) work at the same time, that collectives keep the strategy's order on
- * every rank, and that a step allocates no memory. It reads the measured timeline of an emulated link. */
+/* test_lanes.c checks that links and cores work at the same time, that every rank runs collectives in the strategy's
+ * order, and that a step allocates no memory. It reads the measured timeline of an emulated link. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/allocations.h"
@@ -29,7 +29,6 @@ static void step(esp_ctx *ctx, float *g, useconds_t backward_us) {
 }
 
 #if COUNTS_ALLOCATIONS
-/* Strategies with whole tensors, then with chunks and groups. */
 static const char in_units[] =
     "espresso-strategy 1\n"
     "tensor layer0 40001 split 2\nchunk 40000 topk:ratio=0.02 flat.allreduce\nchunk 1 none flat.allreduce\n"
@@ -81,7 +80,7 @@ TEST(test_no_allocation) {
 #endif
 
 /* ---- overlap ----------------------------------------------------------------------------------------------------- */
-/* Returns true if an event of lane `a` overlaps one of lane `b` that belongs to another tensor. */
+/* Returns whether an op on link or core `a` overlaps in time with an op of another tensor on `b`. */
 static bool overlap(const esp_ctx *ctx, uint32_t a, uint32_t b) {
     const esp__trace *t = ctx->observers.self[ESP__OBSERVE_TRACE];
     uint64_t n = atomic_load(&t->n);
@@ -95,7 +94,7 @@ static bool overlap(const esp_ctx *ctx, uint32_t a, uint32_t b) {
     return false;
 }
 
-/* Checks that two ops of one lane never overlap, and that link ops ran in the strategy's order in all `steps`. */
+/* Checks that a link or core runs one op at a time, and that collectives keep the strategy's order in all `steps`. */
 static void check_lanes(const esp_ctx *ctx, uint32_t steps) {
     const esp__trace *t = ctx->observers.self[ESP__OBSERVE_TRACE];
     uint64_t n = atomic_load(&t->n);
@@ -116,7 +115,7 @@ static void check_lanes(const esp_ctx *ctx, uint32_t steps) {
     }
 }
 
-/* Repeats steps until each rank has seen all overlaps: on a busy machine, an op may wait for a core. */
+/* Repeats steps until each rank has seen all overlaps, since an op may wait for a core on a busy machine. */
 static void body_overlap(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     float missing = 1;
@@ -145,7 +144,7 @@ TEST(test_overlap) {
     free(text);
 }
 
-/* With ESPRESSO_TRACE=FILE,steps=2 every rank writes its file after two steps, which contains only these steps. */
+/* With ESPRESSO_TRACE=FILE,steps=2 every rank writes a file after two steps. It must contain only these steps. */
 static void body_traced(esp_ctx *ctx, void *user) {
     float *g = malloc(TENSORS * COUNT * sizeof *g);
     char path[64];

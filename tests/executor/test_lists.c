@@ -1,5 +1,5 @@
-/* test_lists.c checks codecs with ESP_CODEC_LISTS, which get all parts of a compression in one call, each with its
- * own residual, state, scratch and payloads. The results have the same bits as with one call per part. */
+/* test_lists.c checks codecs with ESP_CODEC_LISTS, which compress several pieces of a tensor in one call. The results
+ * must have the same bits as with one call for each piece. */
 /* runs: tsan-long */
 #include "tests/lib/test.h"
 #include "tests/lib/rounds_codec.h"
@@ -8,10 +8,9 @@
 enum { RANKS = 4, STEPS = 3 };
 static atomic_int calls, parts, longest;
 
-/* ---- codecs: topk and two rounds, each with and without the capability ------------------------------------------- */
+/* ---- topk and a codec that needs two exchanges, each with and without ESP_CODEC_LISTS ---------------------------- */
 static esp_codec topk;
 
-/* Checks the arguments of a call for a whole list. */
 static void look(const esp_codec_args *a) {
     atomic_fetch_add(&calls, 1);
     atomic_fetch_add(&parts, (int)a->n_tensors);
@@ -65,7 +64,8 @@ static const esp_plugin *entry(const esp_host *h) {
         topk = *esp__registry_codec(h->user, "topk");
         esp_codec c = k < 4 ? topk : rounds_shared2;
         c.caps = (c.caps & ~(uint64_t)ESP_CODEC_LISTS) | (k % 2 ? (uint64_t)ESP_CODEC_LISTS : 0);
-        if (k == 2 || k == 3) c.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL; /* the library computes the residual */
+        /* the library computes residuals for codecs without this flag */
+        if (k == 2 || k == 3) c.caps &= ~(uint64_t)ESP_CODEC_FUSED_RESIDUAL;
         c.compress = k < 4 ? topk_call : shared_call;
         c.decompress = k < 4 ? topk_back : shared_back;
         c.name = names[k];
@@ -79,12 +79,11 @@ static const esp_plugin *entry(const esp_host *h) {
 typedef struct task {
     const char *codec, *option;
     uint64_t count;
-    float *out; /* results of rank 0 [STEPS][count] */
+    float *out; /* results of rank 0, as [step][element] */
     atomic_int ops, ranges;
 } task;
 
-/* Computes the expected number of calls in a step. For a codec that does not compute residuals, the compressing rank
- * also decodes each part once. */
+/* Computes how many calls a step needs. If the library computes residuals, it decodes each payload once more. */
 static void expect(const esp_ctx *ctx, task *k) {
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
         const esp__op *op = &ctx->active.program.ops[i];
@@ -108,7 +107,7 @@ static void body(esp_ctx *ctx, void *user) {
             g[i] = (float)((int)((i * 2654435761u + (uint64_t)step * 97u + (uint64_t)esp_rank(ctx) * 31u) % 2003u) -
                            1001) /
                    64.0f;
-        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN; /* a NaN in one of the parts */
+        if (step == 1 && esp_rank(ctx) == 2) g[k->count / 2] = NAN;
         CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
         CHECK(esp_wait_all(ctx) == ESP_OK);
         if (!esp_rank(ctx)) memcpy(k->out + (uint64_t)step * k->count, g, k->count * sizeof *g);
@@ -134,10 +133,10 @@ static void run(task *k) {
     "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@cpu > comp@cpu > inter.allgather > "  \
     "decomp@cpu > intra.allgather"
 
-/* In this option the last decompression has two parts with two payloads each. */
+/* Here the last decompression has two pieces of the tensor, with two payloads each. */
 #define SPREAD "intra.reduce_scatter > comp@cpu > inter.allgather > intra.allgather > decomp@cpu"
 
-/* 3 elements leave some parts empty. Of 300000, one part is too small for all workers, but the whole list is not. */
+/* Of 3 elements, some pieces get none. Of 300000, a piece is too little work for all threads, but a list is enough. */
 TEST(one_call_a_list) {
     static const char *const options[] = {CUT, ROOTED, TREE, MIXED, SPREAD};
     static const uint64_t counts[] = {1, 3, 997, 300000};
@@ -152,7 +151,7 @@ TEST(one_call_a_list) {
                 assert_true(longest <= 1);
                 const int alone = parts;
                 run(&list);
-                /* After a NaN or Inf in all parts, the library does not decode them to compute residuals. */
+                /* If all pieces contain NaN or infinity, the library does not decode them to compute residuals. */
                 if (strstr(list.codec, "host")) {
                     assert_true(calls <= STEPS * list.ops && calls >= (STEPS - 1) * list.ops);
                 } else {
@@ -170,7 +169,7 @@ TEST(one_call_a_list) {
     assert_int_equal(most, RANKS);
 }
 
-/* One of many small payloads is damaged: the caller gets the error text, whichever thread found the damage. */
+/* One of many small payloads is damaged. The caller gets the error's text, whichever thread has found the damage. */
 TEST(errors) {
     static const esp_plugin_fn entries[] = {entry};
     enum { N = 4, COUNT = 40000 };

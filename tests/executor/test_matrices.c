@@ -1,6 +1,5 @@
-/* test_matrices.c checks tensors with rows and columns: options that split them between rows, chunks of whole rows,
- * and codec powersgd on a whole model (equal bits, no lost gradients, discarded steps, saved states, new
- * strategies). */
+/* test_matrices.c checks that tensors with rows and columns are split only between rows, and codec powersgd on a whole
+ * model: equal bits, no lost gradients, discarded steps, saved states, changes of strategy. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -9,7 +8,7 @@
 #define ROOT "intra.reduce > comp@cpu > inter.allreduce > decomp@cpu > intra.broadcast"
 #define FLAT_CUT "flat.reduce_scatter > comp@cpu > flat.allgather > decomp@cpu"
 
-/* A bias, and matrices with few columns; some have fewer rows than ranks, or no multiple of the ranks. */
+/* Vectors and matrices, some with few columns, fewer rows than ranks, or rows that do not divide by the ranks. */
 typedef struct shape {
     const char *name;
     uint64_t rows, cols, count;
@@ -42,7 +41,7 @@ static void add_model(esp_ctx *ctx, const task *k) {
     CHECK(esp_start(ctx) == ESP_OK);
 }
 
-/* Returns element i of the gradient of tensor t, a matrix of rank k->rank, or of full rank if k->rank is 0. */
+/* Returns element i of the gradient of tensor t: a matrix of rank 1 if k->exact_rank is set, otherwise of full rank. */
 static float gradient(const task *k, int32_t rank, int t, int step, uint64_t i) {
     const uint64_t cols = model[t].cols ? model[t].cols : 1, r = i / cols, c = i % cols;
     const float a = sinf((float)(r * 3 + (uint64_t)t) * 0.7f + (float)step), b = cosf((float)c * 0.3f);
@@ -60,7 +59,7 @@ static void step_run(esp_ctx *ctx, float *g) {
     CHECK(esp_wait_all(ctx) == ESP_OK);
 }
 
-/* Checks inputs = results + residuals, summed over all ranks and steps. `out` has the results summed over steps. */
+/* Checks that inputs equal results plus residuals, as sums over all ranks and steps. `out` has the sums of results. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out, int steps) {
     float *held = calloc(TOTAL, 4);
     uint64_t first[TENSORS], at = 0;
@@ -113,7 +112,6 @@ static void model_body(esp_ctx *ctx, void *user) {
     free(out);
 }
 
-/* Codec powersgd on the whole model: 1 to 6 ranks, one and two machines, several options. */
 TEST(test_model) {
     static const int32_t shapes[][2] = {{2, 2}, {3, 3}, {4, 4}, {4, 2}, {6, 3}, {1, 1}};
     static const char *const codecs[] = {"powersgd:rank=2", "powersgd:rank=4,start=cold"};
@@ -142,7 +140,7 @@ static void parts_body(esp_ctx *ctx, void *user) {
             const esp__range *r = &ctx->active.program.ranges[op->codec.first_range + x];
             esp__unit_shape(u, r->length, &rows, &cols);
             CHECK(r->begin % u->cols == 0 && rows * u->cols == r->length && (cols == u->cols || !rows));
-            if (op->kind == ESP__OP_COMPRESS) { /* rows are split in two parts */
+            if (op->kind == ESP__OP_COMPRESS) { /* two ranks of a machine each get half of the rows */
                 const uint64_t half = (u->rows + 1) / 2;
                 CHECK(rows == (ctx->job.topo.local ? u->rows - half : half));
             }
@@ -156,7 +154,7 @@ TEST(test_parts) {
     assert_int_equal(run_failures(4, 2, 0, parts_body, &k), 0);
 }
 
-/* powersgd compresses chunks of whole rows. It sends groups and other chunks uncompressed. */
+/* powersgd compresses chunks of whole rows. Groups and other chunks are sent uncompressed. */
 static void chunks_body(esp_ctx *ctx, void *user) {
     task *k = user;
     add_model(ctx, k);
@@ -167,7 +165,7 @@ static void chunks_body(esp_ctx *ctx, void *user) {
                    "\ntensor w3 2560 split 2\nchunk 1280 powersgd " FLAT "\nchunk 1280 powersgd " FLAT "\n") == ESP_OK);
     const esp__unit *u = ctx->active.strategy.units;
     CHECK(u[0].rows == 10 && u[0].cols == 53 && u[0].first_round == 0);
-    CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 is not a multiple of 53 columns */
+    CHECK(u[1].rows == 0 && u[1].first_round == 1); /* 431 elements are no whole rows of 53 */
     CHECK(u[2].rows == 0 && u[3].rows == 0 && u[3].place.n == 2);
     CHECK(u[4].rows == 90 && u[4].first_round == 0 && u[6].rows == 32 && u[7].rows == 32);
     float *g = malloc(TOTAL * 4);
@@ -208,7 +206,7 @@ static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4), *want = malloc(TOTAL * 4);
     add_model(ctx, k);
-    fill(ctx, k, g, 0); /* the codec's random start depends on the step's number */
+    fill(ctx, k, g, 0); /* the codec starts with random numbers, which depend on the step's number */
     step_run(ctx, g);
     for (int step = 1; step < 4; step++)
         for (int again = 0; again < 2; again++) {
@@ -234,7 +232,7 @@ static void save_body(esp_ctx *ctx, void *user) {
     CHECK(!memcmp(g, want, TOTAL * 4));
     free(g), free(want);
 }
-/* A change of the option loses no residual. Setting the same option again also keeps the power iteration's state. */
+/* Changing the option loses no residual. Setting the same option again also keeps the codec's state. */
 static void change_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4);
@@ -251,7 +249,7 @@ static void change_body(esp_ctx *ctx, void *user) {
     for (int step = 0; step < 7; step++) {
         CHECK(esp_strategy_set(ctx, text[step == 6 ? 2 : step / 2 % 2]) == ESP_OK);
         const esp__feedback *f = &ctx->active.feedback[0];
-        if (step % 2 && step / 2 % 2 == 0) { /* set again, so the state stays */
+        if (step % 2 && step / 2 % 2 == 0) {
             float any = 0;
             for (uint64_t i = 0; i < f->state_bytes / 4; i++) any += fabsf(((const float *)(const void *)f->state)[i]);
             CHECK(any > 0);
@@ -299,7 +297,7 @@ static void alone_body(esp_ctx *ctx, void *user) {
     CHECK(esp_compress(h, in, 1200, payload, sizeof payload, &used) == ESP_OK);
     for (uint64_t n = 0; n < used; n += 16)
         CHECK(esp_decompress(h, payload, n, out, 1200, ESP_OUT_SET) == ESP_E_CORRUPT);
-    for (uint64_t n = 0; n < 64; n++) { /* damages the first header */
+    for (uint64_t n = 0; n < 64; n++) {
         memcpy(damaged, payload, sizeof damaged);
         damaged[n] ^= 0x40;
         esp_status s = esp_decompress(h, damaged, used, out, 1200, ESP_OUT_SET);

@@ -1,5 +1,5 @@
-/* test_rounds.c checks codecs of several rounds: every option of the decision tree, equal bits, no lost gradients,
- * discarded steps, state files, a change of strategy, NaN. The codec in rounds_codec.h checks its arguments. */
+/* test_rounds.c checks codecs that need several exchanges between ranks for one gradient: every option, equal bits, no
+ * lost gradients, discarded steps, saved states, changes of strategy, NaN. */
 /* runs: slow tsan-long */
 #include "tests/lib/test.h"
 #include "tests/lib/rounds_codec.h"
@@ -8,7 +8,6 @@
 #define TREE "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
 #define TREE_ALL "comp@cpu > intra.reduce_scatter > inter.allreduce > intra.allgather > decomp@cpu"
 
-/* The arguments of a test's function that each rank runs. */
 typedef struct task {
     const char *codec, *option, *path;
     uint64_t count;
@@ -72,7 +71,7 @@ static void check_same_options(esp_ctx *ctx, const task *k, const float *g) {
     free(root);
 }
 
-/* Checks inputs = results + residuals, summed over all ranks and steps. `out` has the results summed over steps. */
+/* Checks that inputs equal results plus residuals, as sums over all ranks and steps. `out` has the sums of results. */
 static void check_conserved(esp_ctx *ctx, const task *k, const double *out) {
     const uint64_t n = ctx->model.n_tensors * k->count;
     float *held = calloc(n, 4);
@@ -119,7 +118,7 @@ static void options_body(esp_ctx *ctx, void *user) {
     free(out);
 }
 
-/* Runs every option with whole tensors, with parts, and with empty parts, on one machine and several. */
+/* Runs every option on one machine and several. Of 1 and 5 elements, some ranks compress none. */
 TEST(test_options) {
     static const int32_t shapes[][2] = {{4, 2}, {6, 2}, {3, 3}, {2, 2}, {6, 3}};
     static const uint64_t counts[] = {5, 515, 1, 37};
@@ -162,7 +161,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         snprintf(text, sizeof text, "%s%s", unit, bad[i].order);
         CHECK(esp_strategy_set(ctx, text) == ESP_E_ARG && error_has(ctx, bad[i].says));
     }
-    for (int i = -1; i < 2; i++) { /* -1 is the default order */
+    for (int i = -1; i < 2; i++) {
         snprintf(text, sizeof text, "%s%s", unit, i < 0 ? "" : good[i]);
         CHECK(esp_strategy_set(ctx, text) == ESP_OK);
         printed = strdup(ctx->active.strategy.text);
@@ -184,7 +183,7 @@ static void order_body(esp_ctx *ctx, void *user) {
         CHECK(fabsf(g[0][5] - 1) < 0.01f && fabsf(g[1][5] - 1) < 0.01f && g[2][1] == 1.0f);
         free(printed);
     }
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* the timeline's label has the round */
+    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) { /* labels in the timeline number a codec's exchanges */
         const esp__op *op = &ctx->active.program.ops[i];
         if (op->unit == 1 && op->step == 1 && op->round == 1) CHECK(!strcmp(op->label, "flat.allreduce[2/3] t1"));
         if (op->unit == 0 && op->step == 4) CHECK(!strcmp(op->label, "decomp@cpu t0"));
@@ -196,7 +195,7 @@ TEST(test_order) {
     run(4, 2, 0, order_body, &k);
 }
 
-/* ---- codecs that need an allreduce of the last bodies --------------------------------------------------------- */
+/* ---- codecs whose payloads must be summed ------------------------------------------------------------------------ */
 static void allreduce_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     CHECK(!add_tensor(ctx, k, NULL) && esp_start(ctx) == ESP_OK);
@@ -221,7 +220,7 @@ TEST(test_only_allreduce) {
 }
 
 /* ---- state between steps -------------------------------------------------------------------------------- */
-/* esp_discard_step restores residuals and state, although several rounds have changed them. */
+/* esp_discard_step() restores residuals and the codec's state, although several exchanges have changed them. */
 static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(k->count * 4), *want = malloc(k->count * 4);
@@ -253,7 +252,6 @@ TEST(test_discard) {
     }
 }
 
-/* A new job that loads a saved state continues with the same bits. */
 static void save_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(k->count * 4), *want = malloc(k->count * 4);
@@ -285,7 +283,6 @@ TEST(test_state) {
     }
 }
 
-/* A change of strategy loses no residual. */
 static void change_body(esp_ctx *ctx, void *user) {
     task *k = user;
     static const char *const lines[] = {"shared2 " FLAT,
@@ -314,7 +311,7 @@ TEST(test_change) {
     run(4, 2, 0, change_body, &k);
 }
 
-/* A NaN on one rank reaches all ranks in the first round, and no residual changes. */
+/* A NaN on one rank reaches all ranks in the first exchange, and no residual changes. */
 static void nan_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float g[37], before[37];
@@ -344,8 +341,9 @@ TEST(test_nan) {
 }
 
 /* ---- int8:shared=1 with extreme inputs --------------------------------------------------------------------------- */
-/* In step 0 all ranks have the largest value, so sums are as large as possible. In step 1 ranges differ, so results
- * are off by at most half a unit. Later steps are zero. */
+/* In step 0 every rank sends the codec's largest number, so that sums are as large as possible. In step 1 values
+ * differ, and results may be off by half of the smallest difference that the codec can send. Later gradients are
+ * zero. */
 static void full_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     const int32_t size = ctx->job.size;
@@ -359,8 +357,7 @@ static void full_body(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < k->count && !atomic_load(&failures); i++) {
             double mean = 0;
             for (int32_t r = 0; r < size && step == 1; r++) mean += (double)gradient(r, 0, 1, i) / size;
-            /* Inputs of step 1 are at most 2.22 per rank that is summed before compression. */
-            if (step == 0) CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* the division by 127 rounds */
+            if (step == 0) CHECK(fabsf(g[i] - (i % 2 ? -127.0f : 127.0f)) < 2e-5f); /* dividing by 127 rounds */
             if (step == 1) CHECK(fabs((double)g[i] - mean) <= 2.22 / 127 / 2 + 1e-6);
             if (step == 2) CHECK(fabs((double)g[i]) <= 2.22 / 127);
         }
@@ -385,7 +382,6 @@ TEST(test_int8_full) {
     }
 }
 
-/* f16 gradients are compressed as f32. */
 static void halves_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     uint16_t g[37];

@@ -1,19 +1,19 @@
-/* test_tokens.c checks that no more ranks compress at the same time than there are tokens (see run_tokens_open in
- * tools/run/spawn.c), and that a lost token blocks no rank for ever. */
+/* test_tokens.c checks the pipe of tokens, which limits how many ranks of a machine compress at the same time (see
+ * run_tokens_open in tools/run/spawn.c), and that a lost token blocks no rank for ever. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
 enum { TOKENS = 2, RANKS = 4, STEPS = 5, COUNT = 20000 };
 static atomic_int inside, most, calls;
 
-/* Codec fp16 that counts the ranks which compress at the same time. */
+/* The codec fp16. It counts how many ranks compress at the same time. */
 static const esp_codec *fp16;
 static void enter(void) {
     int now = atomic_fetch_add(&inside, 1) + 1, seen = atomic_load(&most);
     while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now)) {
     }
     atomic_fetch_add(&calls, 1);
-    usleep(2000); /* lets other ranks begin */
+    usleep(2000);
 }
 static esp_status counted_compress(void *self, const esp_codec_args *a) {
     enter();
@@ -89,12 +89,12 @@ TEST(test_limit) {
     tokens_make(ends, TOKENS);
     run_steps();
     assert_true(most >= 1 && most <= TOKENS);
-    for (int i = 0; i < TOKENS; i++) assert_int_equal(read(ends[0], &byte, 1), 1); /* all tokens are back */
+    for (int i = 0; i < TOKENS; i++) assert_int_equal(read(ends[0], &byte, 1), 1);
     assert_int_equal(read(ends[0], &byte, 1), -1);
     assert_true(fcntl(ends[0], F_GETFD) & FD_CLOEXEC);
     close(ends[0]);
     close(ends[1]);
-    int crowd = 0; /* without the pipe there is no limit, and no error */
+    int crowd = 0;
     for (int i = 0; i < 20 && crowd <= TOKENS; i++) {
         run_steps();
         crowd = most;
@@ -103,7 +103,7 @@ TEST(test_limit) {
     unsetenv("ESPRESSO_TOKENS");
 }
 
-/* File descriptors in ESPRESSO_TOKENS that are not the launcher's pipe are not touched. */
+/* ESPRESSO_TOKENS may contain file descriptors that are not the launcher's pipe. They are not used. */
 TEST(test_other_files) {
     static const char *const wrong[] = {"junk", "0,1", "0,1,5", "9999,9998,1", "-1,-1,0", ""};
     esp_ctx ctx;
@@ -118,7 +118,7 @@ TEST(test_other_files) {
     unsetenv("ESPRESSO_TOKENS");
 }
 
-/* If a rank dies with a token, other ranks wait for it until the job ends or a time limit passes. */
+/* If a rank dies with a token, others wait for it only until the job ends or a time limit passes. */
 TEST(test_lost) {
     int ends[2];
     esp_ctx ctx;
@@ -127,14 +127,14 @@ TEST(test_lost) {
     tokens_make(ends, 0);
     esp__tokens_open(&ctx);
     assert_int_equal(ctx.lanes.tokens[0], ends[0]);
-    assert_int_equal(esp__token_take(&ctx, 10), 0); /* small ops need no token */
+    assert_int_equal(esp__token_take(&ctx, 10), 0); /* compressing a few elements needs no token */
     ctx.health.fatal = ESP_E_PEER;
     assert_int_equal(esp__token_take(&ctx, 1 << 20), 0);
     assert_int_equal(ctx.lanes.tokens[0], ends[0]);
     ctx.health.fatal = ESP_OK;
     ctx.base.log_level = ESP_LOG_ERROR;
     assert_int_equal(esp__token_wait(&ctx, 30), 0);
-    assert_int_equal(ctx.lanes.tokens[0], -1); /* tokens are off from now on */
+    assert_int_equal(ctx.lanes.tokens[0], -1); /* after the time limit, the rank uses no tokens any more */
     pthread_mutex_destroy(&ctx.lanes.lock);
     unsetenv("ESPRESSO_TOKENS");
     close(ends[0]);

@@ -1,12 +1,12 @@
-/* test_units.c checks that chunks and groups give the same results as whole tensors, and the same bits on all ranks,
- * in whatever order tensors are pushed. */
+/* test_units.c checks that chunks and groups give the same results as whole tensors, and the same bits on all ranks, in
+ * whatever order tensors are pushed. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "small_model.h"
 
 static esp_stream here;
 
-/* Returns a small multiple of the number of ranks, so that sums and means are exact, also in 16-bit floats. */
+/* Returns a small multiple of the number of ranks, so that sums and means are exact even in 16-bit floats. */
 static float gradient(int32_t size, int32_t rank, uint64_t i, int step) {
     return (float)(size * ((int)((i * 7 + (uint64_t)step * 5 + (uint64_t)rank * 11) % 13) - 6));
 }
@@ -34,7 +34,7 @@ static void body_exact(esp_ctx *ctx, void *user) {
         for (int step = 0; step < 2; step++) {
             fill(ctx, k->dtype, g, step);
             for (int t = 0; t < TENSORS; t++) {
-                int pushed = (step ? t * 5 : t) % TENSORS; /* different orders in the two steps */
+                int pushed = (step ? t * 5 : t) % TENSORS;
                 CHECK(esp_push(ctx, (uint32_t)pushed, at(g, k->dtype, pushed), here) == ESP_OK);
             }
             CHECK(esp_wait_all(ctx) == ESP_OK);
@@ -93,21 +93,22 @@ TEST(test_same_bits) {
     }
 }
 
-/* A group is compressed as one tensor, and so is a chunk: topk keeps one element of each. */
+/* A group or a chunk is compressed as if it were a tensor: topk keeps one element of each. */
 static void body_one_tensor(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);
     text s = strategy_of(MIXED, "topk:ratio=0.01", FLAT_COMP);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK);
-    for (int i = 0; i < TOTAL; i++) g[i] = i < 7 ? (float)(i + 1) : 1.0f; /* topk sends element 6 of the first chunk */
-    g[1037 + 2] = 50.0f;                                                  /* topk sends c[2] of the group b and c */
+    /* topk sends the largest element of each: number 6 of the first chunk, and c[2] of the group of b and c */
+    for (int i = 0; i < TOTAL; i++) g[i] = i < 7 ? (float)(i + 1) : 1.0f;
+    g[1037 + 2] = 50.0f;
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
     CHECK(esp_wait_all(ctx) == ESP_OK);
     for (int i = 0; i < 7; i++) CHECK(g[i] == (i == 6 ? 7.0f : 0.0f));
     for (int i = 1000; i < 1042; i++) CHECK(g[i] == (i == 1039 ? 50.0f : 0.0f));
 }
-/* Codec randomk draws different elements in chunks of equal size, as the draw depends on their place in the tensor. */
+/* Codec randomk keeps different elements in chunks of equal size, since its random numbers depend on the position. */
 static void body_draws(esp_ctx *ctx, void *user) {
     float g[TOTAL];
     int differ = 0;
@@ -145,7 +146,7 @@ static void body_pushing(esp_ctx *ctx, void *user) {
         fill(ctx, ESP_F32, g, step);
         CHECK(esp_wait(ctx, 3) == ESP_E_STATE && error_has(ctx, "'d' was not pushed"));
         for (uint32_t t = 0; t < TENSORS; t++) {
-            if (t == 3 && step == 1 && ctx->job.rank == 1) continue; /* not pushed, so it counts as zeros */
+            if (t == 3 && step == 1 && ctx->job.rank == 1) continue;
             if (t == 1 && step == 2 && ctx->job.rank == 0)
                 CHECK(esp_push_zero(ctx, t, g + begins[t], here) == ESP_OK);
             else
@@ -180,7 +181,6 @@ TEST(test_pushing) {
     }
 }
 
-/* Each rank pushes in another order, from two threads at once. */
 typedef struct half_push {
     esp_ctx *ctx;
     float *g;
@@ -217,7 +217,7 @@ TEST(test_pushing_from_threads) {
     }
 }
 
-/* If a group waits for a tensor that was not pushed, the error names this tensor. */
+/* If a group waits for a tensor that was not pushed, the error names that tensor. */
 static void body_unpushed(esp_ctx *ctx, void *user) {
     float g[TOTAL] = {0};
     add_tensors(ctx, user);
@@ -242,8 +242,7 @@ static void body_agreement(esp_ctx *ctx, void *user) {
     memcpy(cut, "chunk 249", 9), memcpy(strstr(cut + 9, "chunk 249"), "chunk 250", 9);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH &&
           error_has(ctx, "a[1/4], 250 elements") && error_has(ctx, "differing ranks: 1)"));
-    CHECK(!strcmp(ctx->active.strategy.units[0].name, "a") &&
-          ctx->active.strategy.of_tensor[3].n == 1); /* the previous strategy stays active */
+    CHECK(!strcmp(ctx->active.strategy.units[0].name, "a") && ctx->active.strategy.of_tensor[3].n == 1);
     a = strategy_of(GROUPS, "none", FLAT_RAW), b = strategy_of(MIXED, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, ctx->job.rank == 1 ? b.data : a.data) == ESP_E_MISMATCH);
     CHECK(esp_strategy_set(ctx, a.data) == ESP_OK);
@@ -254,7 +253,7 @@ TEST(test_agreement) {
     run_ranks(3, 3, "loop", 0, body_agreement, &k);
 }
 
-/* Units have different roots, the timeline names units, and memory statistics include buffers of groups. */
+/* Tensors have different roots, the timeline names chunks and groups, and statistics count the buffers of groups. */
 static void body_details(esp_ctx *ctx, void *user) {
     float g[TOTAL] = {0};
     esp_stats whole = ESP_ZERO, group = ESP_ZERO;
@@ -274,7 +273,8 @@ static void body_details(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &whole) == ESP_OK);
     s = strategy_of(GROUPS, "none", FLAT_RAW);
     CHECK(esp_strategy_set(ctx, s.data) == ESP_OK && esp_stats_read(ctx, &group) == ESP_OK);
-    CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000); /* fewer units need less other memory */
+    /* groups need buffers, but fewer of them need less other memory */
+    CHECK(group.memory_bytes >= whole.memory_bytes + (1037 + 2052) * 4 - 2000);
     u = &ctx->active.strategy.units[2];
     CHECK(!strcmp(ctx->active.program.ops[u->first_op].label, "pack d+2"));
     CHECK(!strcmp(ctx->active.program.ops[u->first_op + u->n_ops - 1].label, "unpack d+2"));

@@ -9,7 +9,6 @@ static float gradient(int32_t rank, uint64_t i, int step) {
     return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
 }
 
-/* The sums of all gradients and of all results of this rank. */
 typedef struct totals {
     double in[TOTAL], out[TOTAL];
     int step;
@@ -29,13 +28,13 @@ static void train(esp_ctx *ctx, totals *b, int steps) {
     free(g);
 }
 
-/* Adds up this rank's residuals by element. With `own` only the residuals of its own gradients; else also its share
- * of the residuals of sums, and pending ones. */
+/* Adds up this rank's residuals. If `own` is set, counts only those of its own gradients. Otherwise also counts its
+ * share of residuals of sums, and residuals that the active strategy has no use for yet. */
 static void add_residuals(const esp_ctx *ctx, float *held, int own) {
     memset(held, 0, TOTAL * sizeof *held);
     for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
         const esp__feedback *f = &ctx->active.feedback[k];
-        uint64_t first = begins[f->place.first] + f->place.begin + f->offset; /* the same index as in `begins` */
+        uint64_t first = begins[f->place.first] + f->place.begin + f->offset;
         for (uint64_t i = 0; f->residual && (own ? f->raw : f->owner_replica) && i < f->count; i++)
             held[first + i] += f->residual[i];
     }
@@ -44,7 +43,7 @@ static void add_residuals(const esp_ctx *ctx, float *held, int own) {
             held[begins[t] + i] += ctx->model.tensors[t].pending_residual[i];
 }
 
-/* Checks in = out + residuals over all ranks, for each element. */
+/* Checks for each element that inputs equal results plus residuals, as sums over all ranks. */
 static void check_totals(esp_ctx *ctx, const totals *b) {
     float *held = malloc(TOTAL * sizeof *held);
     add_residuals(ctx, held, 0);
@@ -71,7 +70,7 @@ static void body_conserved(esp_ctx *ctx, void *user) {
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        /* Options alternate, so that residuals of sums must move, too. */
+        /* options alternate between compressing own gradients and sums, so that residuals move between these */
         set(ctx, kinds[i], k->codec, ctx->job.topo.n_machines == 1 ? FLAT_COMP : i % 2 ? TREE_REPLICAS : k->option);
         check_totals(ctx, b);
         train(ctx, b, 3);
@@ -103,7 +102,7 @@ TEST(test_conserved) {
     }
 }
 
-/* Residuals of a rank's own gradients move between all kinds of units without a change of a bit. */
+/* Residuals of a rank's own gradients move between chunks, groups and tensors without a change of a bit. */
 static void body_moved(esp_ctx *ctx, void *user) {
     static const int kinds[] = {CHUNKS, GROUPS, MIXED, ALL_IN_ONE, WHOLE, ALL_IN_ONE, CHUNKS, WHOLE};
     totals *b = calloc(1, sizeof *b);
@@ -117,7 +116,7 @@ static void body_moved(esp_ctx *ctx, void *user) {
         set(ctx, kinds[i], "topk:ratio=0.05", i % 2 ? TREE_THREE : FLAT_COMP);
         add_residuals(ctx, after, 1);
         CHECK(!memcmp(before, after, TOTAL * 4));
-        for (uint32_t t = 0; t < TENSORS; t++) /* no other unit has a residual yet */
+        for (uint32_t t = 0; t < TENSORS; t++)
             for (uint64_t e = 0; ctx->model.tensors[t].pending_residual && e < counts[t]; e++)
                 CHECK(ctx->model.tensors[t].pending_residual[e] == 0);
     }
@@ -131,7 +130,7 @@ TEST(test_moved_bit_by_bit) {
     run_ranks(4, 2, "loop", 0, body_moved, &k);
 }
 
-/* If a tensor's new unit does not compress, its residual is added to the next gradient. Other tensors keep theirs. */
+/* Tensors that are not compressed any more add their residuals to the next gradient. Others keep theirs. */
 static const char part_only[] =
     "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 none " FLAT_RAW "\nchunk 400 topk:ratio=0.05 " FLAT_COMP
     "\ntensor b 37 group\ntensor c 5 group\ngroup 42 none " FLAT_RAW "\ntensor d 2048 topk:ratio=0.05 " FLAT_COMP
@@ -160,7 +159,7 @@ TEST(test_part_without_compression) {
     run_ranks(3, 3, "loop", 0, body_part, &k);
 }
 
-/* Units that do not change keep the codec's state, such as the velocity of dgc. */
+/* Chunks that do not change keep the codec's state, such as the velocity of dgc. */
 static void body_own_state(esp_ctx *ctx, void *user) {
     static const char a[] = "espresso-strategy 1\ntensor a 1000 split 2\nchunk 600 dgc:ratio=0.05 " FLAT_COMP
                             "\nchunk 400 dgc:ratio=0.05 " FLAT_COMP "\ntensor b 37 group\ntensor c 5 group\ngroup 42 "
@@ -181,11 +180,10 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     memcpy(state, f->state, bytes);
     for (uint64_t i = 0; i < bytes; i++) nonzero += state[i] != 0;
     CHECK(bytes >= 1600 && nonzero > 100);
-    /* The second chunk keeps dgc, and the others get topk, which has no state. */
+    /* The second chunk keeps dgc. The others get topk, which has no state. */
     memcpy(strstr(other, "chunk 600 dgc:ratio=0.05 "), "chunk 600 topk:ratio=0.1 ", 25);
     CHECK(esp_strategy_set(ctx, other) == ESP_OK);
     CHECK(ctx->active.feedback[1].place.begin == 600 && !memcmp(state, ctx->active.feedback[1].state, bytes));
-    /* Each of two chunks of equal size keeps its own state. */
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     train(ctx, b, 2);
     bytes = ctx->active.feedback[0].state_bytes;
@@ -197,7 +195,7 @@ static void body_own_state(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, equal) == ESP_OK);
     CHECK(!memcmp(state, ctx->active.feedback[0].state, bytes) &&
           !memcmp(state + bytes, ctx->active.feedback[1].state, bytes));
-    set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* other elements, so the state is dropped */
+    set(ctx, WHOLE, "dgc:ratio=0.05", FLAT_COMP); /* the state is dropped, since it was that of a chunk */
     nonzero = 0;
     for (uint64_t i = 0; i < ctx->active.feedback[0].state_bytes; i++) nonzero += ctx->active.feedback[0].state[i] != 0;
     CHECK(nonzero == 0);
@@ -217,9 +215,10 @@ static void body_discard(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     set(ctx, GROUPS, "topk:ratio=0.05", k->option);
     train(ctx, b, 2);
-    CHECK(esp_strategy_set(ctx, part_only) == ESP_OK); /* some residuals are pending now */
+    /* tensors that are not compressed now have residuals left over */
+    CHECK(esp_strategy_set(ctx, part_only) == ESP_OK);
     add_residuals(ctx, before, 0);
-    CHECK(esp_discard_step(ctx) == ESP_OK); /* nothing to restore after the change */
+    CHECK(esp_discard_step(ctx) == ESP_OK); /* has no effect after a change of strategy */
     add_residuals(ctx, after, 0);
     CHECK(!memcmp(before, after, TOTAL * 4));
     for (int round = 0; round < 2; round++) {
@@ -232,7 +231,7 @@ static void body_discard(esp_ctx *ctx, void *user) {
         check_totals(ctx, b);
     }
     set(ctx, k->kind, "topk:ratio=0.05", k->option);
-    for (int round = 0; round < 2; round++) { /* a step that counts, then a step that is discarded */
+    for (int round = 0; round < 2; round++) {
         train(ctx, b, 1);
         check_totals(ctx, b);
         *thrown = *b;
@@ -272,7 +271,8 @@ static void body_load(esp_ctx *ctx, void *user) {
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int kind = 0; kind < KINDS; kind++)
-        for (int other = 0; other < 3; other++) { /* sets the same option, another option, none */
+        /* loads under the option that was saved, under another one, and without compression */
+        for (int other = 0; other < 3; other++) {
             const char *option = other == 0 ? k->option : other == 1 ? TREE_COMP : TREE_RAW;
             set(ctx, kind, other == 2 ? "none" : "topk:ratio=0.05", option);
             *b = saved_books[ctx->job.rank];

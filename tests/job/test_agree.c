@@ -1,8 +1,8 @@
-/* test_agree.c checks settings that must be equal on all ranks: all ranks report the first difference, none hangs. */
+/* test_agree.c: if settings that must be equal differ between ranks, all report the first difference and none hangs. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
-/* How rank 1's settings differ, and the error that all ranks must get (NULL if they must agree). */
+/* How rank 1's settings differ, and the error that all ranks must get, or NULL if the difference has no effect. */
 typedef struct difference {
     const char *strategy, *codec, *other_strategy, *other_codec;
     uint64_t other_seed;
@@ -33,7 +33,7 @@ static void body(esp_ctx *ctx, void *user) {
     CHECK(strstr(esp_last_error(ctx), "ranks disagree: rank 0 has '"));
     CHECK(strstr(esp_last_error(ctx), "(differing ranks: 1)"));
     for (int k = 0; k < 2; k++) CHECK(strstr(esp_last_error(ctx), d->says[k]));
-    CHECK(esp_start(ctx) == ESP_E_MISMATCH); /* a second call does not hang either */
+    CHECK(esp_start(ctx) == ESP_E_MISMATCH);
 }
 
 static void check(difference d) { RUN_RANKS(.size = 3, .body = body, .user = &d, .config.timeout_ms = 20000); }
@@ -51,12 +51,12 @@ TEST(test_codec_and_strategy) {
                        .other_strategy = "layerwise",
                        .other_codec = topk,
                        .says = {"codec none", "codec topk:ratio=0.1"}});
-    /* Strategy fp32 equals a text that says the same. */
+    /* strategy fp32 equals a strategy whose text says the same */
     check((difference){.strategy = "fp32",
                        .other_strategy = "espresso-strategy 1\ntensor weight 100 none flat.allreduce\n"});
 }
 
-/* If only some ranks had an autopilot, they would wait for the others after the first steps. */
+/* If strategy auto ran on some ranks only, these would wait for the others after the first steps. */
 TEST(test_autopilot) {
     const char *codecs = "fp16;topk:ratio=0.1";
     check((difference){.strategy = "auto",

@@ -1,4 +1,4 @@
-/* test_env.c checks the meaning of the launchers' environment variables, and the errors of wrong values. */
+/* test_env.c checks what environment variables of launchers mean, and the errors of wrong values. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 
@@ -43,7 +43,7 @@ static int clean(void **state) {
     return 0;
 }
 
-/* Sets "A=1 B=2 ..." after cleaning the environment. */
+/* Sets variables "A=1 B=2 ..." and unsets all others. */
 static void set(const char *pairs) {
     char copy[1024], *save = NULL;
     clean(NULL);
@@ -79,7 +79,7 @@ TEST(test_launchers, clean) {
     expect("PMI_RANK=1 PMI_SIZE=2 ESPRESSO_ROOT=[::1]:5", 1, 2, "[::1]:5");
     expect("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:5", 1, 2, "h:5");
     expect("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=29500", 1, 2, "h:29501");
-    /* On one host the job's name is enough to meet. */
+    /* on one host, ranks can find each other by the job's name */
     snprintf(root, sizeof root, "unix:espresso-%u-ompi-77", (unsigned)getuid());
     expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=77", 1, 2, root);
     expect("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_ess_base_jobid=77", 1,
@@ -109,7 +109,7 @@ TEST(test_secret, clean) {
     longest[256] = 0;
     setenv("ESPRESSO_SECRET", longest, 1);
     assert_int_equal(esp__env_where(NULL, &w), ESP_E_ARG);
-    expect_error("ESPRESSO_SECRET=short", "5 characters"); /* also in a job of one rank */
+    expect_error("ESPRESSO_SECRET=short", "5 characters");
 }
 
 TEST(test_mpich_ranks_share_their_parents_name, clean) {
@@ -130,11 +130,11 @@ TEST(test_order_of_launchers, clean) {
     expect(
         "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1",
         1, 2, "h:1");
-    /* Slurm started torchrun, which started this rank. */
+    /* Slurm has started torchrun, and torchrun this rank */
     expect("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 RANK=5 WORLD_SIZE=8 MASTER_ADDR=h MASTER_PORT=1 "
            "TORCHELASTIC_RUN_ID=none",
            5, 8, "h:2");
-    /* A batch script or a shell is no task, and two unrelated variables are no launcher. */
+    /* a batch script or a shell of Slurm is no rank, and RANK alone means nothing */
     expect("SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, "");
     expect("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_ID=4294967291", 0, 1, "");
     expect("RANK=admiral", 0, 1, "");
@@ -160,7 +160,7 @@ TEST(test_wrong_values_are_named, clean) {
     expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=:7", "ESPRESSO_ROOT is \":7\"");
 }
 
-/* No address is known to meet at, but a backend may have its own. */
+/* Ranks without an address of rank 0 are no error here, since a backend may have its own way to connect. */
 TEST(test_nowhere_to_meet, clean) {
     static const struct {
         const char *pairs;
@@ -207,7 +207,7 @@ TEST(test_machine, clean) {
     set("ESPRESSO_MACHINE=0");
     assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
     assert_string_equal(a.machine, "m0");
-    cfg.machine = 7; /* the environment overrides it */
+    cfg.machine = 7; /* the environment takes precedence */
     assert_int_equal(esp__env_where(&cfg, &a), ESP_OK);
     assert_string_equal(a.machine, "m0");
     set("");
@@ -216,7 +216,7 @@ TEST(test_machine, clean) {
     assert_int_equal(esp__env_where(NULL, &a), ESP_OK);
     assert_int_equal(esp__env_where(NULL, &b), ESP_OK);
     assert_string_equal(a.machine, b.machine);
-    assert_true(strlen(a.machine) > 30); /* the default name has the boot id */
+    assert_true(strlen(a.machine) > 30); /* the default name contains the machine's boot id */
     cfg.machine = -1;
     assert_int_equal(esp__env_where(&cfg, &a), ESP_E_ARG);
     memset(longest, 'x', sizeof longest - 1);
@@ -297,7 +297,7 @@ TEST(test_progress, clean) {
     assert_non_null(strstr(esp_last_error(NULL), "esp_config.progress is \"thread\""));
 }
 
-/* A caller built against an older header has a shorter struct, whose end must not be read past. */
+/* A caller built with an older header has a shorter struct, which must not be read past its end. */
 TEST(test_short_config, clean) {
     esp_config cfg = ESP_ZERO, out;
     set("");
@@ -320,7 +320,7 @@ TEST(test_short_config, clean) {
                         .trace = "",
                         .stats = "",
                         .workers = ""};
-    assert_int_equal(esp__env_config(&empty, &out), ESP_OK); /* empty variables count as not set */
+    assert_int_equal(esp__env_config(&empty, &out), ESP_OK);
     assert_true(!out.backend && !out.codec && !out.strategy && !out.plugin_path && !out.root && !out.trace &&
                 !out.stats && !out.workers);
 }
@@ -341,7 +341,6 @@ TEST(test_wrong_overrides_are_named, clean) {
     }
 }
 
-/* Collects the warnings about misspelt names. */
 static char warned[2048];
 static void keep_warnings(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_WARN)

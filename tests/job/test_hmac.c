@@ -1,4 +1,4 @@
-/* test_hmac.c checks SHA-256 and HMAC-SHA256 against published results, in pieces of all sizes, and random bytes. */
+/* test_hmac.c checks SHA-256 and HMAC-SHA256 against published results, for input in any pieces, and random bytes. */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/hmac.h"
 
@@ -14,7 +14,7 @@ static void sha_is(const void *data, size_t bytes, size_t piece, const char *wan
     assert_string_equal(text, want);
 }
 
-/* FIPS 180-2's examples B.1 to B.3, and the hash of no bytes. */
+/* Examples B.1 to B.3 of FIPS 180-2, and the hash of no bytes. */
 TEST(known_sums) {
     static const char two[] = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
     char *million = malloc(1000000);
@@ -33,7 +33,7 @@ static void hmac_is(const void *key, size_t key_bytes, const void *data, size_t 
     esp__hmac m;
     uint8_t code[ESP__SHA256_BYTES];
     char text[2 * ESP__SHA256_BYTES + 1];
-    for (size_t cut = 0; cut <= bytes; cut++) { /* in two pieces, split anywhere */
+    for (size_t cut = 0; cut <= bytes; cut++) {
         esp__hmac_start(&m, key, key_bytes);
         esp__hmac_add(&m, data, cut);
         esp__hmac_add(&m, (const char *)data + cut, bytes - cut);
@@ -44,7 +44,7 @@ static void hmac_is(const void *key, size_t key_bytes, const void *data, size_t 
     }
 }
 
-/* The examples of RFC 4231, sections 4.2 to 4.8. */
+/* Examples 4.2 to 4.8 of RFC 4231. */
 TEST(known_codes) {
     static const char hash_key[] = "Test Using Larger Than Block-Size Key - Hash Key First";
     static const char both_long[] = "This is a test using a larger than block-size key and a larger than block-size "
@@ -84,8 +84,7 @@ TEST(comparing) {
     for (size_t i = 0; i < sizeof a; i++) assert_int_equal(a[i], 0);
 }
 
-/* Bytes that stay 0 or repeat would be a mistake of the wrapper. 1000 bytes need more than one system call, which may
- * return only 256. */
+/* Random bytes must not stay 0 or repeat. 1000 bytes need several system calls, which may return only 256 each. */
 TEST(random_bytes) {
     uint8_t a[1000], b[1000];
     size_t same = 0, zero = 0;

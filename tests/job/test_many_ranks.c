@@ -1,5 +1,5 @@
-/* test_many_ranks.c measures bytes and time of 1,024 ranks that meet, exchange addresses, agree and leave. Ranks are
- * threads. A rank may send only a few bytes per rank of the job. */
+/* test_many_ranks.c measures bytes and time while 1,024 ranks connect, exchange addresses, agree on settings and leave.
+ * Ranks are threads. A rank may send only a few bytes for each rank of the job. */
 /* runs: quiet no-tsan: two thousand threads by what job/test_peers runs: too slow */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -10,9 +10,9 @@ enum { MOST = 1024, PER_MACHINE = 8, FILES_EACH = 7, OTHER_FILES = 200 };
 typedef struct rank_t {
     int32_t rank, size;
     const char *root;
-    bool one_host;         /* else ranks of other hosts may connect */
-    bool odd;              /* this rank's backend differs from the others' */
-    uint64_t sent, closed; /* bytes sent before esp__peers_close, and with it */
+    bool one_host; /* false if ranks of other hosts may connect */
+    bool odd;
+    uint64_t sent, closed; /* bytes sent before and during esp__peers_close */
     esp_status status;
     char error[256];
     pthread_t thread;
@@ -21,7 +21,7 @@ static rank_t ranks[MOST];
 static pthread_barrier_t all_here;
 static _Thread_local rank_t *closing;
 
-/* The linker directs the library's calls to this function (tests/tests.mk), which counts bytes. */
+/* The linker redirects the library's calls to this function, which counts bytes. */
 void __wrap_esp__conn_free(esp_ctx *ctx, esp__conn *c);
 void __real_esp__conn_free(esp_ctx *ctx, esp__conn *c);
 void __wrap_esp__conn_free(esp_ctx *ctx, esp__conn *c) {
@@ -105,10 +105,10 @@ static void run(int32_t size, bool one_host, int32_t odd) {
                              : "several hosts",
                   (unsigned long long)ranks[0].sent / (unsigned)(size - 1), (unsigned long long)most,
                   (unsigned long long)to_close, (double)(esp__now_ns() - began) * 1e-9);
-    /* Rank 0 sends each rank a few bytes per rank, and with several hosts also a port. */
+    /* rank 0 sends each rank a few bytes for every rank and, with several hosts, also its port */
     assert_true(ranks[0].sent / (uint64_t)(size - 1) < 1000u + (one_host ? 4u : 12u) * (uint64_t)size);
     assert_true(most < 1500);
-    /* To announce that a rank has left takes 4 bytes to each remaining rank; a message of its own would take more. */
+    /* that a rank has left takes 4 bytes to each remaining rank; a separate message would take more */
     assert_true(to_close < 700u + 5u * (uint64_t)size / 2u);
 }
 

@@ -1,5 +1,5 @@
-/* test_peer_sizes.c sends messages with wrong sizes, ranks and members. No memory may be read or written out of bounds
- * (the address sanitizer checks that), and none may grow without bounds. */
+/* test_peer_sizes.c sends messages with wrong sizes, ranks and members. No memory may be accessed out of bounds, which
+ * the address sanitizer checks, or grow without limit. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -9,7 +9,7 @@ static int32_t lost_rank, late_rank;
 static void on_lost(void *user, int32_t rank, int left) { (void)user, (void)left, lost_rank = rank; }
 static void on_late(void *user, int32_t rank, uint32_t tensor) { (void)user, (void)tensor, late_rank = rank; }
 
-/* Opens peers without threads on socket pairs, whose other ends are in `other`. */
+/* Makes a rank's connections without their threads. They are socket pairs, whose other ends are in `other`. */
 static esp__peers *open_peers(int32_t rank, int other[SIZE]) {
     esp__where w = {.rank = rank, .size = SIZE};
     const esp__peers_events ev = {NULL, on_lost, on_late, NULL, NULL};
@@ -29,7 +29,7 @@ static void close_peers(esp__peers *p, int other[SIZE]) {
     esp__peers_free(p);
 }
 
-/* Memory grows with the bytes received, and not with the size announced. */
+/* Memory grows with the bytes received, and not with the size that a message states. */
 TEST(test_body_sizes) {
     static uint8_t data[400000], heard[400000];
     int other[SIZE];
@@ -40,11 +40,11 @@ TEST(test_body_sizes) {
     assert_int_equal(write(other[0], &m, sizeof m), sizeof m);
     assert_int_equal(write(other[0], data, 1000), 1000);
     assert_int_equal(esp__conn_read(NULL, c, ESP__BODY_MOST), 0);
-    assert_true(c->body_cap <= ESP__BODY_FIRST); /* though the message announced half a GiB */
+    assert_true(c->body_cap <= ESP__BODY_FIRST); /* the message states half a GiB */
     esp__conn_free(NULL, c);
     close_peers(p, other);
 
-    p = open_peers(1, other); /* with the true size, the message arrives unchanged */
+    p = open_peers(1, other);
     c = &p->conns[0];
     m.bytes = sizeof data;
     assert_int_equal(write(other[0], &m, sizeof m), sizeof m);
@@ -69,7 +69,7 @@ TEST(test_body_sizes) {
     close_peers(p, other);
 }
 
-/* Packed data is unpacked to the original, and every truncated text and every wrong run is refused. */
+/* Packed data is unpacked unchanged. Data that is truncated or has wrong lengths is refused. */
 TEST(test_packed) {
     static uint8_t data[3000], packed[2 * sizeof data], out[sizeof data + 1];
     static const uint64_t eaches[] = {1, 4, 24, 56, 300, 1000, 3000};
@@ -89,7 +89,7 @@ TEST(test_packed) {
         assert_false(esp__unpack(packed, bytes, out, each, all - 1));
         packed[bytes] = 1;
         assert_false(esp__unpack(packed, bytes + 1, out, each, all));
-        for (uint64_t i = 0; i < bytes; i += 37) { /* no input makes it write out of bounds */
+        for (uint64_t i = 0; i < bytes; i += 37) { /* damaged input must not cause writes out of bounds */
             const uint8_t was = packed[i];
             packed[i] = (uint8_t)(was ^ (1u << i % 8));
             esp__unpack(packed, bytes, out, each, all);
@@ -97,12 +97,12 @@ TEST(test_packed) {
         }
         assert_int_equal(out[all], 0xee);
     }
-    memset(data, 0, sizeof data); /* equal data of all ranks is packed to few bytes */
+    memset(data, 0, sizeof data); /* the same data from all ranks needs few bytes */
     assert_true(esp__pack(data, 10, sizeof data, packed) < 30);
     assert_true(esp__unpack(NULL, 0, out, 0, 0));
 }
 
-/* Passes a GATHER message from rank 1 to rank 0. `list` begins with its length. */
+/* Passes a message of rank 1 to rank 0, as in an exchange of all ranks. `list` has the members, after their number. */
 static int gather(esp__peers *p, const int32_t *list, uint64_t list_bytes, uint64_t tag, uint64_t seq,
                   uint64_t claims) {
     esp__conn *c = &p->conns[1];
@@ -123,23 +123,24 @@ TEST(test_gather) {
                          four[] = {4, 0, 1, 2, 1};
     int other[SIZE], taken = 0;
     esp__peers *p = open_peers(0, other);
-    assert_false(gather(p, all, 2, 0, 0, 2));              /* too short for a length */
-    assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8)); /* fewer members than announced */
+    assert_false(gather(p, all, 2, 0, 0, 2)); /* too short to hold the number of members */
+    assert_false(gather(p, all, 8, tag_of(all, 8), 0, 8));
     assert_false(gather(p, negative, 12, tag_of(negative, 12), 0, 12));
     assert_false(gather(p, many, 12, tag_of(many, 12), 0, 12));
     assert_false(gather(p, beyond, 16, tag_of(beyond, 16), 0, 16));
     assert_false(gather(p, below, 16, tag_of(below, 16), 0, 16));
     assert_false(gather(p, four, 20, tag_of(four, 20), 0, 20));
-    assert_false(gather(p, others, 12, tag_of(others, 12), 0, 12));          /* the sender is not a member */
-    assert_false(gather(p, all, 16, tag_of(all, 16) + 1, 0, 16));            /* the tag of another set of ranks */
+    assert_false(gather(p, others, 12, tag_of(others, 12), 0, 12));
+    /* the tag is that of another set of ranks */
+    assert_false(gather(p, all, 16, tag_of(all, 16) + 1, 0, 16));
     assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16 + (1ull << 29))); /* half a GiB from each of 3 ranks */
     assert_null(p->exchanges);                                               /* no message has begun an exchange */
     assert_true(gather(p, all, 16, tag_of(all, 16), 0, 16));
-    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16)); /* refuses the same part a second time */
+    assert_false(gather(p, all, 16, tag_of(all, 16), 0, 16)); /* the second message of a rank is refused */
     for (uint64_t seq = 1; seq < 100000; seq++) taken += gather(p, all, 16, tag_of(all, 16), seq, 16);
     assert_int_equal(taken, ESP__EXCHANGES_EACH * SIZE - 1);
     assert_int_equal(p->n_exchanges, ESP__EXCHANGES_EACH * SIZE);
-    for (int i = 0; i < 1000; i++) { /* only one of many final messages counts */
+    for (int i = 0; i < 1000; i++) { /* the last message of a rank counts once */
         esp__conn *c = &p->conns[1];
         c->head = (esp__msg){ESP__MSG_FINAL, 1, 0, 0, 1000};
         c->body = (uint8_t *)esp__alloc(NULL, 1000);
@@ -152,7 +153,7 @@ TEST(test_gather) {
     close_peers(p, other);
 }
 
-/* Ranks and tensors out of range, in every message that has some. */
+/* Sends ranks and tensors out of range, in every message that has some. */
 TEST(test_wild_ranks) {
     static const int32_t ranks[] = {INT32_MIN, -3, -2, -1, 0, 1, 2, 3, 4, 1000000, INT32_MAX};
     static const uint64_t tags[] = {0, 1, UINT32_MAX, UINT64_MAX};
@@ -181,14 +182,14 @@ TEST(test_wild_ranks) {
                     assert_true(late_rank == -99 || (late_rank >= -1 && late_rank < SIZE));
                     assert_true(lost_rank == -99 || (lost_rank >= 0 && lost_rank < SIZE));
                     assert_true(w.failed >= -2 && w.failed < SIZE && w.missing >= -2 && w.missing < SIZE);
-                    assert_true(!w.done || w.failed != -2); /* the exchange must not succeed without data */
+                    assert_true(!w.done || w.failed != -2); /* an exchange must not succeed without data */
                     p->waiters = NULL;
                     c->body = NULL;
                     close_peers(p, other);
                 }
 }
 
-/* An exchange that is too large to send fails before anything is sent. */
+/* An exchange that is too large to be sent fails before anything is sent. */
 TEST(test_too_much) {
     int other[SIZE];
     esp__peers *p = open_peers(1, other);
@@ -199,23 +200,23 @@ TEST(test_too_much) {
     close_peers(p, other);
 }
 
-/* Plays a hostile rank 0, whose answers have texts that are shorter than this rank's or lack their end. */
-enum { OWN = 4096 }; /* bytes of this rank's text and its end */
+/* A hostile rank 0. It answers with texts that are shorter than this rank's text, or have no end. */
+enum { OWN = 4096 }; /* bytes of this rank's text, with the NUL */
 static void *hostile_hub(void *arg) {
     int fd = *(int *)arg;
     for (int round = 0; round < 3; round++) {
         esp__msg m;
         static uint8_t body[SIZE * OWN + 64], packed[2 * sizeof body];
-        uint64_t d[SIZE][2]; /* hash and number of lines of each rank */
+        uint64_t d[SIZE][2];
         uint64_t each;
         while (recv(fd, &m, sizeof m, MSG_WAITALL) < 0) poll(NULL, 0, 1);
         for (uint64_t got = 0; got < m.bytes;) {
             ssize_t n = recv(fd, body + got, m.bytes - got, 0);
             if (n > 0) got += (uint64_t)n;
         }
-        each = m.bytes - 4; /* a rank's part: digest, status, text */
+        each = m.bytes - 4;
         m.type = ESP__MSG_SHARED;
-        memset(body, 'x', sizeof body); /* no newline, no NUL */
+        memset(body, 'x', sizeof body);
         if (round == 1) memset(body, 0, sizeof body);
         for (int r = 0; r < SIZE; r++) d[r][0] = (uint64_t)r, d[r][1] = 1;
         if (round == 0) memcpy(body, d, sizeof d);

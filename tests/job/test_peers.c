@@ -1,5 +1,4 @@
-/* test_peers.c checks how ranks meet, exchange data and leave, with threads as ranks. tests/jobs/faults has ranks that
- * die. */
+/* test_peers.c checks how ranks, which are threads, connect, exchange data and leave. In tests/jobs/faults they die. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -12,7 +11,7 @@ typedef struct job {
     int32_t size, victim;
     uint32_t timeout_ms;
     void (*body)(rank_t *);
-    test_exchange all; /* a barrier; an allgather if use_oob is set */
+    test_exchange all; /* a barrier; also an allgather of the caller if use_oob is set */
     bool use_oob;
 } job;
 
@@ -21,7 +20,7 @@ struct rank_t {
     test_member member;
     int32_t rank, says_rank, says_size;
     esp__peers *p;
-    esp_status status; /* status of open, or the body's result */
+    esp_status status; /* status of connecting, or else the test's result */
     char error[ESP__ERROR_MAX];
     int32_t lost_rank, lost_left, late_rank;
     uint32_t late_tensor;
@@ -102,7 +101,7 @@ static void job_init(job *j, rank_t *t, int32_t size, void (*body)(rank_t *)) {
     }
 }
 
-/* Runs the ranks from `first` on; `meet` of them meet at the barrier. */
+/* Runs the ranks from number `first` on. `meet` of them wait at the barrier. */
 static void job_run_some(job *j, rank_t *t, int32_t first, int32_t meet) {
     exchange_open(&j->all, meet);
     run_threads(j->size - first, rank_main, &t[first], sizeof *t);
@@ -124,7 +123,7 @@ static void run(int32_t size, void (*body)(rank_t *)) {
     expect_statuses(t, size, ESP_OK);
 }
 
-/* Waits until a callback has set *value, and checks it and the callback's other arguments. */
+/* Waits until a callback of the library has set *value, and checks that and the callback's other arguments. */
 static int await(rank_t *t, int32_t *value, int32_t want, int32_t want_left, uint32_t want_tensor) {
     int ok;
     pthread_mutex_lock(&t->lock);
@@ -164,8 +163,8 @@ TEST(test_allgather) {
     run(7, body_all);
 }
 
-/* Machines have two ranks: each pair exchanges at its own pace, then all ranks do. Rank 0 serves every exchange, so it
- * must leave last. */
+/* Pairs of ranks exchange data at their own pace, then all ranks do. Rank 0 serves every exchange, so it leaves
+ * last. */
 static void body_sets(rank_t *t) {
     int32_t pair[2] = {t->rank & ~1, t->rank | 1}, column[3] = {t->rank % 2, t->rank % 2 + 2, t->rank % 2 + 4};
     int rounds = 20 * (1 + t->rank / 2);
@@ -179,7 +178,7 @@ TEST(test_sets_are_independent) { run(6, body_sets); }
 
 static void *second_thread(void *arg) {
     rank_t *t = (rank_t *)arg;
-    int32_t reversed[4] = {3, 2, 1, 0}; /* the same ranks in another order are another set */
+    int32_t reversed[4] = {3, 2, 1, 0}; /* the order of ranks does not matter, except that it makes another set */
     for (int i = 0; i < 100; i++)
         if (!exchange(t, reversed, 4, i, 5)) break;
     return NULL;
@@ -236,7 +235,7 @@ TEST(test_by_callers_allgather) {
     expect_statuses(t, 4, ESP_E_MISMATCH);
 }
 
-/* On several hosts, the invitation's addresses must be usable. In this test all are on one host. */
+/* Ranks on several hosts need addresses at which others can reach them. In this test all are on one host. */
 TEST(test_invitation_over_tcp) {
     esp__invitation inv;
     esp__peers p;
@@ -263,7 +262,7 @@ TEST(test_missing_rank_is_named) {
     rank_t t[MAX_RANKS];
     job_init(&j, t, 4, body_none);
     j.timeout_ms = 300;
-    j.size = 3; /* one of 4 ranks, rank 3, never starts */
+    j.size = 3; /* rank 3 of 4 never starts */
     job_run(&j, t);
     expect_statuses(t, 3, ESP_E_TIMEOUT);
     for (int32_t r = 0; r < 3; r++) assert_non_null(strstr(t[r].error, "missing rank 3."));
@@ -316,7 +315,7 @@ TEST(test_address_in_use) {
     assert_non_null(strstr(t[0].error, "in use"));
 }
 
-/* Unknown peers connect and send noise, half a message, or nothing. They must not disturb the job. */
+/* Unknown processes connect, and send noise, half a message, or nothing. They must not disturb the job. */
 typedef struct noise {
     job *j;
     const char *text;
@@ -347,14 +346,14 @@ TEST(test_unknown_peers_are_ignored) {
     job_init(&j, t, 2, body_all);
     pthread_create(&other, NULL, rank_main, &t[0]);
     for (int i = 0; i < 3; i++) pthread_create(&noisy[i], NULL, noise_main, &x[i]);
-    poll(NULL, 0, 50); /* the peers connect before all ranks have met */
+    poll(NULL, 0, 50); /* they connect before all ranks do */
     rank_main(&t[1]);
     pthread_join(other, NULL);
     for (int i = 0; i < 3; i++) pthread_join(noisy[i], NULL);
     expect_statuses(t, 2, ESP_OK);
 }
 
-/* Rank 1 leaves: the others are notified, and an exchange with it fails at once. */
+/* When rank 1 leaves, the others are told, and an exchange with it fails at once. */
 static void body_leave(rank_t *t) {
     int32_t without[2] = {0, 2};
     if (t->rank == 1) return;
@@ -382,7 +381,7 @@ TEST(test_rank_0_leaves_first) {
     for (int i = 0; i < 20; i++) run(3, body_hub_leaves);
 }
 
-/* A rank leaves without error, then another one after an error: the others are notified of both, whichever they are. */
+/* A rank leaves, then another one after an error. The others are told of both, whichever ranks they are. */
 static void body_leave_after_error(rank_t *t) {
     const int32_t failing = t->j->victim;
     const int32_t first = (failing + 1) % t->j->size;
@@ -434,7 +433,7 @@ static void set_waits_for(rank_t *t, int32_t rank) {
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Rank 3 suspects rank 2, which waits for rank 1, which computes. */
+/* Rank 3 suspects rank 2, which waits for rank 1, which computes. So rank 1 must be found to be late. */
 static void body_chain(rank_t *t) {
     set_waits_for(t, t->rank == 3 ? 2 : t->rank == 2 ? 1 : t->rank == 1 ? -2 : 3);
     pthread_barrier_wait(&t->j->all.barrier);
@@ -444,17 +443,17 @@ static void body_chain(rank_t *t) {
 }
 TEST(test_late_rank_behind_a_chain) { run(4, body_chain); }
 
-/* If all ranks wait in a circle, none is found to have failed. */
+/* If all ranks wait in a circle, none is found to be late. */
 static void body_circle(rank_t *t) {
     set_waits_for(t, (t->rank + 1) % 3);
     pthread_barrier_wait(&t->j->all.barrier);
-    esp__peers_suspect(t->p, t->waits_for, 7); /* all ranks suspect at once */
+    esp__peers_suspect(t->p, t->waits_for, 7);
     await(t, &t->late_rank, -1, 0, 0);
     pthread_barrier_wait(&t->j->all.barrier);
 }
 TEST(test_circle_of_waits) { run(3, body_circle); }
 
-/* A second context may open at the same address right after the first. */
+/* Connections may be opened again at the same address. */
 static void body_reopen(rank_t *t) {
     esp__where w = {0};
     esp_config cfg = ESP_ZERO;
@@ -477,7 +476,7 @@ TEST(test_two_contexts) {
     for (int i = 0; i < 10; i++) run(4, body_reopen);
 }
 
-/* The error of an exchange names the rank that never joins. */
+/* If a rank never takes part in an exchange, the error names it. */
 static void body_absent(rank_t *t) {
     char in[8] = "", out[32];
     if (t->rank != 2) {

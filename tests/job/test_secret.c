@@ -1,5 +1,5 @@
-/* test_secret.c checks that only ranks with the job's secret can join a meeting. Ranks are threads.
- * tests/jobs/faults/test_hostile.c has floods of hostile connections. */
+/* test_secret.c checks that only ranks with the job's secret can join. Ranks are threads.
+ * tests/jobs/faults/test_hostile.c makes very many hostile connections. */
 /* runs: quiet slow tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/job/peers.h"
@@ -10,7 +10,7 @@ static const char ours[] = "correct horse battery", theirs[] = "Tr0ub4dor&3 and 
 
 typedef struct rank_t {
     const char *root, *secret;
-    test_member member; /* the rank's part in the caller's allgather, if any */
+    test_member member;
     int32_t rank, size;
     uint32_t timeout_ms;
     esp_status status;
@@ -39,7 +39,7 @@ static void *rank_main(void *arg) {
         t->status = esp__peers_allgather(p, NULL, 0, &in, out, sizeof in);
         for (int32_t r = 0; r < t->size; r++)
             if (out[r] != (uint64_t)r + 1) t->status = ESP_E_CORRUPT;
-        if (p->secret[0]) t->status = ESP_E_CORRUPT; /* the secret must not stay in memory */
+        if (p->secret[0]) t->status = ESP_E_CORRUPT;
     }
     esp__peers_close(p, NULL, 0, NULL, NULL);
     return NULL;
@@ -69,7 +69,7 @@ TEST(test_same_secret) {
     }
 }
 
-/* Rank 1 has another secret, and fails at once. The meeting continues, and rank 0's error has the reason why a rank is
+/* Rank 1 has another secret, and fails at once. The others go on waiting. Rank 0's error tells why a rank is
  * missing. */
 static void refused(const char *zero, const char *one, const char *words_one, const char *words_zero) {
     for (int tcp = 0; tcp < 2; tcp++) {
@@ -79,7 +79,7 @@ static void refused(const char *zero, const char *one, const char *words_one, co
         t[0].timeout_ms = 1000;
         start(&t[0]);
         start(&t[2]);
-        poll(NULL, 0, 100); /* rank 1 comes while the others wait */
+        poll(NULL, 0, 100);
         start(&t[1]);
         ended(&t[1], ESP_E_MISMATCH, words_one);
         assert_null(strstr(t[1].error, "waited"));
@@ -98,7 +98,7 @@ TEST(test_rank_0_without) {
     refused(NULL, ours, "rank 0 has no ESPRESSO_SECRET", "1 with ESPRESSO_SECRET, which rank 0 lacks");
 }
 
-/* After a refused connection, the right rank 1 connects, and the ranks meet. */
+/* After a connection was refused, the right rank 1 can still connect. */
 TEST(test_meeting_goes_on) {
     rank_t t[3], wrong;
     ranks_init(t, 3, test_root(true), ours);
@@ -112,7 +112,7 @@ TEST(test_meeting_goes_on) {
     for (int r = 0; r < 3; r++) ended(&t[r], ESP_OK, "");
 }
 
-/* Over the caller's allgather, a job without a secret gets one that only its ranks know. If rank 0 has one in its
+/* If ranks exchange addresses by the caller's allgather, a job without a secret gets one. If rank 0 has one in its
  * environment, all others must have it too. */
 TEST(test_callers_allgather) {
     static const struct {
@@ -140,7 +140,7 @@ TEST(test_callers_allgather) {
     }
 }
 
-/* Messages recorded in an earlier meeting with the same secret are refused (no replay). */
+/* Messages that were recorded when ranks connected earlier, with the same secret, are refused. */
 TEST(test_replay) {
     rank_t t[2];
     hello_bytes sent[2], unused[2];
@@ -163,14 +163,14 @@ TEST(test_replay) {
     assert_int_equal(hello_receive(fd, answer, sizeof answer), ESP__MSG_REFUSE);
     assert_non_null(strstr(answer, "ESPRESSO_SECRET differs"));
     close(fd);
-    fd = hello_connect(t[0].root, 5000); /* a wrong job number is refused */
+    fd = hello_connect(t[0].root, 5000); /* another job's number is refused */
     assert_int_equal(hello_as(fd, 1, 2, theirs, unused, answer, sizeof answer), ESP__MSG_REFUSE);
     close(fd);
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 }
 
-/* The authentication code covers every byte: any changed byte is refused. */
+/* The authentication code covers every byte, so that any changed byte is refused. */
 TEST(test_every_byte_counts) {
     esp__peers p;
     esp__hello k;
@@ -186,7 +186,7 @@ TEST(test_every_byte_counts) {
     assert_true(esp__challenge_make(&p, &ch));
     assert_true(esp__response_make(&p, &k, &ch, &h));
     assert_true(esp__code_check(&p, 0, &k, &ch, &h, h.code));
-    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* as rank 0's proof, the same code is refused */
+    assert_false(esp__code_check(&p, 1, &k, &ch, &h, h.code)); /* rank 1's code is no proof of being rank 0 */
     for (int part = 0; part < 3; part++)
         for (size_t i = 0; i < bytes[part]; i++) {
             parts[part][i] ^= 1;
@@ -197,10 +197,10 @@ TEST(test_every_byte_counts) {
     assert_false(esp__code_check(&p, 0, &k, &ch, &h, h.code));
 }
 
-/* Another process listens at the address and answers like rank 0, but does not know the secret. */
+/* A process that listens at the address and answers like rank 0, but does not know the secret. */
 typedef struct impostor {
     int listener;
-    uint32_t type; /* type of its second message */
+    uint32_t type;
     const char *text;
 } impostor;
 static void *impostor_main(void *arg) {
@@ -226,7 +226,7 @@ static void *impostor_main(void *arg) {
                                   : hello_message(x->type, x->text, strlen(x->text));
     if (x->type == ESP__MSG_REFUSE) b.data[offsetof(esp__msg, rank)] = 0x85, memset(b.data + 5, 0xff, 3);
     hello_send(fd, &b);
-    hello_receive(fd, heard, sizeof heard); /* waits until the other side closes */
+    hello_receive(fd, heard, sizeof heard);
     close(fd);
     return NULL;
 }
@@ -255,8 +255,8 @@ TEST(test_impostor) {
     }
 }
 
-/* A rank with another library version gets that error. On a Unix socket, where only this user can connect, the meeting
- * ends; over TCP it continues. */
+/* A rank with another version of the library gets an error that says so. Over a Unix socket, which only this user can
+ * connect to, connecting then fails for all. Over TCP the others go on waiting. */
 TEST(test_versions) {
     for (int tcp = 0; tcp < 2; tcp++) {
         rank_t t[2];
@@ -270,7 +270,7 @@ TEST(test_versions) {
         p.size = 2;
         esp__hello_make(&p, 0, &k);
         memset(k.version, 0, sizeof k.version);
-        memcpy(k.version, "0.1.0\a", 6); /* an older library's first bytes */
+        memcpy(k.version, "0.1.0\a", 6); /* first bytes of a version of an older library */
         b = hello_message(ESP__MSG_HELLO, &k, sizeof k);
         ranks_init(t, 2, test_root(tcp), ours);
         start(&t[0]);
@@ -285,7 +285,7 @@ TEST(test_versions) {
     }
 }
 
-/* For a process of another user: rank 0 refuses it, and no rank accepts it as rank 0. */
+/* Tests a process of another user: rank 0 refuses it, and no rank accepts it as rank 0. */
 TEST(test_other_users) {
     rank_t t[2];
     char answer[4096];
@@ -300,10 +300,10 @@ TEST(test_other_users) {
         int fd, heard;
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         fd = hello_connect(t[0].root, 5000);
-        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* this process even knows the secret */
+        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* the process even knows the secret */
         _exit(fd < 0 ? 4 : heard);
     }
-    assert_int_equal(child_wait(child), 0); /* the child's connection was closed */
+    assert_int_equal(child_wait(child), 0);
     start(&t[1]);
     for (int r = 0; r < 2; r++) ended(&t[r], ESP_OK, "");
 
@@ -345,7 +345,7 @@ TEST(test_who_can_reach) {
     close(fd);
 }
 
-/* esp_open warns on rank 0 of a job that anybody may join, and only then. */
+/* esp_open warns on rank 0 if anybody may join the job, and only then. */
 static atomic_int warned;
 static void on_log(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_WARN && strstr(ev->message, "has no secret")) warned++;
@@ -363,7 +363,7 @@ static void *opener_main(void *arg) {
     return NULL;
 }
 TEST(test_warning) {
-    for (int kind = 0; kind < 3; kind++) { /* open to all; open with a secret; local only */
+    for (int kind = 0; kind < 3; kind++) { /* open to all; open but with a secret; local */
         char root[64];
         opener o[2];
         esp_host host = {.struct_size = sizeof host, .log = on_log};

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_ALLOCATIONS 1
-static atomic_int counting, allocations; /* counts while `counting` is 1 */
+static atomic_int counting, allocations; /* allocations that were made while `counting` was 1 */
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);

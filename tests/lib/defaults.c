@@ -1,7 +1,7 @@
 /* defaults.c has settings of every test and of the command that tests start. */
 #include <stdlib.h>
 
-/* Tests have small tensors, which built-in strategies must compress anyway, unless a test sets the variable itself. */
+/* By default, strategies do not compress small tensors, but tests have only small ones. */
 __attribute__((constructor)) static void compress_small_tensors(void) {
     setenv("ESPRESSO_MIN_COMPRESS_ELEMENTS", "0", 0);
 }

@@ -1,9 +1,8 @@
-/* hello.h connects to rank 0 and sends arbitrary messages, for tests of how ranks connect. */
+/* hello.h connects to rank 0 and sends it arbitrary messages, to test how ranks connect. */
 #ifndef TEST_HELLO_H
 #define TEST_HELLO_H
 #include "espresso_impl/job/peers.h"
 
-/* The bytes of a message. */
 typedef struct hello_bytes {
     uint8_t data[512];
     size_t n;
@@ -38,7 +37,7 @@ static inline int hello_send(int fd, const hello_bytes *b) {
     return send(fd, b->data, b->n, MSG_NOSIGNAL) == (ssize_t)b->n;
 }
 
-/* Receives a message, and adds a NUL to its body. Returns its type, or 0 if the connection has ended. */
+/* Receives a message and appends a NUL. Returns the message's type, or 0 if the connection has ended. */
 static inline uint32_t hello_receive(int fd, void *body, size_t cap) {
     esp__msg m;
     memset(body, 0, cap);
@@ -47,8 +46,7 @@ static inline uint32_t hello_receive(int fd, void *body, size_t cap) {
     return m.type;
 }
 
-/* Connects as rank `rank` of `size` with that secret ("" for none). Stores both messages in `sent`. Returns the type of
- * the answer. */
+/* Connects as a rank of `size` with that secret, or "". Stores both messages in `sent`. Returns the answer's type. */
 static inline uint32_t hello_as(int fd, int32_t rank, int32_t size, const char *secret, hello_bytes sent[2],
                                 char *answer, size_t cap) {
     esp__peers p;

@@ -1,4 +1,5 @@
-/* library.h includes the library's headers, also internal ones, whose functions are external in tests' objects. */
+/* library.h includes the library's headers, with internal ones. Tests are compiled apart from it, so that functions
+ * that are static in the single-file build must be external. */
 #ifndef TEST_LIBRARY_H
 #define TEST_LIBRARY_H
 #ifndef ESP__FN

@@ -6,15 +6,15 @@
 
 enum { MAX_PROCS = 8, NOBODY = -9 };
 
-/* The report of one rank. */
 typedef struct report {
-    atomic_int ready;           /* has reached the situation under test */
-    atomic_int lost, straggler; /* ranks named by callbacks, or NOBODY */
+    atomic_int ready; /* set when the rank has reached the situation under test */
+    /* ranks that the library's callbacks have named, or NOBODY */
+    atomic_int lost, straggler;
     atomic_int lost_left;
     atomic_uint straggler_tensor;
-    atomic_int status; /* status of the call under test, 1 until it returns */
+    atomic_int status; /* result of the call under test; 1 until it returns */
     atomic_ullong noticed_ns, returned_ns, closed_ns;
-    atomic_int other; /* free for the test                                            */
+    atomic_int other; /* for use by a single test */
     char text[1024];
 } report;
 
@@ -55,7 +55,7 @@ static inline void procs_start_all(procs *p, void (*body)(procs *, int32_t)) {
     for (int32_t r = 0; r < p->size; r++) procs_start(p, r, body);
 }
 
-/* Waits until a member of all reports, except that of rank `except`, is not `from`. Returns 0 after 30 s. */
+/* Waits until `member` differs from `from` in the reports of all ranks but `except`. Returns 0 if 30 s pass before. */
 #define PROCS_AWAIT(p, member, from, except)                                                                           \
     __extension__({                                                                                                    \
         uint64_t end_ = esp__now_ns() + 30000000000u;                                                                  \
@@ -69,12 +69,11 @@ static inline void procs_start_all(procs *p, void (*body)(procs *, int32_t)) {
         n_ == (p)->size;                                                                                               \
     })
 
-/* Waits for the end of all ranks. */
 static inline void procs_wait(procs *p) {
     for (int32_t r = 0; r < p->size; r++) child_wait(p->pid[r]), p->pid[r] = 0;
 }
 
-/* Reaps all ranks, and kills those that have not ended after 20 s. Returns their number. */
+/* Reaps all ranks. Kills those that have not ended after 20 s, and returns their number. */
 static inline int procs_end(procs *p) {
     uint64_t end = esp__now_ns() + 20000000000u;
     int hung = 0;

@@ -1,4 +1,4 @@
-/* ranks.c runs ranks as threads (see test.h). */
+/* ranks.c runs the ranks of a test as threads (see test.h). */
 #include "tests/lib/test.h"
 
 atomic_int failures;

@@ -1,6 +1,6 @@
-/* rounds_codec.h has codecs of two and three rounds for tests. In the first rounds the ranks find a common range; the
- * last round sends multiples of 1/1024 of it, whose sums are exact. Every call checks its arguments, and returns
- * ESP_E_STATE if they are wrong. */
+/* rounds_codec.h has codecs that need two or three exchanges between ranks. First the ranks find the largest range of
+ * their values. In the last exchange they send multiples of 1/1024 of it, whose sums are exact. Every call checks its
+ * arguments, and returns ESP_E_STATE if they are wrong. */
 #ifndef TEST_ROUNDS_CODEC_H
 #define TEST_ROUNDS_CODEC_H
 #include "espresso.h"
@@ -8,15 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Parts with fewer elements need no range, so they have only the last round. */
+/* With fewer elements, only the last exchange takes place. */
 enum { ROUNDS_ALONE = 3 };
 
-/* The state of a part between rounds and steps. */
+/* What the codec keeps for a tensor between exchanges and steps. */
 typedef struct rounds_state {
     float range,
-        /* range: largest of all ranks, from round 0; decoded: range of the last decompress. */
+        /* range: largest of all ranks, after the first exchange; decoded: range used by the last decompress */
         decoded;
-    uint32_t steps, next; /* number of finished steps; the next round */
+    uint32_t steps, next; /* number of finished steps; number of the next exchange */
 } rounds_state;
 
 typedef struct rounds_self {
@@ -76,7 +76,7 @@ static inline float rounds_reduced(const esp_codec_args *a) {
     return x;
 }
 
-/* A round before the last sends the part's range, or in the second of three rounds twice the common range. */
+/* Makes the payload of an exchange before the last: this rank's range or, in a second one, twice the common range. */
 static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args *a, rounds_state *state) {
     const uint64_t n = a->tensor[0]->count, alone = n < ROUNDS_ALONE;
     esp_payload_header h = esp_payload_header_of(s->id, 1, 0, n, alone ? 0 : 4, 0), got;
@@ -102,12 +102,12 @@ static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args
     return ESP_OK;
 }
 
-/* Returns the range for the last round, or a negative number if the payload is wrong. */
+/* Returns the range for the last exchange, or a negative number if the payload is wrong. */
 static inline float rounds_range(const rounds_self *s, const esp_codec_args *a, int *nan) {
     esp_payload_header got;
     const uint64_t n = a->tensor[0]->count;
     *nan = 0;
-    if (n < ROUNDS_ALONE) return 256; /* so that 1/1024 of it is 1/4 */
+    if (n < ROUNDS_ALONE) return 256; /* for few elements the range is fixed: 1/1024 of it is 1/4 */
     if (!a->reduced || esp_payload_read(a->reduced, s->id, 1, n, &got)) return -1;
     *nan = (got.flags & ESP_PAYLOAD_NONFINITE) != 0;
     return rounds_reduced(a);
@@ -192,7 +192,7 @@ ROUNDS_CODEC(rounds_shared2, "shared2", 2, rounds_two, rounds_open2, 0)
 ROUNDS_CODEC(rounds_shared3, "shared3", 3, rounds_three, rounds_open3, 0)
 ROUNDS_CODEC(rounds_sharedall, "sharedall", 2, rounds_only_allreduce, rounds_open_all, 0)
 
-/* The plugin's entry function, for esp_config.builtin. */
+/* Entry function of the plugin, for esp_config.builtin. */
 static inline const esp_plugin *rounds_entry(const esp_host *h) {
     static const esp_codec *const list[] = {&rounds_shared2, &rounds_shared3, &rounds_sharedall};
     static const esp_plugin plugin = {sizeof plugin, 3, 0, 0, list, NULL, NULL};

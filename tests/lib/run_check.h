@@ -3,7 +3,7 @@
 #define TEST_RUN_CHECK_H
 #include "tests/lib/test.h"
 
-int espresso_main(int argc, char **argv); /* the main of tools/espresso.c */
+int espresso_main(int argc, char **argv);
 
 /* Runs all checks of a codec or backend. If one fails, prints the report and fails the test. */
 static inline void run_check(const char *spec) {
@@ -25,7 +25,7 @@ static inline void run_check(const char *spec) {
     if (status || !strstr(report, " 0 failed,")) fail_msg("%s: status %d\n%s", spec, status, report);
 }
 
-/* Fails the test if no spec is for the registered name. */
+/* Fails the test if `specs`, which the test checks, has none for the codec or backend `name`. */
 static inline void run_check_named(const char *name, const char *const *specs, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (strcspn(specs[i], ":") == strlen(name) && !strncmp(specs[i], name, strlen(name))) return;

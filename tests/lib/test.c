@@ -1,4 +1,4 @@
-/* test.c has the list of a program's tests, and functions that tests share (see test.h). */
+/* test.c keeps the list of a program's tests, and has functions that tests share (see test.h). */
 #include "tests/lib/test.h"
 #include <arpa/inet.h>
 #include <sys/prctl.h>
@@ -61,7 +61,7 @@ int count_of(const char *text, const char *what) {
     return n;
 }
 
-/* Ports are below the ephemeral ports of Linux. */
+/* TCP ports are below those that Linux gives to outgoing connections, so that none of them takes the port meanwhile. */
 const char *test_root(bool tcp) {
     static char root[64];
     static unsigned serial;

@@ -33,35 +33,34 @@
 #include "codecs/common/half.h"
 #include "tests/lib/library.h"
 
-/* Defines a test, and adds it to those of the program. */
 #define TEST(name, ...)                                                                                                \
     static void name(void **state);                                                                                    \
     __attribute__((constructor)) static void name##_is_a_test(void) {                                                  \
         test_add(#name, name, (test_around){__VA_ARGS__});                                                             \
     }                                                                                                                  \
     static void name(void **state)
-/* Sets functions to run before and after all tests of the program, at most once. */
+/* Sets functions that run before and after all tests of the program. Used at most once. */
 #define TEST_GROUP(...)                                                                                                \
     __attribute__((constructor)) static void test_group_is(void) { test_group((test_around){__VA_ARGS__}); }
 
 typedef struct test_around {
-    int (*before)(void **), (*after)(void **); /* either may be NULL */
+    int (*before)(void **), (*after)(void **);
 } test_around;
 void test_add(const char *name, void (*body)(void **), test_around around);
 void test_group(test_around around);
-int test_main(void); /* returns the exit status */
+int test_main(void);
 
-/* Skips a test that cannot run here. run.sh prints the reason. */
+/* Skips a test that cannot run here, and prints the reason. */
 #define test_skip(why)                                                                                                 \
     do {                                                                                                               \
         print_message("skipped: %s\n", why);                                                                           \
         skip();                                                                                                        \
     } while (0)
 
-/* Returns how often a test repeats itself with new random numbers: n with TEST_ALL (make test-all), else n / 4. */
+/* Returns how often a test repeats itself with new random numbers: n in `make test-all`, otherwise n / 4. */
 static inline unsigned test_repeats(unsigned n) { return getenv("TEST_ALL") ? n : (n + 3) / 4; }
 
-/* Returns the path of `file` in make's build folder, valid until the next call. */
+/* Returns the path of `file` in the build folder, valid until the next call. */
 static inline const char *built(const char *file) {
     static char path[4096];
     const char *build = getenv("ESPRESSO_BUILD");
@@ -71,7 +70,7 @@ static inline const char *built(const char *file) {
 
 static inline double test_seconds(void) { return (double)esp__now_ns() * 1e-9; }
 
-/* Return random numbers: the upper half of a linear congruential generator with state `seed`, and splitmix64. */
+/* Two generators of random numbers, with state `seed`: a linear congruential generator, and splitmix64. */
 static inline uint32_t test_random32(uint64_t *seed) {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(*seed >> 32);
@@ -83,46 +82,44 @@ static inline uint64_t test_random64(uint64_t *seed) {
     return z ^ z >> 31;
 }
 
-/* Returns the number of files in the folder whose names contain `part`. */
 int test_count_files(const char *folder, const char *part);
 
 /* Make and remove a temporary folder, for TEST and TEST_GROUP. in_folder() gives a path, valid for eight more calls. */
 int folder_make(void **state);
 int folder_remove(void **state);
 const char *in_folder(const char *name);
-/* Reads a whole file, or returns NULL. The caller frees it. */
+/* Returns a file's text, or NULL if it cannot be read. The caller frees it. */
 char *file_text(const char *path);
 
-/* Counts `what` in the text. A NULL text has none. */
+/* Counts how often `what` is in the text, which may be NULL. */
 int count_of(const char *text, const char *what);
 
 /* Returns an unused address for esp_config.root: a Unix socket or a port of this host, valid until the next call. */
 const char *test_root(bool tcp);
 
-/* Returns zeroed memory that child processes share. */
+/* Returns zeroed memory that child processes share with the test. */
 void *test_shared(size_t bytes);
 
-/* Forks a child that ends with its parent, or after `seconds`. It must end by _exit, since functions of cmocka and the
- * sanitizers run at exit. */
+/* Forks a child, which is killed when its parent ends or after `seconds`. It must end by _exit, since functions of
+ * cmocka and the sanitizers run at exit. */
 pid_t child_fork(unsigned seconds);
 /* Waits for a child. Returns its exit status, or minus the signal that ended it. */
 int child_wait(pid_t child);
 
-/* Runs `body` in n threads, the k-th with arg + k * bytes, and waits for them. */
+/* Runs `body` in n threads and waits for them. The k-th thread gets arg + k * bytes. */
 void run_threads(int n, void *(*body)(void *), void *arg, size_t bytes);
 
-/* Allocate and free host memory, for esp_host.alloc and .free_. */
 void *test_host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);
 void test_host_free(void *user, esp_device d, void *p, uint64_t bytes);
 
-/* Read and set element i of a tensor with that dtype: F32, F16 or BF16. */
+/* Read and set element i of an array of type F32, F16 or BF16. */
 float test_value(esp_dtype d, const void *data, uint64_t i);
 void test_value_set(esp_dtype d, void *data, uint64_t i, float x);
 
 /* ---- ranks as threads of this process, over the backend `loop` (ranks.c) ----------------------------------------- */
 
-/* CHECK is for functions on threads of ranks, where cmocka's asserts do not work. It counts failures and prints the
- * first ones. RUN_RANKS asserts that there are none. */
+/* For functions that run on threads of ranks, where cmocka's asserts do not work. Counts failures and prints the first
+ * ones. RUN_RANKS asserts that there are none. */
 extern atomic_int failures;
 #define CHECK(cond)                                                                                                    \
     do {                                                                                                               \
@@ -130,11 +127,11 @@ extern atomic_int failures;
             fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #cond, esp_last_error(NULL));          \
     } while (0)
 
-/* An allgather of threads, for esp_config.oob_allgather. */
+/* An allgather between threads, for esp_config.oob_allgather. */
 typedef struct test_exchange {
     int32_t size;
     pthread_barrier_t barrier;
-    unsigned char *board; /* data of all members */
+    unsigned char *board;
 } test_exchange;
 typedef struct test_member {
     test_exchange *all;
@@ -144,26 +141,26 @@ void exchange_open(test_exchange *x, int32_t size);
 void exchange_close(test_exchange *x);
 esp_status exchange_allgather(void *member, const void *in, void *out, uint64_t bytes);
 
-/* Adds a tensor of floats. Returns its id. */
 uint32_t tensor_add(esp_ctx *ctx, const char *name, uint64_t count);
-/* Returns true if `word` is in the last error; else prints both. */
+/* Returns whether the last error contains `word`. Otherwise prints both. */
 bool error_has(const esp_ctx *ctx, const char *word);
 /* CHECKs that this rank has the same bytes as rank 0. */
 void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
 
 typedef struct test_job {
-    int32_t size, per_machine; /* number of ranks; ranks per machine (0: all on one) */
-    const int32_t *machines;   /* or, in its place, each rank's machine, from 1 */
-    const char *const *places; /* or, in its place, each rank's place */
-    esp_config config;         /* for all ranks, without rank and machine */
+    int32_t size, per_machine; /* number of ranks; ranks per machine, where 0 puts all on one */
+    const int32_t *machines;   /* if not NULL: each rank's machine, from 1, instead of per_machine */
+    /* if not NULL: each rank's position, such as its rack and machine, as in ESPRESSO_PLACE */
+    const char *const *places;
+    esp_config config; /* for all ranks; test_run() adds rank and machine */
     void (*body)(esp_ctx *ctx, void *user);
     void *user;
-    esp_status open_status[64]; /* result of each rank's esp_open */
+    esp_status open_status[64]; /* result of each rank's esp_open() */
 } test_job;
 
 /* Opens all ranks as threads, runs `body` in each, and closes them. */
 void test_run(test_job *j);
-/* Like test_run, but returns how many ranks did not open and CHECKs failed. By default, logs only errors. */
+/* Does as test_run(), and returns how many ranks did not open and CHECKs failed. By default, logs only errors. */
 int test_run_failures(test_job *j);
 /* Used as RUN_RANKS(.size = 4, .body = f, .config.codec = "topk"). Fails the test if a rank or a CHECK failed. */
 #define RUN_RANKS(...) test_run_well(&(test_job){__VA_ARGS__})

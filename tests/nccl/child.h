@@ -1,5 +1,5 @@
 /* child.h runs a test of backend nccl in its own process, with one version of the stand-in for NCCL (fake/), since a
- * process loads a library only once. */
+ * process can load only one. */
 #ifndef NCCL_CHILD_H
 #define NCCL_CHILD_H
 #include "tests/nccl/device_memory.h"
@@ -17,7 +17,6 @@ static void fake_path(char *out, size_t cap, const char *version) {
     const char *build = getenv("ESPRESSO_BUILD");
     snprintf(out, cap, "%s/tests/nccl/%s/libcuda.so.1", build ? build : "./build", version);
 }
-/* Ends the test's process if `why` is a text. */
 static void wants(const char *why) {
     if (!why) return;
     fprintf(stderr, "%s\n", why);
@@ -27,7 +26,7 @@ static void wants(const char *why) {
     do {                                                                                                               \
         if (!(cond)) wants(#cond);                                                                                     \
     } while (0)
-/* Runs a test in a process with version "new" or "old" of the stand-in, or with none if it is NULL. */
+/* Runs a test in a process with version "new" or "old" of the stand-in, or without it if `version` is NULL. */
 static void with(const char *version, void (*test)(void)) {
     char path[4096];
     fake_path(path, sizeof path, version ? version : "");
@@ -44,7 +43,7 @@ static void with(const char *version, void (*test)(void)) {
             wants("the stand-in lacks its control");
         test();
         if (fake.live()) wants("streams, events, memory or communicators are left");
-        exit(0); /* runs the leak check */
+        exit(0); /* runs the leak check, as _exit() would not */
     }
     assert_int_equal(child_wait(pid), 0);
 }

@@ -1,5 +1,5 @@
-/* device_memory.h runs the tests of all backends on backend nccl, with host and device memory. If `on_device` is set,
- * buffers are copied to the device and back. It serves the stand-in and a real GPU. */
+/* device_memory.h runs the tests that all backends share on backend nccl. If `on_device` is set, their buffers are
+ * copied to device memory and back. Used with the stand-in for NCCL and with a real GPU. */
 #ifndef NCCL_DEVICE_MEMORY_H
 #define NCCL_DEVICE_MEMORY_H
 #include "tests/backends/ranks.h"
@@ -7,7 +7,7 @@
 #include <dlfcn.h>
 #include "tests/lib/entries.h"
 
-/* Functions of the driver that only the tests need. */
+/* Functions of the CUDA driver that only tests need. */
 typedef struct copy_calls {
     int (*up)(unsigned long long to, const void *from, size_t bytes);
     int (*down)(void *to, unsigned long long from, size_t bytes);
@@ -37,7 +37,7 @@ static esp_status wait_on_stream(ranks_me *me, nccl_comm *m, const esp_coll *c, 
     nccl_leave(m);
     return st;
 }
-/* Copies a buffer to the device. Memory of the same size after the copy must not change. */
+/* Copies a buffer to new device memory. The bytes after it must not change. */
 static unsigned long long device_take(nccl_comm *m, const void *from, uint64_t bytes) {
     unsigned long long at = 0;
     nccl_enter(m);
@@ -87,7 +87,7 @@ static esp_status coll_on_device(ranks_me *me, nccl_comm *m, const esp_coll *cal
     nccl_leave(m);
     return st;
 }
-/* Replaces ranks_coll. */
+/* The shared tests call this for each collective. */
 static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c) {
     nccl_comm *m = (nccl_comm *)comm;
     if (!on_device) return ranks_coll(me, comm, c);
@@ -98,8 +98,8 @@ static esp_status coll_where_wanted(ranks_me *me, void *comm, const esp_coll *c)
 #define RANKS_COLL coll_where_wanted
 #include "tests/backends/collectives.h"
 
-/* Like esp_shrink, aborts a sum that not all ranks have begun, closes the comm, and opens a new one, which works on
- * registered memory. */
+/* Aborts a sum that not all ranks have begun, closes the communicator, and opens a new one, as esp_shrink does. The new
+ * one must work on registered memory. */
 static inline void shrinks_and_reopens(ranks_me *me) {
     const uint64_t bytes = 1000 * sizeof(float);
     float x[1000];
@@ -123,7 +123,7 @@ static inline void shrinks_and_reopens(ranks_me *me) {
         if (turn && wait_on_stream(me, m, &c, stream)) ranks_fail(me, "a sum of the new comm: %s", ranks_said);
         if (!turn) pthread_barrier_wait(&me->shared->barrier[0]); /* only rank 0 has begun the sum */
         if (!turn) me->b->abort(m);
-        m->library->cuStreamSynchronize(stream); /* abort() may wait for the lock, so do not hold it */
+        m->library->cuStreamSynchronize(stream); /* without the lock, since abort() may need it */
         me->b->dereg(m, known);
         device_give(m, at, x, bytes);
         if (turn && !(x[999] == (float)(me->size * (me->size + 1) / 2)))

@@ -1,5 +1,5 @@
-/* plugin_standin.c is a plugin with a device of kind CUDA over the stand-in for the CUDA driver (fake/), for tests of
- * whole commands. Its memory is host memory. It has no codecs, so compression runs on the CPU. */
+/* plugin_standin.c is a plugin with a CUDA device that uses the stand-in for the CUDA driver (fake/), for tests of
+ * whole commands. Its memory is host memory. It has no codecs, so that compression runs on the CPU. */
 #include "espresso.h"
 
 #include "codecs/common/half.h"
@@ -97,7 +97,7 @@ static esp_status device_alloc(void *self, uint64_t bytes, uint32_t where, void 
     enter(self);
     int r = where == ESP_MEM_PINNED ? cu.cuMemHostAlloc(out, bytes, 1) : cu.cuMemAlloc_v2(&at, bytes);
     if (where != ESP_MEM_PINNED) *out = (void *)(uintptr_t)at;
-    if (!r) memset(*out, 0, bytes); /* no copy or kernel uses the memory yet */
+    if (!r) memset(*out, 0, bytes);
     return leave(r) ? ESP_E_NOMEM : ESP_OK;
 }
 static void device_free(void *self, void *p, uint64_t bytes, uint32_t where) {

@@ -1,6 +1,6 @@
-/* test_nccl.c tests backend nccl over a stand-in for NCCL and the CUDA driver (fake/): all collectives on both kinds of
- * memory, which functions it calls, with which counts, in which groups and on which streams. test_nccl_gpu.c tests it
- * over NCCL itself. */
+/* test_nccl.c tests backend nccl with a stand-in for NCCL and the CUDA driver (fake/): all collectives on host and
+ * device memory, and which functions of NCCL it calls, in which groups and on which streams. test_nccl_gpu.c uses NCCL
+ * itself. */
 /* runs: quiet slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
@@ -16,7 +16,7 @@ static void host_memory(void) { every_kind(0); }
 static void device_memory(void) { every_kind(1); }
 TEST(collectives_host) { with("new", host_memory); }
 TEST(collectives_device) { with("new", device_memory); }
-/* Runs gather and alltoall, which are sends and receives. */
+/* Older versions of NCCL need sends and receives for gather and alltoall. */
 static void by_messages(void) {
     for (int device = 0; device < 2; device++) {
         wants(run_nccl("", 3, 0, few, device));
@@ -25,8 +25,8 @@ static void by_messages(void) {
 }
 TEST(collectives_old) { with("old", by_messages); }
 
-/* Expects one call of NCCL if it has the collective, else a group of calls: for unequal parts, and for functions that
- * older versions lack. */
+/* The backend must call the function of NCCL for a collective. If there is none, as for unequal parts, or if the
+ * version is too old, it must call a group of others. */
 static int old_version;
 static void calls(ranks_me *me) {
     static const struct {
@@ -62,7 +62,7 @@ static void calls_run(void) { wants(run_nccl("", 2, 0, calls, 1)); }
 TEST(calls_new) { old_version = 0, with("new", calls_run); }
 TEST(calls_old) { old_version = 1, with("old", calls_run); }
 
-/* Memory that the host announces is registered with the communicators of all levels. */
+/* Memory that the library uses is registered with the communicators of all levels. */
 static esp_status sum_on(ranks_me *me, nccl_comm *m, unsigned long long at, void *stream) {
     esp_coll c = ESP_ZERO;
     c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 100;
@@ -94,10 +94,10 @@ static void registers(ranks_me *me) {
         ranks_fail(me, "%d of %d buffers lie in registered memory", fake.registered() - before, 4 * (int)me->size);
     pthread_barrier_wait(&me->shared->barrier[0]);
     if (!old_version && !known) ranks_fail(me, "nothing is registered");
-    if (me->rank == 0) fake.fails("ncclCommRegister", 0, 1); /* unregistered memory works, too */
+    if (me->rank == 0) fake.fails("ncclCommRegister", 0, 1); /* memory that cannot be registered works too */
     if (me->b->reg(m, &own, &again)) ranks_fail(me, "reg: %s", ranks_said);
     if (me->b->dereg(m, known) || sum_on(me, m, at, stream)) ranks_fail(me, "dereg or sum: %s", ranks_said);
-    if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* even ranks deregister after close() */
+    if (me->rank % 2) me->b->dereg(m, again), again = NULL; /* ranks with even numbers deregister it after close() */
     me->b->close(part);
     if (again) me->b->dereg(m, again);
     device_give(m, at, NULL, 0);
@@ -110,12 +110,12 @@ static void registers_run(void) { wants(run_nccl("", 4, 4, registers, 1)); }
 TEST(registers_new) { old_version = 0, with("new", registers_run); }
 TEST(registers_old) { old_version = 1, with("old", registers_run); }
 
-/* For a mean over three ranks, the backend multiplies the sum by a factor, whose product has the expected bits. */
+/* For a mean over three ranks, the sum is multiplied by a factor. The result must have the expected bits. */
 static void thirds(ranks_me *me) {
     enum { N = 300000 };
     void *comm = ranks_open(me, 0, NULL);
     float *x = (float *)malloc(N * sizeof *x);
-    for (int k = 0; comm && k < 3; k++) { /* the backend keeps and reuses the operation */
+    for (int k = 0; comm && k < 3; k++) { /* the backend reuses NCCL's operation for a factor */
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[i] = (float)(i % 1000 + me->rank);
         c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = N;
@@ -134,7 +134,7 @@ static void thirds(ranks_me *me) {
 static void thirds_run(void) { wants(run_nccl("", 3, 0, thirds, 0)); }
 TEST(scales) { with("new", thirds_run); }
 
-/* ---- many requests, on both kinds of memory, tested in another order --------------------------------------------- */
+/* ---- many requests, on host and device memory, whose completion is asked for in another order -------------------- */
 static void mixed(ranks_me *me) {
     enum { OPEN = 24, N = 200000 };
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
@@ -147,7 +147,8 @@ static void mixed(ranks_me *me) {
     nccl_leave(m);
     for (int k = 0; k < OPEN; k++) {
         const esp_stream s = {{k % 3 ? ESP_CUDA : ESP_CPU, k % 3 ? m->job->ordinal : 0}, k % 3 ? stream : NULL};
-        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N; /* every third on the host; large, small and empty ones */
+        /* a third of them is in host memory; they are large, small and empty */
+        const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N;
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + me->rank);
         if (k % 3) at[k] = device_take(m, x + k * N, n * 4);
@@ -176,7 +177,7 @@ static void mixed(ranks_me *me) {
 static void mixed_run(void) { wants(run_nccl("", 3, 0, mixed, 0)); }
 TEST(requests) { with("new", mixed_run); }
 
-/* Groups of several levels, at the same time, with one parent: two machines of two. */
+/* Groups of several levels run collectives at the same time, on two machines of two ranks. */
 static void two_levels(ranks_me *me) {
     void *all = ranks_open(me, 0, NULL), *intra = ranks_open(me, 1, all), *inter = ranks_open(me, 2, all);
     const esp_stream cpu = ESP_ZERO;
@@ -187,11 +188,11 @@ static void two_levels(ranks_me *me) {
         for (int i = 0; i < 5000; i++) x[k][i] = (float)(1 + me->rank);
         c.struct_size = sizeof c, c.op = ESP_COLL_ALLREDUCE, c.dtype = ESP_F32, c.count = 5000;
         c.src.ptr = c.dst.ptr = x[(k + me->rank) % 3];
-        /* Each rank starts them in another order. */
+        /* each rank starts them in another order */
         if (me->b->start(comms[(k + me->rank) % 3], &c, cpu, &req[(k + me->rank) % 3]))
             ranks_fail(me, "start: %s", ranks_said);
     }
-    for (int k = 0; k < 3 && inter; k++) { /* progress() drives all comms */
+    for (int k = 0; k < 3 && inter; k++) { /* waiting on one communicator must make progress on all */
         const int at = (k + me->rank) % 3;
         const float want = at == 0 ? 10.0f : at == 1 ? (me->rank < 2 ? 3.0f : 7.0f) : me->rank % 2 ? 6.0f : 4.0f;
         if (ranks_wait(me, comms[at], req[at])) ranks_fail(me, "scope %d: %s", at, ranks_said);

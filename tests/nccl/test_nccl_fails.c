@@ -1,10 +1,10 @@
-/* test_nccl_fails.c checks failures of backend nccl over the stand-in (fake/): no library, no device, no memory, ranks
- * that cannot open, malformed calls, work that never ends. No rank hangs and nothing leaks. */
+/* test_nccl_fails.c checks failures of backend nccl with the stand-in for NCCL (fake/): no library, no device, no
+ * memory, ranks that cannot open, malformed calls, work that never ends. No rank may hang, and nothing may leak. */
 /* runs: quiet no-tsan: each check is a process, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
-/* Opens a comm and expects this status and text, or any error if the status is ESP_PENDING. Returns the comm. */
+/* Opens a communicator and expects this status and text. ESP_PENDING stands for any error. Returns the communicator. */
 static void *opens(ranks_me *me, const char *params, esp_status want, const char *text) {
     esp_group g = ESP_ZERO;
     ranks_group r = {.shared = me->shared, .n = me->size, .me = me->rank, .barrier = &me->shared->barrier[0]};
@@ -22,7 +22,7 @@ static void *opens(ranks_me *me, const char *params, esp_status want, const char
 static void shut(ranks_me *me, void *comm) {
     if (comm) me->b->close(comm);
 }
-static const char *const *now; /* a part of each rank's error; "" matches any */
+static const char *const *now; /* text that each rank's error must contain */
 static esp_status now_status[4];
 static const char *now_params;
 static void opens_badly(ranks_me *me) { shut(me, opens(me, now_params, now_status[me->rank], now[me->rank])); }
@@ -49,9 +49,10 @@ static void open_errors(void) {
     expect("device=current", ESP_E_DEVICE, ESP_E_DEVICE, ESP_E_DEVICE, none);
     expect("device=3", ESP_E_COMM, ESP_E_COMM, ESP_E_COMM, same);
     fake.fails("ncclCommInitRankConfig", 1, 2);
-    expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails); /* this rank's timeout, or another rank's */
+    /* the error may be this rank's timeout, or that of another rank */
+    expect("timeout=300", ESP_PENDING, ESP_E_COMM, ESP_PENDING, fails);
     static const char *const told[3] = {"", "a test wants async to fail", ""};
-    fake.fails("async", 1, 3); /* other ranks may or may not be connected */
+    fake.fails("async", 1, 3); /* other ranks may be connected or not */
     expect("timeout=500", ESP_PENDING, ESP_E_COMM, ESP_PENDING, told);
     now_ranks = 2;
     fake.fails("ncclCommInitRankConfig", 1, 2);
@@ -64,7 +65,7 @@ static void open_errors(void) {
 }
 TEST(opening_fails) { with("new", open_errors); }
 
-/* If allocations of open() fail, all ranks return an error, and nothing leaks. */
+/* If an allocation fails, all ranks return an error, and nothing leaks. */
 static esp_status got[3];
 static void opens_or_not(ranks_me *me) {
     ranks_group r = {.shared = me->shared, .n = me->size, .me = me->rank, .barrier = &me->shared->barrier[0]};
@@ -77,7 +78,7 @@ static void opens_or_not(ranks_me *me) {
     shut(me, comm);
 }
 static void open_poor(void) {
-    for (uint64_t left = 0; left < 26; left++) { /* each of three ranks allocates eight blocks */
+    for (uint64_t left = 0; left < 26; left++) { /* three ranks allocate eight blocks each */
         fake.allocations(left);
         wants(run_nccl("", 3, 0, opens_or_not, 0));
         for (int q = 0; q < 3; q++)
@@ -87,7 +88,7 @@ static void open_poor(void) {
 }
 TEST(without_memory) { with("new", open_poor); }
 
-/* Without a library, or with one that is too old, the score is 0, and the log has the reason. */
+/* Without NCCL, or with a version that is too old, the backend's score is 0, and the log has the reason. */
 static void library_missing(void) {
     const esp_backend *b = espresso_plugin_v1_nccl(&ranks_host)->backends[0];
     esp_group g = ESP_ZERO;
@@ -155,7 +156,7 @@ static void bad_calls(ranks_me *me) {
 static void bad_calls_run(void) { wants(run_nccl("", 2, 0, bad_calls, 0)); }
 TEST(refused) { with("new", bad_calls_run); }
 
-/* Only rank 0 has enqueued, so its stream waits until abort(), which must end the work without a call of test(). */
+/* Only rank 0 has started a collective, so its stream waits until abort(), which must end it without a test(). */
 static void left_alone(ranks_me *me) {
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
     float x[1000] = {0};
@@ -190,11 +191,10 @@ static void left_alone(ranks_me *me) {
 static void left_alone_run(void) { wants(run_nccl("", 2, 0, left_alone, 0)); }
 TEST(aborts) { with("new", left_alone_run); }
 
-/* A call or the communicator fails during a collective: this rank's error has NCCL's text, and the host aborts the
- * other rank. */
+/* A call or the communicator fails. The rank's error has NCCL's text. The other rank waits until it calls abort(). */
 static void fails_late(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req = NULL;
-    static float x[2][500000]; /* so large that the collective has several pieces */
+    static float x[2][500000]; /* so large that the collective is done in several pieces */
     const esp_stream cpu = ESP_ZERO;
     esp_coll c = sum_of(x[me->rank], 500000);
     const char *name = (const char *)me->arg;
@@ -212,7 +212,7 @@ static void fails_late(ranks_me *me) {
         for (int i = 0; i < 50 && s == ESP_PENDING; i++) s = me->b->test(comm, req), me->b->progress(comm, 1000);
         if (s != ESP_PENDING) ranks_fail(me, "the other rank gets %d", (int)s);
         pthread_barrier_wait(&me->shared->barrier[0]);
-        me->b->abort(comm); /* the host calls this after rank 1 has failed */
+        me->b->abort(comm); /* the library calls this when another rank has failed */
         if (me->b->test(comm, req) != ESP_E_PEER) ranks_fail(me, "after abort() it still waits");
     }
     shut(me, comm);
@@ -227,14 +227,14 @@ static void fails_late_run(void) {
 }
 TEST(collective_fails) { with("new", fails_late_run); }
 
-/* A rank closes. The other one closes after the timeout of ncclCommFinalize, or has work that never ends. */
+/* A rank closes. The other one closes when ncclCommFinalize has timed out, or while it has work that never ends. */
 static void leaves_early(ranks_me *me) {
     void *comm = ranks_open(me, 0, NULL), *req;
     float x[10] = {0};
     const esp_stream cpu = ESP_ZERO;
     esp_coll c = sum_of(x, 10);
     if (comm && !me->rank) me->b->start(comm, &c, cpu, &req), me->b->test(comm, req);
-    shut(me, comm); /* rank 0 closes with an unfinished request */
+    shut(me, comm);
 }
 static void leaves_run(void) { wants(run_nccl("", 2, 0, leaves_early, 0)); }
 TEST(closes) { with("new", leaves_run); }

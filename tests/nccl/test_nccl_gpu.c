@@ -1,12 +1,12 @@
-/* test_nccl_gpu.c tests backend nccl over NCCL itself, on this machine's GPUs, and skips without a GPU, driver or
- * library. Ranks are processes. On a single GPU they claim to be on different machines (NCCL_HOSTID), since NCCL needs
- * a GPU for each rank of a machine, and data passes through sockets. */
+/* test_nccl_gpu.c tests backend nccl with NCCL itself, on this machine's GPUs. It is skipped without a GPU, driver or
+ * library. Ranks are processes. If they share a GPU, they claim to be on different machines (NCCL_HOSTID), since NCCL
+ * wants a GPU for each rank of a machine. */
 /* runs: quiet */
 #include "tests/lib/test.h"
 #include "tests/nccl/device_memory.h"
 
-/* Returns the number of devices, or -1 with the reason in `why`. It counts in a child, since a process that has called
- * cuInit cannot use CUDA in its children. */
+/* Returns the number of GPUs, or -1 with the reason in `why`. A child process counts them, since a process that has
+ * called cuInit cannot use CUDA in its children. */
 static int devices(const char **why) {
     static char text[300];
     int count = 0, result = 0;
@@ -36,7 +36,7 @@ static void on_gpus(ranks_fn fn) {
     const char *why;
     const int count = devices(&why);
     if (count < 0) test_skip(why);
-    for (int32_t n = 1; n <= 3; n += 2) { /* three ranks have unequal parts */
+    for (int32_t n = 1; n <= 3; n += 2) { /* three ranks get parts of unequal sizes */
         one_gpu = n > count, body = fn;
         for (int device = 0; device < 2; device++) {
             print_message("%d ranks on %d GPUs, %s memory\n", (int)n, count, device ? "device" : "host");
@@ -48,7 +48,7 @@ static void on_gpus(ranks_fn fn) {
 TEST(numbers_on_gpus) { on_gpus(few); }
 TEST(slots_on_gpus) { on_gpus(all_slots); }
 
-/* Only rank 0 has enqueued a sum. abort() ends it on the device. */
+/* Only rank 0 has started a sum. abort() must end it on the device. */
 static void abandoned(ranks_me *me) {
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
     float x[1000] = {0};
@@ -86,7 +86,6 @@ TEST(abort_on_gpus) {
     if (why) fail_msg("%s", why);
 }
 
-/* After an abort new communicators work. */
 TEST(reopen_on_gpus) {
     const char *why;
     const int count = devices(&why);

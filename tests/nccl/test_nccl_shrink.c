@@ -1,6 +1,6 @@
-/* test_nccl_shrink.c kills a rank while others are in a collective of NCCL, and the others continue with esp_shrink,
- * which aborts their communicators and creates new ones. Ranks are processes over the stand-in for NCCL (fake/).
- * Gradients are in host memory, or on the fake device (tests/device), whose streams wait until abort(). */
+/* test_nccl_shrink.c kills a rank while others are in a collective of NCCL. The others go on with esp_shrink, which
+ * aborts their communicators and creates new ones. Ranks are processes with the stand-in for NCCL (fake/). Gradients
+ * are in host memory, or on the fake device (tests/device), whose streams wait until abort(). */
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ enum { SIZE = 4, N = 3000, LOST_STEP = 3, LAST_STEP = 6 };
 
 static struct {
     const char *backend, *option;
-    int32_t dies[2]; /* ranks that die, or -1 */
+    int32_t dies[2];
     int on_device;
 } job;
 
@@ -27,7 +27,7 @@ static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *)
 
 static float point(int32_t origin, int step, int i) { return (float)((i + step) % 7 + 4 * origin * origin); }
 
-/* Dies when the others wait in the collective of its second tensor. */
+/* Kills the rank while the others wait in the collective of its second tensor. */
 static void *die_soon(void *user) {
     usleep(30000);
     raise(SIGKILL);
@@ -49,7 +49,7 @@ static esp_status one_step(esp_ctx *ctx, place p[2], int32_t origin, int step) {
     for (int t = 0; t < 2 && !s && job.on_device; t++) fake_get(p[t].pinned, p[t].grad, N * 4);
     return s;
 }
-/* Returns 1 if every element is the mean over the remaining ranks. All sums are exact. */
+/* Returns whether every element is the mean over the remaining ranks. All sums are exact. */
 static int is_mean(const float *g, int step, int gone) {
     for (int i = 0; i < N; i++) {
         float sum = 0, n = 0;
@@ -111,7 +111,8 @@ static void lose(const char *backend, const char *option, int32_t first, int32_t
     int hung = 0, bad = 0;
     for (int32_t r = 0; r < SIZE; r++) {
         const bool dies = r == first || r == second;
-        const int status = child_wait(p.pid[r]), want = dies ? -SIGKILL : 0; /* an alarm ends a rank that hangs */
+        /* a rank that hangs is killed by an alarm */
+        const int status = child_wait(p.pid[r]), want = dies ? -SIGKILL : 0;
         hung += status != want;
         p.pid[r] = 0;
         if (dies) continue;
@@ -145,9 +146,9 @@ int main(void) {
     char path[4096], dir[] = "/tmp/nccl-shrink-XXXXXX", rm[64];
     snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
     setenv("ESPRESSO_NCCL", path, 1);
-    setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
+    setenv("FAKE_SHARED", "1", 1);
     if (!mkdtemp(dir)) return 1;
-    setenv("TMPDIR", dir, 1); /* killed ranks leave their files in `dir` */
+    setenv("TMPDIR", dir, 1); /* killed ranks leave files here */
     const int failed = test_main();
     snprintf(rm, sizeof rm, "rm -rf %s", dir);
     return system(rm) || failed;

@@ -1,6 +1,6 @@
-/* test_nccl_steps.c runs whole steps over backend nccl, with gradients on the fake device (tests/device) and the
- * stand-in for NCCL (fake/). Results equal those of gradients in host memory, and the host does not wait for the device
- * between two ops. */
+/* test_nccl_steps.c runs whole steps with backend nccl, gradients on the fake device (tests/device) and the stand-in
+ * for NCCL (fake/). Results equal those of gradients in host memory, and the host does not wait for the device between
+ * two ops. */
 /* runs: quiet slow asan-long no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
     "decomp@gpu"
 #define BACKEND "nccl:device=0"
 
-static int launched; /* kernels on the device's streams */
+static int launched; /* number of kernels on the device's streams */
 static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
 static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
     const esp_stream s = {{FAKE_KIND, 0}, stream};
@@ -42,11 +42,12 @@ TEST(same_numbers) {
             j.backend = BACKEND;
             j.backends = espresso_plugin_v1_nccl;
             assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-            if (!summed) assert_true(launched > before); /* device memory was moved, unless the host sums */
+            /* NCCL has moved device memory, except for sums done on the host */
+            if (!summed) assert_true(launched > before);
         }
 }
 
-/* Three ranks: unequal parts, and a mean whose factor NCCL cannot apply before the sum. */
+/* Three ranks have parts of unequal sizes, and NCCL cannot apply the factor of their mean before the sum. */
 TEST(three_ranks) {
     static const char *const options[] = {FLAT_RAW, FLAT_GPU, "flat.reduce_scatter > flat.allgather"};
     for (int o = 0; o < 3; o++)
@@ -63,7 +64,7 @@ TEST(three_ranks) {
         }
 }
 
-/* While the device is stopped, the host can push a whole step and let the trainer's streams wait for it. */
+/* While the device is stopped, the host can push a whole step, and let the trainer's streams wait for it. */
 static pthread_barrier_t together;
 static void held_body(esp_ctx *ctx, void *user) {
     const esp_device fake = {FAKE_KIND, 0};
@@ -87,7 +88,7 @@ static void held_body(esp_ctx *ctx, void *user) {
         CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
         CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
     }
-    pthread_barrier_wait(&together); /* all is enqueued on all ranks, and nothing has moved */
+    pthread_barrier_wait(&together); /* all ranks have enqueued everything, and nothing was sent */
     for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));
     pthread_barrier_wait(&together);
     fake_hold(0);
@@ -109,12 +110,11 @@ TEST(host_does_not_wait) {
     }
 }
 
-/* Rank 0 has enqueued a step and waits for its device, which waits for rank 1. Rank 1 has left or does nothing: rank 0
- * must return an error. */
+/* Rank 0 waits for its device, which waits for rank 1. Rank 1 has left or does nothing. Rank 0 must return an error. */
 typedef struct alone {
     const char *option;
     int stalls,
-        /* Rank 1 does nothing; rank 0 waits for all tensors, for one, or for its stream after esp_wait_on. */
+        /* stalls: rank 1 does nothing; how: rank 0 waits for all tensors (0), for one (1), or for its stream (2) */
         how;
     const char *progress;
 } alone;
@@ -133,7 +133,7 @@ static void alone_body(esp_ctx *ctx, void *user) {
     CHECK(esp_push(ctx, 0, p.grad, p.stream) == ESP_OK);
     if (a->how == 2) {
         CHECK(esp_wait_on(ctx, 0, p.stream) == ESP_OK);
-        place_sync(&p); /* the library ends the collective without a call */
+        place_sync(&p); /* the library ends the collective, although the trainer calls nothing */
     }
     const esp_status s = a->how == 1 ? esp_wait(ctx, 0) : esp_wait_all(ctx);
     if (s != (a->stalls ? ESP_E_TIMEOUT : ESP_E_PEER) || !error_has(ctx, "rank 1")) {
@@ -164,7 +164,7 @@ int main(void) {
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
     setenv("ESPRESSO_NCCL", path, 1);
-    setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
+    setenv("FAKE_SHARED", "1", 1);
     void *p = dlopen(path, RTLD_NOW);
     if (!p || !nccl_find(p, "fake_device_use", &use)) {
         fprintf(stderr, "%s is not there: make it\n", path);

@@ -1,7 +1,6 @@
-/* test_nccl_tree.c runs the decision tree's options over backend nccl, with gradients on the fake device (tests/device)
- * and the stand-in for NCCL (fake/): all 174 options of two levels that compress on the device, and a sample of the
- * others. Results equal those of gradients in host memory over backend loop, bit by bit, with one backend for all
- * levels, and with one for each. */
+/* test_nccl_tree.c runs many options with backend nccl, gradients on the fake device (tests/device) and the stand-in
+ * for NCCL (fake/). Results equal those of gradients in host memory over backend loop, bit by bit. One backend serves
+ * all levels, or each level has its own. */
 /* runs: quiet no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
 #include <dlfcn.h>
@@ -23,7 +22,7 @@ static void over(const char *codec, const char *backend, uint32_t every, uint32_
     const tree_plan plan = {codec, {"loop", backend}, entries, 2, every, every_gpu};
     const int before = registered();
     run_tree(&plan);
-    assert_true(registered() > before); /* the backend used memory that the library registered */
+    assert_true(registered() > before);
     assert_int_equal(remains(), 0);
 }
 TEST(one_backend) {
@@ -42,7 +41,7 @@ int main(void) {
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
     setenv("ESPRESSO_NCCL", path, 1);
-    setenv("FAKE_SHARED", "1", 1); /* all ranks use one device */
+    setenv("FAKE_SHARED", "1", 1);
     void *p = dlopen(path, RTLD_NOW);
     if (!p || !nccl_find(p, "fake_device_use", &use) || !nccl_find(p, "fake_remains", &remains) ||
         !nccl_find(p, "fake_registered", &registered)) {

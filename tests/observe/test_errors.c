@@ -11,7 +11,7 @@ static void run(int32_t size, int32_t per_machine, void (*body)(esp_ctx *, void 
     RUN_RANKS(.size = size, .per_machine = per_machine, .body = body, .user = user, .config.codec = codec);
 }
 
-/* Adds tensors of N, N + 1, ... elements; with `sampling` it takes samples without writing a statistics file. */
+/* Adds tensors of N, N + 1, ... elements. `sampling` turns samples on without a statistics file. */
 static void start(esp_ctx *ctx, const char *option, const char *strategy, int sampling) {
     for (uint32_t t = 0; t < TENSORS; t++) {
         char name[16];
@@ -55,7 +55,7 @@ static double square(const float *x, uint64_t n) {
 }
 static int close_to(double a, double b) { return fabs(a - b) <= 1e-6 * (fabs(a) + fabs(b)); }
 
-/* ---- top-k, worked out by hand ---- */
+/* ---- topk, compared with a simple implementation ---- */
 static int larger(const void *a, const void *b) {
     float x = fabsf(*(const float *)a), y = fabsf(*(const float *)b);
     return x > y ? -1 : x < y;
@@ -65,13 +65,13 @@ typedef struct figures {
     double error, feedback;
 } figures;
 
-/* Keeps the k largest elements of `input`; `e` becomes the residual. */
+/* Keeps the k largest elements of `input`. `e` becomes the residual. */
 static figures topk_model(float *e, const float *g, const float *add, uint64_t n, uint64_t k) {
     float input[2 * N], sorted[2 * N];
     for (uint64_t i = 0; i < n; i++) input[i] = sorted[i] = e[i] + (add ? add[i] : g[i]);
     qsort(sorted, n, sizeof *sorted, larger);
     float least = fabsf(sorted[k - 1]);
-    uint64_t ties = k; /* only the first `ties` equal elements are kept */
+    uint64_t ties = k; /* of equal elements, only the first `ties` are kept */
     for (uint64_t i = 0; i < n; i++) ties -= fabsf(input[i]) > least;
     for (uint64_t i = 0; i < n; i++) {
         int kept = fabsf(input[i]) > least || (fabsf(input[i]) == least && ties && ties--);
@@ -102,13 +102,13 @@ static void body_topk(esp_ctx *ctx, void *user) {
             CHECK(s.error > 0.1 && s.error < 1 && s.feedback > 0.1);
         }
         CHECK(sampled <= 1);
-        if (k < TENSORS) CHECK(sampled == 1); /* each tensor in turn is sampled for the first time */
+        if (k < TENSORS) CHECK(sampled == 1); /* at first, each step samples another tensor */
     }
     for (uint32_t t = 0; t < TENSORS; t++) CHECK(samples[t] >= 1);
 }
 TEST(test_topk_is_exact) { run(2, 2, body_topk, NULL, "topk:ratio=0.05"); }
 
-/* ---- momentum: the error of a Comp of DGC relates to its accumulated gradient ---- */
+/* ---- momentum: the error of dgc is relative to the gradient that it has accumulated ---- */
 static void body_dgc(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N], u[TENSORS * 2 * N] = {0}, v[TENSORS * 2 * N] = {0};
     uint32_t samples[TENSORS] = {0}, sampled = 0;
@@ -137,7 +137,7 @@ static void body_dgc(esp_ctx *ctx, void *user) {
 }
 TEST(test_dgc_counts_its_momentum) { run(2, 2, body_dgc, NULL, "dgc:ratio=0.05,momentum=0.5"); }
 
-/* ---- without feedback, without compression, without anybody who asks ---- */
+/* ---- no error feedback, no compression, no statistics ---- */
 static void body_fp16(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
     start(ctx, (const char *)user, NULL, 1);
@@ -177,12 +177,12 @@ static void body_fp32(esp_ctx *ctx, void *user) {
         step(ctx, g);
     }
     CHECK(stats(ctx, 0).samples >= 1);
-    /* A change of strategy drops the samples. */
+    /* a change of strategy drops the samples */
     CHECK(esp_strategy_set(ctx, "fp32") == ESP_OK);
     CHECK(stats(ctx, 0).samples == 0);
 }
 TEST(test_nothing_to_sample) {
-    run(2, 2, body_nothing, NULL, "topk:ratio=0.05"); /* no one asked for statistics */
+    run(2, 2, body_nothing, NULL, "topk:ratio=0.05"); /* statistics are off */
     run(2, 2, body_fp32, NULL, "topk:ratio=0.05");
 }
 
@@ -201,7 +201,7 @@ static void body_units(esp_ctx *ctx, void *user) {
     for (int k = 0; k < STEPS; k++) {
         fill(ctx, k, g);
         step(ctx, g);
-        if (k != 1) continue; /* the first step sampled chunk 0, the second chunk 1 */
+        if (k != 1) continue; /* the first step has sampled chunk 0, the second chunk 1 */
         const esp__errors_unit *u = esp__errors_of(ctx)->units;
         CHECK(u[0].samples == 1 && u[1].samples == 1 && u[2].samples == 0);
         CHECK(u[0].error > u[1].error);
@@ -213,7 +213,7 @@ static void body_units(esp_ctx *ctx, void *user) {
 }
 TEST(test_groups_and_chunks) { run(2, 2, body_units, NULL, NULL); }
 
-/* ---- of a large range only a part is read ---- */
+/* ---- of many elements only some are read ---- */
 TEST(test_large_ranges_are_estimated) {
     const uint64_t sizes[] = {1, 7, 4096, ESP__ERRORS_EXACT - 1, 3 * ESP__ERRORS_EXACT + 5};
     float *x = malloc(3 * sizes[4] * sizeof *x), *y = x + sizes[4], *e = y + sizes[4];
@@ -236,7 +236,7 @@ TEST(test_large_ranges_are_estimated) {
     free(x);
 }
 
-/* ---- NaN is not measured; the next step is ---- */
+/* ---- a gradient with NaN is not sampled, but the next one is ---- */
 static void body_nan(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
     start(ctx, "comp@cpu > flat.allgather > decomp@cpu", NULL, 1);
@@ -294,7 +294,7 @@ TEST(test_bytes_are_the_same) {
     }
 }
 
-/* ---- and the step still takes no memory ---- */
+/* ---- a step with sampling allocates no memory ---- */
 #if COUNTS_ALLOCATIONS
 static void body_allocations(esp_ctx *ctx, void *user) {
     static float all[4][TENSORS * 2 * N];

@@ -1,4 +1,4 @@
-/* test_growth.c checks that a residual which grows without bounds is reported once, and that a healthy one is not. */
+/* test_growth.c checks that a residual which grows without bounds is reported once, and others are not. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 
@@ -15,7 +15,7 @@ static void hear(void *user, const esp_log_event *ev) {
     pthread_mutex_unlock(&hearing);
 }
 
-/* The second tensor's gradient is `*scale` times the first one's, whose elements are between -1 and 1. */
+/* Gradients of the first tensor are between -1 and 1. Those of the second one are `*scale` times as large. */
 static void train(esp_ctx *ctx, void *user) {
     static const char *const names[] = {"first", "second"};
     const float scale = *(const float *)user;
@@ -48,7 +48,7 @@ static int warned(const char *codec, float scale) {
 }
 
 TEST(grows) {
-    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* once on each of the two ranks */
+    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* one warning on each of the two ranks */
     assert_non_null(strstr(last, "tensor 'second'"));
     assert_non_null(strstr(last, "codec 'twobit:threshold=10'"));
     assert_non_null(strstr(last, "relative=1.2"));
@@ -58,10 +58,10 @@ TEST(stays) {
     assert_int_equal(warned("twobit:relative=1.2", 1e-3f), 0);
     assert_int_equal(warned("topk:ratio=0.01", 1e-3f), 0);
     assert_int_equal(warned("efsignsgd", 1e-3f), 0);
-    assert_int_equal(warned("fp16", 1e-3f), 0); /* no error feedback */
+    assert_int_equal(warned("fp16", 1e-3f), 0);
 }
 
-/* The ratio of residual to gradient is bad from 30 on if it still grows by a fifth, from 300 on, and if it is NaN. */
+/* A ratio of residual to gradient above 30 is bad if it grows by a fifth. Above 300 it is always bad, and so is NaN. */
 TEST(rule) {
     double seen = 0;
     assert_int_equal(esp__growth_bad(&seen, 29.9), 0);

@@ -1,5 +1,5 @@
-/* test_model_profile.c checks the profile recorder: medians, spreads, the latest rank, the file, and every case in
- * which no file is written. */
+/* test_model_profile.c checks how the library records a model's times for the planner: medians, spreads, the slowest
+ * rank, the file, and all cases in which no file is written. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/observe/model_profile.h"
@@ -24,8 +24,7 @@ static void ask(const char *more) {
     setenv("ESPRESSO_PROFILE", text, 1);
 }
 
-/* ---- from steps to one step, on made-up times
- * ---------------------------------------------------------------------------- */
+/* ---- combining the times of several steps ------------------------------------------------------------------------ */
 enum { TENSORS = 3, STEPS = 11 };
 typedef struct made_up {
     esp_ctx ctx;
@@ -38,7 +37,8 @@ typedef struct made_up {
     } mine, all;
 } made_up;
 
-/* Makes up ready times: forward 1000, gaps of 0, 200, 300; in step `long_one` the second gap is ten times as long. */
+/* Makes times at which gradients are ready: after a forward pass of 1000 and gaps of 0, 200 and 300. In step `long_one`
+ * the second gap is ten times as long. */
 static void make_up(made_up *m, int long_one, uint64_t more) {
     memset(m, 0, sizeof *m);
     m->ctx.model.n_tensors = TENSORS;
@@ -65,7 +65,7 @@ TEST(one_long_step_changes_nothing) {
     assert_true(m.mine.rank.spread == 0);
 }
 
-/* If different gaps are long in turn, no gap's median shows it, but the later tensor's ready time does. */
+/* Steps in which different gaps are long do not change a gap's median, but the median time of the last gradient. */
 TEST(ready_times_are_medians) {
     static made_up m;
     make_up(&m, -1, 0);
@@ -77,7 +77,7 @@ TEST(ready_times_are_medians) {
     assert_true(t[1] > 1199.9 && t[1] < 1200.1);
 }
 
-/* Sets times in `a` to the later of a's and b's, step by step, as ranks do. */
+/* Sets each time in `a` to the later of those in a and b, as ranks do. */
 static void merge(made_up *a, const made_up *b) {
     for (uint32_t k = 0; k < STEPS; k++) {
         esp__raise_to(&a->forward[k], &b->forward[k], 1);
@@ -97,7 +97,7 @@ TEST(the_latest_rank_counts) {
     assert_true(t[0] == 1000 && t[1] == 1250 && t[2] == 2000);
 }
 
-/* Two ranks are slow in turn: neither median shows it, but every step is slow. */
+/* Two ranks are slow in turn. The median of neither shows it, but every step is slow. */
 TEST(the_latest_rank_of_each_step_counts) {
     static made_up a, b;
     make_up(&a, -1, 0);
@@ -116,7 +116,7 @@ TEST(the_latest_rank_of_each_step_counts) {
     assert_true(t[0] == 1000 && t[1] == 1600 && t[2] == 1900);
 }
 
-/* Ranks that take turns on cores spread each gap but not the whole, so no other program disturbs them. */
+/* If ranks take turns on a core, gaps vary but the whole backward pass does not. That must not count as noise. */
 TEST(taking_turns_is_no_noise) {
     static made_up m;
     make_up(&m, -1, 0);
@@ -124,19 +124,18 @@ TEST(taking_turns_is_no_noise) {
     esp__profile_mine(&m.ctx, &m.r, STEPS);
     assert_true(m.mine.rank.spread == 0);
     for (int k = 0; k < STEPS; k++)
-        m.ready[k * TENSORS + 2] += k % 2 ? 600 : 0; /* the whole backward takes longer in every second step */
+        m.ready[k * TENSORS + 2] += k % 2 ? 600 : 0; /* the whole backward pass takes longer in every second step */
     esp__profile_mine(&m.ctx, &m.r, STEPS);
     assert_true(m.mine.rank.spread > esp__profile_noisy_spread);
 }
 
-/* ---- a training
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- recording a job --------------------------------------------------------------------------------------------- */
 typedef struct training {
     int steps, tensors;
     esp_status started[8];
     char error[8][1024];
     int finished[8];
-    long allocations_before, allocations_after; /* on rank 0 */
+    long allocations_before, allocations_after;
 } training;
 
 static void add(esp_ctx *ctx, const char *name, uint64_t count, uint64_t rows, uint32_t flags, const char *codec) {
@@ -204,7 +203,7 @@ TEST(the_file_is_a_model, setup, teardown) {
     assert_non_null(strstr(text, "\"parameters\": 122,"));
     assert_non_null(strstr(text, "\"name\": \"fc2.\\\"weight\\\"\", \"elements\": 64"));
     free(text);
-    assert_int_equal(t.allocations_before, t.allocations_after); /* recording allocates nothing, the exchange does */
+    assert_int_equal(t.allocations_before, t.allocations_after); /* recording allocates nothing in steps */
     esp__model_file f;
     heard[0] = 0;
     assert_int_equal(esp__model_read(path, &f, NULL), ESP_OK);
@@ -234,7 +233,6 @@ TEST(fewer_steps_are_said, setup, teardown) {
     assert_non_null(strstr(heard, "was not written: 0 step(s) were made"));
 }
 
-/* Nothing is recorded after the file is written, or without ESPRESSO_PROFILE. */
 TEST(without_it_nothing_is_kept, setup, teardown) {
     training t;
     unsetenv("ESPRESSO_PROFILE");
@@ -242,8 +240,7 @@ TEST(without_it_nothing_is_kept, setup, teardown) {
     assert_true(t.finished[0] && t.finished[1] && !*heard && !file_text(path));
 }
 
-/* ---- what is wrong
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 TEST(wrong_words_are_refused, setup, teardown) {
     static const struct {
         const char *more, *says;
@@ -287,7 +284,7 @@ static void disagree(esp_ctx *ctx, void *user) {
     snprintf(t->error[rank], sizeof t->error[rank], "%s", esp_last_error(ctx));
 }
 
-/* If only some ranks recorded, they would wait for the others. */
+/* If only some ranks recorded times, they would wait for the others. */
 TEST(all_ranks_record_or_none, setup, teardown) {
     training t = {0};
     RUN_RANKS(.size = 3, .body = disagree, .user = &t);

@@ -1,16 +1,15 @@
-/* test_stats.c checks the statistics of a running training: their JSON lines and Prometheus format, and that errors
- * with a file do not affect the training. A thread of the library writes them. */
+/* test_stats.c checks the statistics of a running job: their JSON lines and Prometheus format, and that errors with a
+ * file do not affect the job. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include <jansson.h>
 
-/* ---- a training
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- a job that writes statistics -------------------------------------------------------------------------------- */
 enum { RANKS = 2 };
 typedef struct training {
-    int steps, change_at; /* step before which the strategy changes, or 0 */
-    int sampled;          /* rank 0's first tensor gets a made-up error */
-    const char *move;     /* file to move away after the steps, or NULL */
+    int steps, change_at; /* change_at: step before which the strategy changes, or 0 */
+    int sampled;
+    const char *move; /* file that is renamed after the steps, or NULL */
     const char *stats;
     int came_back;
     esp_status started[RANKS], ended[RANKS];
@@ -32,14 +31,14 @@ static void hear(void *user, const esp_log_event *ev) {
 static void *count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     char thread[16] = "";
     pthread_getname_np(pthread_self(), thread, sizeof thread);
-    if (strcmp(thread, "espresso-stats") != 0) /* the thread that writes the files */
+    if (strcmp(thread, "espresso-stats") != 0) /* does not count the thread that writes the files */
         __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
     return test_host_alloc(user, d, bytes, align);
 }
 
 static const char *const names[] = {"b\"ack\\slash", "fc1.w\xc3\xa9ight", "bad\xffutf8"};
 
-/* Waits up to a limit for the file, which the library's thread writes while no rank trains. */
+/* Waits until a thread of the library has written the file. Returns 0 after a time limit. */
 static int waited_for(const char *path) {
     for (int i = 0; i < 2000; i++) {
         struct stat st;
@@ -104,8 +103,7 @@ static void finished(const training *t) {
     }
 }
 
-/* ---- JSON lines
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON lines -------------------------------------------------------------------------------------------------- */
 static json_t *lines_of(const char *path) {
     char *text = file_text(path);
     json_t *list = json_array();
@@ -113,7 +111,7 @@ static json_t *lines_of(const char *path) {
     for (char *at = text; *at;) {
         char *end = strchr(at, '\n');
         json_error_t e;
-        assert_non_null(end); /* the file never ends in half a line */
+        assert_non_null(end); /* every line is complete */
         json_t *line = json_loadb(at, (size_t)(end - at), JSON_REJECT_DUPLICATES, &e);
         if (!line) fail_msg("%s in: %.*s", e.text, (int)(end - at), at);
         json_array_append_new(list, line);
@@ -125,7 +123,7 @@ static json_t *lines_of(const char *path) {
 static const char *kind(json_t *line) { return json_string_value(json_object_get(line, "kind")); }
 static double number(json_t *line, const char *key) { return json_number_value(json_object_get(line, key)); }
 
-/* Steps and bytes of all samples add up to the job's. */
+/* The steps and bytes of all lines add up to those of the job. */
 TEST(lines_add_up, folder_make, folder_remove) {
     training t = {.steps = 40};
     char spec[512];
@@ -179,7 +177,7 @@ TEST(the_header_tells_the_job, folder_make, folder_remove) {
     assert_true(number(strategy, "units") == 3 && number(strategy, "compressed_units") == 3);
     assert_string_equal(json_string_value(json_array_get(json_object_get(strategy, "codecs"), 0)), "dgc:ratio=0.1");
     assert_non_null(strstr(json_string_value(json_object_get(strategy, "text")), "espresso-strategy 1\n"));
-    /* The file has the sampled error, and only for tensors that have one. */
+    /* the file has errors only for tensors that have been sampled */
     tensors = json_object_get(sample, "tensors");
     assert_true(json_array_size(tensors) >= 1);
     assert_true(number(json_array_get(tensors, 0), "error") == 0.25);
@@ -201,11 +199,11 @@ TEST(a_change_of_strategy_is_a_line, folder_make, folder_remove) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t.hash[1]);
     assert_string_equal(json_string_value(json_object_get(last, "strategy")), hash);
     assert_true(number(last, "step") == 4 && number(last, "compressed_units") == 0);
-    assert_null(json_object_get(json_array_get(list, 2), "loss")); /* no loss was reported */
+    assert_null(json_object_get(json_array_get(list, 2), "loss"));
     json_decref(list);
 }
 
-/* A second job appends to the file of the first, whose last line was truncated. */
+/* A second job appends to the file of a first one, whose last line was truncated. */
 TEST(a_file_is_continued, folder_make, folder_remove) {
     training t = {.steps = 2};
     FILE *f = fopen(in_folder("a.jsonl"), "w");
@@ -230,11 +228,11 @@ TEST(every_rank_writes_with_its_number, folder_make, folder_remove) {
     assert_true(a && b && only);
     assert_int_equal(count_of(a, "\"rank\":0,"), 1);
     assert_int_equal(count_of(b, "\"rank\":1,"), 1);
-    assert_int_equal(count_of(only, "\"kind\":\"end\""), 1); /* `only` is rank 0's file */
+    assert_int_equal(count_of(only, "\"kind\":\"end\""), 1);
     free(a), free(b), free(only);
 }
 
-/* After a rename, as by logrotate, the new file begins with the header again. */
+/* If the file is renamed, as by logrotate, a new file is written, and begins with a header. */
 TEST(a_moved_file_begins_anew, folder_make, folder_remove) {
     char spec[512], path[256];
     snprintf(path, sizeof path, "%s", in_folder("a.jsonl"));
@@ -249,8 +247,7 @@ TEST(a_moved_file_begins_anew, folder_make, folder_remove) {
     free(text);
 }
 
-/* ---- Prometheus
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Prometheus -------------------------------------------------------------------------------------------------- */
 static int is_name(const char *p, const char *end) {
     for (const char *c = p; c < end; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '_' || *c == ':' ||
@@ -259,7 +256,7 @@ static int is_name(const char *p, const char *end) {
     return end > p;
 }
 
-/* Returns the end of the labels {a="b",...}, or NULL. */
+/* Returns the end of labels such as {a="b",c="d"}, or NULL if they are malformed. */
 static const char *labels_end(const char *p) {
     for (p++; *p != '}';) {
         const char *eq = strchr(p, '=');
@@ -274,8 +271,8 @@ static const char *labels_end(const char *p) {
     return p + 1;
 }
 
-/* Checks the format's rules: every sample belongs to the family whose TYPE came last, families come once, counters end
- * in _total, no series comes twice, every line ends. */
+/* Checks the format's rules: a sample belongs to the family whose TYPE came last, families and series come once,
+ * counters end in _total, every line ends. */
 static void check_prometheus(const char *text) {
     char family[128] = "", type[32] = "", seen[64][128];
     int n_seen = 0;
@@ -325,7 +322,7 @@ TEST(prometheus_reads_it, folder_make, folder_remove) {
     assert_non_null(strstr(text, "espresso_compression_error{rank=\"0\",tensor=\"b\\\"ack\\\\slash\"} 0.25\n"));
     assert_non_null(strstr(text, "espresso_feedback_ratio{rank=\"0\",tensor=\"b\\\"ack\\\\slash\"} 1.5\n"));
     free(text);
-    char command[256]; /* no temporary file is left */
+    char command[256];
     snprintf(command, sizeof command, "test \"$(ls -A '%s')\" = a.prom", in_folder(""));
     assert_int_equal(system(command), 0);
 }
@@ -344,7 +341,7 @@ TEST(a_file_error_is_said_once, folder_make, folder_remove) {
     }
 }
 
-/* A pipe without a reader, or whose reader is gone, neither blocks nor ends the training. */
+/* A pipe that nobody reads neither blocks nor ends the job. */
 TEST(nobody_reads_the_pipe, folder_make, folder_remove) {
     training t = {.steps = 20};
     char spec[256];

@@ -1,5 +1,5 @@
-/* test_stragglers.c checks that reports name the stragglers and the tensors that they have not pushed, and the end of
- * the wait; a healthy job has no report. Ranks are processes, or threads for the thread sanitizer. */
+/* test_stragglers.c checks that the library reports ranks that make others wait, the tensors that they have not pushed,
+ * and the end of the wait. Ranks are processes, or threads for the thread sanitizer. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -7,7 +7,7 @@
 enum { RANKS = 4, TENSORS = 12, LATE_STEP = 3, ALL_STEPS = 5 };
 static float grads[TENSORS][256];
 
-/* ---- ranks as processes: the report's text has what the rank logs about stragglers, `other` counts it ---- */
+/* ---- ranks as processes: a report has what the rank has logged about stragglers; `other` counts the messages ---- */
 static void hear(void *user, const esp_log_event *ev) {
     report *me = user;
     const size_t n = strlen(me->text);
@@ -45,7 +45,7 @@ static void await_go(const procs *p) {
     while (!atomic_load(&p->b->go)) usleep(5000);
 }
 
-/* Trains; in step LATE_STEP rank `late` pushes only the first `pushed` tensors until the test lets it continue. */
+/* Trains. In step LATE_STEP, rank `late` pushes only the first `pushed` tensors until the test lets it go on. */
 static void train(procs *p, int32_t rank, int32_t late, int pushed) {
     esp_host host;
     report *me = &p->b->rank[rank];
@@ -65,7 +65,7 @@ static void train(procs *p, int32_t rank, int32_t late, int pushed) {
     esp_close(ctx);
 }
 
-/* Returns the text of rank r, once it contains `words`. */
+/* Waits until the log of rank r contains `words`, and returns it. */
 static const char *await_text(const procs *p, int32_t r, const char *words) {
     const uint64_t end = esp__now_ns() + 30000000000ull;
     while (!strstr(p->b->rank[r].text, words) && esp__now_ns() < end) usleep(5000);
@@ -73,11 +73,11 @@ static const char *await_text(const procs *p, int32_t r, const char *words) {
     return p->b->rank[r].text;
 }
 
-/* Lets all ranks continue, and expects the text `ended`. */
+/* Lets all ranks go on, and expects the text `ended`. */
 static void finish(procs *p, int32_t speaker, const char *ended) {
     atomic_store(&p->b->go, 1);
     if (ended) await_text(p, speaker, ended);
-    for (int32_t r = 0; r < p->size; r++) { /* procs_end() kills ranks that still run */
+    for (int32_t r = 0; r < p->size; r++) { /* waits, since procs_end() kills ranks that still run */
         const uint64_t end = esp__now_ns() + 30000000000ull;
         while (atomic_load(&p->b->rank[r].status) == 1 && esp__now_ns() < end) usleep(5000);
         assert_int_equal(atomic_load(&p->b->rank[r].status), ESP_OK);
@@ -97,7 +97,6 @@ static void body_two_late(procs *p, int32_t rank) { train(p, rank, 2, 10); }
 static void body_zero_late(procs *p, int32_t rank) { train(p, rank, 0, 0); }
 static void body_healthy(procs *p, int32_t rank) { train(p, rank, NOBODY, 0); }
 
-/* Expects that a report contains these words. */
 static void expect(const char *text, const char *words) {
     if (!strstr(text, words)) fail_msg("\"%s\" lacks \"%s\"", text, words);
 }
@@ -110,8 +109,7 @@ TEST(a_rank_does_not_push) {
     finish(&p, 0, "step 3 went on after ");
 }
 
-/* Rank 0 is the straggler. The others notify it, and its report names itself, some tensors that it has not pushed, and
- * how many there are. */
+/* Rank 0 makes the others wait. It logs this, with some tensors that it has not pushed, and how many there are. */
 TEST(rank_0_does_not_push) {
     procs p;
     job(&p, "300", body_zero_late);
@@ -121,7 +119,7 @@ TEST(rank_0_does_not_push) {
     finish(&p, 0, "step 3 went on after ");
 }
 
-/* The report is repeated each time the wait has doubled. */
+/* The message is repeated whenever the wait has doubled. */
 TEST(again) {
     procs p;
     job(&p, "100", body_two_late);
@@ -130,11 +128,11 @@ TEST(again) {
     const int said = atomic_load(&p.b->rank[0].other);
     const double waited = (double)(esp__now_ns() - begin) * 1e-9;
     assert_true(said >= 4);
-    assert_true(waited > 0.3); /* reports after 0.1, 0.2, 0.4 and 0.8 s */
+    assert_true(waited > 0.3); /* messages come after 0.1, 0.2, 0.4 and 0.8 s */
     finish(&p, 0, "step 3 went on after ");
 }
 
-/* A stopped process pushes nothing, and answers nothing. */
+/* A stopped process pushes nothing, and does not answer. */
 static void stopped(int32_t victim, int32_t speaker, const char *said) {
     procs p;
     job(&p, "300", body_two_late);
@@ -173,7 +171,7 @@ TEST(nothing_is_said) {
     procs p;
     job(&p, "5000", body_healthy);
     finish(&p, NOBODY, NULL);
-    job(&p, "0", body_two_late); /* "0" turns reports off */
+    job(&p, "0", body_two_late); /* "0" turns messages off */
     while (!atomic_load(&p.b->rank[2].ready)) usleep(5000);
     usleep(500000);
     finish(&p, NOBODY, NULL);

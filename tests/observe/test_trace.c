@@ -1,4 +1,4 @@
-/* test_trace.c checks the timeline's events and its file, also with threads that add events at the same time. */
+/* test_trace.c checks the events of the timeline and its file, also if several threads add events at the same time. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/observe/trace.h"
@@ -16,7 +16,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* A small JSON reader: moves over one value, or fails the test. */
+/* Moves over one JSON value, or fails the test. */
 static const char *value(const char *p) {
     p += strspn(p, " \n");
     if (*p == '{' || *p == '[') {
@@ -63,7 +63,7 @@ TEST(test_file, setup, teardown) {
     for (int i = 0; i < 2; i++) assert_int_equal(esp__trace_open(NULL, 100, &t[i]), ESP_OK);
     esp__trace_add(t[0], ESP__LANE_CPU, label, 3, 7, (esp__span){t[0]->origin_ns + 1500, t[0]->origin_ns + 4001}, 2250,
                    64);
-    memset(label, 'x', sizeof label - 1); /* the trace must have copied the label */
+    memset(label, 'x', sizeof label - 1); /* the trace must have a copy of the label */
     esp__trace_add(t[0], ESP__LANE_COMPUTE, "backward", UINT32_MAX, 7,
                    (esp__span){t[0]->origin_ns, t[0]->origin_ns + 10}, 0, 0);
     esp__trace_add(t[1], ESP__LANE_INTER, "inter.alltoall fc1", 0, 8,
@@ -116,7 +116,7 @@ TEST(test_full_trace_and_full_label_table, setup, teardown) {
     assert_int_equal(esp__trace_open(NULL, 5000, &t), ESP_OK);
     for (uint64_t i = 0; i < 5010; i++) {
         char label[300];
-        snprintf(label, sizeof label, "%d %0250d", (int)i, 7); /* all different, all too long */
+        snprintf(label, sizeof label, "%d %0250d", (int)i, 7); /* every label is different, and too long */
         esp__trace_add(t, ESP__LANE_CPU, label, 0, i, (esp__span){t->origin_ns, t->origin_ns}, 0, 0);
     }
     write_ranks(1, &t);
@@ -135,7 +135,7 @@ TEST(test_unwritable_path_is_said_at_once, setup, teardown) {
     assert_null(f);
     assert_int_equal(esp__trace_file_open(NULL, "/tmp", &f), ESP_E_ARG);
     assert_non_null(strstr(esp_last_error(NULL), "directory"));
-    /* A writable path leaves no file behind until there are events. */
+    /* no file is created until there are events */
     assert_int_equal(esp__trace_file_open(NULL, path, &f), ESP_OK);
     assert_true(access(temporary, F_OK) != 0);
     assert_int_equal(esp__trace_file_close(f), ESP_OK);
@@ -149,7 +149,7 @@ TEST(test_damaged_events_are_left_out, setup, teardown) {
     uint64_t bytes;
     char *text;
     assert_int_equal(esp__trace_open(NULL, 10, &t), ESP_OK);
-    esp__trace_add(t, 99, "a", 0, 0, (esp__span){0, 0}, 0, 0); /* the trace has no lane 99 */
+    esp__trace_add(t, 99, "a", 0, 0, (esp__span){0, 0}, 0, 0);
     assert_int_equal(esp__trace_pack(NULL, t, &data, &bytes), ESP_OK);
     assert_int_equal(esp__trace_file_open(NULL, path, &f), ESP_OK);
     esp__trace_file_rank(f, 0, data, bytes);

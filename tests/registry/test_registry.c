@@ -1,4 +1,4 @@
-/* test_registry.c checks names of codecs and backends in one context, specs, statuses and the log, without esp_open. */
+/* test_registry.c checks names of codecs and backends, their parameters, statuses and the log, without esp_open. */
 #include "tests/lib/test.h"
 
 static esp_status fake_open(const esp_host *h, const char *params, void **self) { return ESP_E_UNSUPPORTED; }
@@ -30,7 +30,6 @@ static esp_plugin fake_plugin(const esp_codec *const *codecs, uint32_t n) {
     return p;
 }
 
-/* Makes a context that has a registry and nothing else. */
 static esp_ctx *ctx_new(const esp_host *user_host) {
     esp_ctx *ctx = (esp_ctx *)calloc(1, sizeof *ctx);
     ctx->base.user_host = user_host;
@@ -64,7 +63,7 @@ TEST(test_add_and_find) {
     for (int i = 0; i < 40; i++) assert_ptr_equal(esp__registry_codec(ctx, names[i]), &c[i]);
     assert_int_equal(ctx->registry.codecs.n, 40);
     assert_string_equal(ctx->registry.codecs.at[39].from, "one.so");
-    assert_null(esp__registry_backend(ctx, "codec1")); /* a codec is not a backend */
+    assert_null(esp__registry_backend(ctx, "codec1"));
     ctx_free(ctx);
 }
 
@@ -101,10 +100,10 @@ TEST(test_duplicate) {
     const esp_codec a = fake_codec("x"), b = fake_codec("x");
     const esp_codec *const list_a[] = {&a}, *const list_b[] = {&b}, *const both[] = {&a, &b};
     const esp_plugin pa = fake_plugin(list_a, 1), pb = fake_plugin(list_b, 1), pc = fake_plugin(both, 2);
-    assert_int_equal(esp__registry_add(ctx, &pc, "c.so"), ESP_E_ARG); /* the same name twice in one plugin */
+    assert_int_equal(esp__registry_add(ctx, &pc, "c.so"), ESP_E_ARG);
     assert_int_equal(ctx->registry.codecs.n, 0);
     assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK);
-    assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK); /* adding the same plugin again is allowed */
+    assert_int_equal(esp__registry_add(ctx, &pa, "a.so"), ESP_OK);
     assert_int_equal(ctx->registry.codecs.n, 1);
     assert_int_equal(esp__registry_add(ctx, &pb, "b.so"), ESP_E_ARG);
     assert_error("codec \"x\" is there twice: first a.so, now b.so");
@@ -129,7 +128,7 @@ TEST(test_frozen) {
     ctx_free(ctx);
 }
 
-/* Adds a codec table with one wrong member, and expects the status and a text in the error. */
+/* Adds a codec's table with one wrong member. Expects this status, and an error that contains `part`. */
 static void refuse(const esp_codec *c, esp_status status, const char *part) {
     esp_ctx *ctx = ctx_new(NULL);
     const esp_plugin p = fake_plugin(&c, 1);
@@ -158,13 +157,13 @@ TEST(test_incomplete_tables) {
     c = fake_codec("0123456789012345678901234567890123456789012345678901234567890123456789");
     refuse(&c, ESP_E_ARG, "cannot be a codec's name");
     assert_int_equal(esp__registry_add(ctx, NULL, "bad.so"), ESP_E_ABI);
-    assert_int_equal(esp__registry_add(ctx, &p, "bad.so"), ESP_E_ABI); /* n_codecs counts it, but the pointer is NULL */
+    assert_int_equal(esp__registry_add(ctx, &p, "bad.so"), ESP_E_ABI); /* n_codecs is 1, but the list is NULL */
     p.n_codecs = 0, p.struct_size = 8;
     assert_int_equal(esp__registry_add(ctx, &p, "bad.so"), ESP_E_ABI);
     ctx_free(ctx);
 }
 
-/* An allocator that fails at the n-th call, and counts blocks that are not freed. */
+/* An allocator that fails at call number `fail_at`, and counts blocks that are not freed. */
 typedef struct meter {
     int calls, fail_at;
     int64_t out;
@@ -243,9 +242,9 @@ TEST(test_error_text) {
     esp_ctx *a = ctx_new(NULL), *b = ctx_new(NULL);
     assert_int_equal(esp__fail(a, ESP_E_ARG, "%s %d", "number", 1), ESP_E_ARG);
     assert_string_equal(esp_last_error(a), "number 1");
-    assert_string_equal(esp_last_error(b), ""); /* the error of a, not of this context */
+    assert_string_equal(esp_last_error(b), ""); /* a context has only its own errors */
     assert_string_equal(esp_last_error(NULL), "number 1");
-    esp__fail(a, ESP_E_ARG, "again: %s", esp_last_error(a)); /* the argument is the context's own error text */
+    esp__fail(a, ESP_E_ARG, "again: %s", esp_last_error(a)); /* an argument is the context's own error text */
     assert_string_equal(esp_last_error(a), "again: number 1");
     esp__fail(NULL, ESP_E_ARG, "nobody's");
     assert_string_equal(esp_last_error(a), "nobody's");
@@ -283,7 +282,7 @@ TEST(test_log) {
     assert_string_equal(esp__plugin_detail(), "bad key");
     assert_int_equal(s.level, ESP_LOG_ERROR);
     assert_int_equal(s.n, 2);
-    ev.struct_size = 8; /* too short to hold a message */
+    ev.struct_size = 8;
     ctx->host.log(ctx->host.user, &ev);
     assert_int_equal(s.n, 2);
     ctx_free(ctx);
@@ -300,8 +299,8 @@ TEST(test_host_memory) {
     p = (unsigned char *)ctx->host.alloc(ctx->host.user, cpu, 10, 4096);
     assert_int_equal((uintptr_t)p % 4096, 0);
     ctx->host.free_(ctx->host.user, cpu, p, 10);
-    assert_null(ctx->host.alloc(ctx->host.user, cuda, 10, 64)); /* this host has no CUDA memory */
-    assert_null(ctx->host.alloc(ctx->host.user, cpu, 10, 48));  /* an alignment that is no power of two */
+    assert_null(ctx->host.alloc(ctx->host.user, cuda, 10, 64));
+    assert_null(ctx->host.alloc(ctx->host.user, cpu, 10, 48)); /* no power of two */
     assert_null(ctx->host.alloc(ctx->host.user, cpu, UINT64_MAX, 64));
     ctx_free(ctx);
 }

@@ -1,5 +1,5 @@
-/* test_validate.c checks that members of codec and backend tables with values that this library does not support are
- * refused by a message that names them. */
+/* test_validate.c checks that plugins are refused if their tables have values that this library does not support, with
+ * errors that name the member. */
 #include "tests/lib/test.h"
 
 static esp_status codec_open(const esp_host *h, const char *params, void **self) {
@@ -58,7 +58,7 @@ static esp_backend good_backend(void) {
     return b;
 }
 
-/* Adds a plugin with these tables to an empty registry. Compares the status, and looks for `part` in the error. */
+/* Adds a plugin with these tables to an empty registry. Compares the status, and expects `part` in the error. */
 static void add(const esp_codec *c, const esp_backend *b, uint32_t n_devices, esp_status want, const char *part) {
     esp_ctx *ctx = (esp_ctx *)calloc(1, sizeof *ctx);
     const esp_plugin p = {.struct_size = sizeof p,
@@ -87,7 +87,7 @@ TEST(good_tables) {
     esp_codec c = good_codec();
     esp_backend b = good_backend();
     codec(c, ESP_OK, "");
-    c.caps |= ESP_OFFER(5); /* an offer that this library does not know */
+    c.caps |= ESP_OFFER(5); /* flags made by ESP_OFFER may be unknown to the library */
     codec(c, ESP_OK, "");
     c.caps = 0, c.rounds = NULL;
     codec(c, ESP_OK, "");
@@ -167,7 +167,7 @@ static esp_status state_bound(void *self, const esp_tensor *like, uint32_t round
     return ESP_OK;
 }
 
-/* The wrong values come from traits(), not from the table. */
+/* A codec's function traits() may return wrong values too. */
 TEST(state_without_the_capability) {
     static char spec[] = "x";
     esp_codec t = good_codec();
@@ -184,5 +184,5 @@ TEST(state_without_the_capability) {
 
 TEST(device_tables) {
     const esp_codec c = good_codec();
-    add(&c, NULL, 1, ESP_E_ABI, "devices must be set where they are counted"); /* device/test_device.c has more */
+    add(&c, NULL, 1, ESP_E_ABI, "devices must be set where they are counted"); /* test_device.c has more */
 }

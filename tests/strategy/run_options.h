@@ -1,5 +1,5 @@
-/* run_options.h runs jobs whose tensors have one option each: all options of a decision tree or every k-th. Codec none
- * must give the exact mean, every codec the same bits on all ranks, and no residual may be lost. */
+/* run_options.h runs jobs whose tensors have one option each, out of all options. Without compression the mean must be
+ * exact. Codecs must give the same bits on all ranks, and no residual may be lost. */
 #ifndef TEST_RUN_OPTIONS_H
 #define TEST_RUN_OPTIONS_H
 #include "tests/lib/test.h"
@@ -7,11 +7,11 @@
 typedef struct plan {
     uint32_t devices;
     const char *const *codecs;
-    uint64_t count;                     /* elements of every tensor */
-    int steps, exact, extended, narrow; /* narrow: options that leave each rank a part */
-    uint32_t every, levels;             /* every: takes every k-th; levels: the job's, 0 for 2 */
+    uint64_t count;
+    int steps, exact, extended, narrow; /* narrow: only options that divide the mean among the ranks */
+    uint32_t every, levels;             /* every: takes each `every`th option; levels: those of the job, or 0 for 2 */
     esp_dtype dtype;
-    esp_device where; /* gradients' memory: the CPU's, or a device's */
+    esp_device where; /* where gradients are: the host's memory or a device's */
     atomic_int failures;
 } plan;
 
@@ -28,7 +28,7 @@ static int add_option(void *user, const esp__option *o) {
     char text[ESP__TEXT_MAX], name[32];
     esp_tensor_desc d = ESP_ZERO;
     if (a->p->every && a->seen++ % a->p->every) return 0;
-    for (uint32_t i = 0; i < o->n; i++) /* for codecs whose payloads can be summed */
+    for (uint32_t i = 0; i < o->n; i++) /* skips options that sum payloads if the codec's payloads cannot be summed */
         if (o->steps[i].summed && strncmp(a->codec, "none", 4) && strncmp(a->codec, "fp16", 4) &&
             strncmp(a->codec, "bf16", 4) && strncmp(a->codec, "randomk", 7))
             return 0;
@@ -45,7 +45,7 @@ static int add_option(void *user, const esp__option *o) {
     return 0;
 }
 
-/* Returns a gradient element: a small integer that is divisible by the ranks, or a quarter of one. */
+/* Returns an element of a gradient: a small integer that is divisible by the number of ranks, or a quarter of one. */
 static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int step, uint64_t i) {
     int v = (int)((i * 7 + t * 3 + (uint64_t)step * 5 + (uint64_t)rank * 11) % 13) - 6;
     return p->exact ? (float)(v * size) : (float)v * 0.25f;
@@ -80,7 +80,6 @@ static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
         }
 }
 
-/* Checks that all ranks have the same bits as rank 0. */
 static void check_same_options(esp_ctx *ctx, plan *p, const void *grads) {
     uint64_t bytes = ctx->model.n_tensors * p->count * (p->dtype == ESP_F32 ? 4 : 2),
              per = bytes / ctx->model.n_tensors;
@@ -96,7 +95,7 @@ static void check_same_options(esp_ctx *ctx, plan *p, const void *grads) {
     free(root);
 }
 
-/* The sum of all gradients equals the sum of all results and residuals. */
+/* Checks that the sum of all gradients equals the sum of all results and residuals. */
 static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     uint64_t n = ctx->model.n_tensors * p->count;
     float *held = calloc(n, 4);
@@ -123,8 +122,8 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     free(held);
 }
 
-/* Overwrites all but this rank's part of a sharded result, and gathers it as floats, as parameters are. They pass
- * through `whole`. */
+/* Overwrites the elements that belong to other ranks, and gathers the result as floats, as parameters are gathered.
+ * `whole` is memory for it. */
 static void gather_all(esp_ctx *ctx, plan *p, void *grads, float *whole) {
     esp_stream here = ESP_ZERO;
     for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {
@@ -187,7 +186,7 @@ static void run_body(esp_ctx *ctx, void *user) {
         run_steps(ctx, p);
 }
 
-/* `places` has the place of each rank, or is NULL for per_machine ranks on each machine. */
+/* `places` has the position of each rank, as "rack/machine". If it is NULL, each machine has per_machine ranks. */
 static void run_plan_at(int32_t size, int32_t per_machine, const char *const *places, plan *p) {
     RUN_RANKS(.size = size, .per_machine = per_machine, .places = places, .body = run_body, .user = p);
     assert_int_equal(atomic_load(&p->failures), 0);

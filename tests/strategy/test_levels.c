@@ -6,7 +6,7 @@
 
 static const char *const none[] = {"none", NULL};
 static const char *const lossy[] = {"fp16:feedback=residual", "topk:ratio=0.1", "randomk:ratio=0.1", NULL};
-/* Neighbouring ranks are in different racks, so that the order of ranks differs from the order of places. */
+/* Neighbouring ranks are in different racks, so that the order of ranks differs from that of racks and machines. */
 static const char *const places[] = {"r0/m0", "r1/m0", "r0/m1", "r1/m1", "r1/m0", "r0/m0", "r1/m1", "r0/m1"};
 
 static int count_one(void *user, const esp__option *o) {
@@ -19,7 +19,7 @@ TEST(test_counts) {
     uint32_t longest = 0;
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(2), 3, 0, count_one, &longest), 4278);
     assert_int_equal(longest, 12);
-    /* Two of three levels can be joined in two ways, and each way has all options of two levels. */
+    /* two neighbouring levels can be joined in two ways, and each way has all options of two levels */
     assert_int_equal(esp__option_each(ESP__TREE_FLAT | ESP__TREE_OF(3), 3, 0, count_one, &longest), 63);
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 1, 0, count_one, &longest), 2556 - 12);
     assert_int_equal(esp__option_each(ESP__TREE_HIERARCHICAL | ESP__TREE_OF(3), 3, 0, count_one, &longest),
@@ -63,7 +63,7 @@ TEST(test_bad_text) {
     }
 }
 
-/* Every option of three levels, and the options for codecs whose payloads can be summed. */
+/* Runs every option of three levels, also those for codecs whose payloads can be summed. */
 TEST(test_none_is_exact) {
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 1, .exact = 1, .extended = 1, .levels = 3};
     p.dtype = ESP_F32;
@@ -83,7 +83,7 @@ TEST(test_halves) {
     run_plan_at(8, 0, places, &p);
 }
 
-/* Three machines per rack: parts are uneven at every level. */
+/* With three machines in a rack, parts are uneven at every level. */
 TEST(test_uneven_parts) {
     static const char *const of_18[] = {"a/0", "a/0", "a/0", "a/1", "a/1", "a/1", "a/2", "a/2", "a/2",
                                         "b/0", "b/0", "b/0", "b/1", "b/1", "b/1", "b/2", "b/2", "b/2"};
@@ -92,7 +92,7 @@ TEST(test_uneven_parts) {
     run_plan_at(18, 0, of_18, &p);
 }
 
-/* Counts failures, because ranks are threads, where cmocka's assertions cannot be used. */
+/* Counts failures, since ranks are threads, where cmocka's assertions cannot be used. */
 static atomic_int wrong;
 #define MUST(x)                                                                                                        \
     do {                                                                                                               \
@@ -105,17 +105,17 @@ static atomic_int wrong;
 enum { LINK_COUNT = 4096 };
 typedef struct linked {
     const char *option;
-    uint64_t bytes[3]; /* received from ranks at levels 1, 2 and 3 */
-    uint64_t outer_ns; /* least time (ns) of the outermost lane */
+    uint64_t bytes[3]; /* bytes received from ranks at levels 1, 2 and 3 */
+    uint64_t outer_ns;
 } linked;
 
-/* N floats on 2 x 2 x 2 ranks. A part of N / 2 floats has 2 N bytes. */
+/* Options, and the bytes received for N floats on 2 x 2 x 2 ranks. N floats have 4 N bytes. */
 static const linked links[] = {
     {"intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather",
      {4 * LINK_COUNT, 2 * LINK_COUNT, LINK_COUNT},
      0},
     {"intra.reduce_scatter > inter-outer.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
-    /* Options of two levels, where inter is everything between machines. */
+    /* in options of two levels, inter is everything between machines */
     {"intra.reduce_scatter > inter.allreduce > intra.allgather", {4 * LINK_COUNT, 2 * LINK_COUNT / 4 * 2, 0}, 0},
     {"intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather", {0, 0, LINK_COUNT}, 0},
     {"flat.allreduce", {0, 0, 0}, 0},
@@ -143,11 +143,10 @@ static void linked_body(esp_ctx *ctx, void *user) {
     MUST(s.inter_bytes == s.level_bytes[1] + s.level_bytes[2]);
     for (int k = 0; k < 3; k++)
         if (l->bytes[k]) MUST(s.level_bytes[k] == l->bytes[k]);
-    MUST(s.level_ns[2] > 0); /* every option occupies the outermost lane */
+    MUST(s.level_ns[2] > 0);
 }
 
-/* Runs options of every way to divide three levels, with a link for each level: sums are exact, and every byte counts
- * at its level. */
+/* Runs options that divide three levels in all ways. Sums are exact, and every byte counts at its level. */
 TEST(test_links) {
     for (size_t k = 0; k < sizeof links / sizeof *links; k++) {
         linked l = links[k];
@@ -157,7 +156,6 @@ TEST(test_links) {
     assert_int_equal(atomic_load(&wrong), 0);
 }
 
-/* Strategy "auto" measures three levels, and plans for them. */
 static void auto_body(esp_ctx *ctx, void *user) {
     atomic_int *failures = user;
     static float grads[8][3][20000];
@@ -176,7 +174,7 @@ static void auto_body(esp_ctx *ctx, void *user) {
         }
         bad |= esp_wait_all(ctx) != ESP_OK;
     }
-    for (uint32_t t = 0; t < 3 && !bad; t++) { /* all ranks must have the same bits */
+    for (uint32_t t = 0; t < 3 && !bad; t++) {
         static float roots[8][20000];
         float *root = roots[ctx->job.rank];
         memcpy(root, grads[ctx->job.rank][t], sizeof roots[0]);
@@ -219,7 +217,7 @@ typedef struct mixed {
         if (!(x)) atomic_fetch_add(&m->failures, 1), fprintf(stderr, "%s: %s\n", #x, esp_last_error(ctx));             \
     } while (0)
 
-/* Runs a collective on each of the two comms. Rank 0 sleeps on both backends at once, until the others begin, late. */
+/* Runs a collective on two backends, one for each level. Rank 0 sleeps on both at once, until the other ranks begin. */
 static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     const uint8_t scope[2] = {ESP__INTRA, ESP__INTER};
     float in[2] = {1, 2}, out[2] = {0, 0};
@@ -236,7 +234,7 @@ static void sleeps_on_both(esp_ctx *ctx, mixed *m) {
     }
     for (uint64_t end = esp__now_ns() + PATIENCE_S * 1000000000ull / 2; (req[0] || req[1]) && esp__now_ns() < end;
          sleeps++) {
-        for (int turn = 0; turn < 2; turn++) { /* sleeps before and after arming */
+        for (int turn = 0; turn < 2; turn++) { /* looks for completed requests before and after it prepares to sleep */
             for (int k = 0; k < 2; k++) {
                 const esp__comm *c = &ctx->job.comms[scope[k]];
                 if (req[k] && c->backend->test(c->handle, req[k]) == ESP_OK) req[k] = NULL;
@@ -293,8 +291,7 @@ TEST(test_two_backends) {
     assert_int_equal(atomic_load(&m.failures), 0);
 }
 
-/* The user names the levels, the innermost first: backends, messages and the trace use these names, strategies the
- * built-in words. */
+/* The user names the levels, the innermost first. Strategies use the built-in names, and everything else these. */
 static void named_body(esp_ctx *ctx, void *user) {
     static float grads[8][4];
     float *w = grads[ctx->job.rank];
@@ -325,7 +322,7 @@ TEST(test_named_levels) {
     assert_int_equal(atomic_load(&wrong), 0);
     char *text = file_text(trace);
     assert_non_null(text);
-    for (int r = 0; r < 8; r++) { /* each rank has all lanes, and each op its own lane */
+    for (int r = 0; r < 8; r++) { /* in the timeline, each rank has a row for each link */
         static const char *const names[] = {"gpu", "machine", "rack"};
         char want[128];
         for (int k = 0; k < 3; k++) {
@@ -377,7 +374,7 @@ typedef struct shape {
     const char *places[8];
     uint32_t n_levels;
     int32_t n_local;
-    const char *raw; /* the option of strategy fp32 */
+    const char *raw; /* option of a strategy without compression */
 } shape;
 
 static const shape shapes[] = {
@@ -387,7 +384,7 @@ static const shape shapes[] = {
      2,
      "intra.reduce_scatter > inter.reduce_scatter > outer.allreduce > inter.allgather > intra.allgather"},
     {8, {"0", "0", "1", "1", "2", "2", "3", "3"}, 2, 2, "intra.reduce_scatter > inter.allreduce > intra.allgather"},
-    /* Racks of three machines and of one: machines have equal sizes, so two levels remain. */
+    /* racks of three machines and of one machine: the machines are of one size, so that two levels remain */
     {8,
      {"a/0", "a/0", "a/1", "a/1", "a/2", "a/2", "b/0", "b/0"},
      2,
@@ -397,7 +394,7 @@ static const shape shapes[] = {
     {4, {"a/0", "a/1", "b/0", "b/1"}, 3, 1, "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"},
     {4, {"a/0", "a/0", "b/0", "b/0"}, 3, 2, "intra.reduce_scatter > inter-outer.allreduce > intra.allgather"},
     {4, {"a/0", "a/0", "a/0", "a/0"}, 3, 4, "flat.allreduce"},
-    {2, {"a/0", "1"}, 2, 1, "flat.allreduce"}, /* places of different depths */
+    {2, {"a/0", "1"}, 2, 1, "flat.allreduce"}, /* positions with and without a rack */
 };
 
 static void shape_body(esp_ctx *ctx, void *user) {
@@ -410,7 +407,8 @@ static void shape_body(esp_ctx *ctx, void *user) {
     MUST(esp_start(ctx) == ESP_OK);
     esp__option_print(&ctx->active.strategy.units[0].option, option, sizeof option);
     MUST(!strcmp(option, s->raw));
-    for (uint8_t scope = 1; scope < ESP__SCOPES; scope++) { /* one rank per index; this rank has its own index */
+    /* a group has each index once, and this rank's is its own */
+    for (uint8_t scope = 1; scope < ESP__SCOPES; scope++) {
         int32_t index, members[8], n = esp__group_members(&ctx->job.topo, scope, members, &index);
         if (!esp__group_size(&ctx->job.topo, scope)) continue;
         MUST(n == esp__group_size(&ctx->job.topo, scope));

@@ -1,5 +1,5 @@
-/* test_narrow.c checks options for sharded tensors, which leave each rank with a part: their number, their texts, and
- * every one executed in f32, f16 and bf16, with two levels and three. */
+/* test_narrow.c checks options that divide the mean among the ranks: their number, their texts, and every one executed
+ * with float and 16-bit gradients, on two levels and three. */
 /* runs: no-tsan: options by what context/test_shard runs */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
@@ -15,11 +15,12 @@ static int wide(void *user, const esp__option *o) {
     return 0;
 }
 
-/* Counts options by hand, for d devices and payloads that cannot be summed. Flat: one without compression, d * d with
- * it. Two levels: the inner one does not compress (1) or does (d) and decodes (d) or not. The outer one has the flat
- * options; with payloads as input it has d (alltoall, decode), or decodes first. */
+/* Counts options by hand, for d devices. One level: one option without compression, and d * d with it. Two levels: the
+ * inner one does not compress, or compresses in d ways, and then decodes in d ways or not. The outer one has the
+ * options of one level. If it gets payloads, it exchanges them and decodes in d ways, or decodes first. */
 static uint64_t by_hand(uint32_t d, uint32_t n_levels) {
-    uint64_t raw = 1 + (uint64_t)d * d, comp = d + d * raw; /* raw: outermost level without payloads as input */
+    /* raw: outermost level gets gradients; comp: it gets payloads */
+    uint64_t raw = 1 + (uint64_t)d * d, comp = d + d * raw;
     for (uint32_t k = 1; k < n_levels; k++) {
         uint64_t r = raw + d * comp, c = comp + d * r;
         raw = r, comp = c;
@@ -101,7 +102,7 @@ TEST(test_lossy) {
                       .dtype = ESP_F32};
             run_plan(shapes[k][0], shapes[k][1], &p);
             p.dtype = dtypes[1 + (k + c) % 2];
-            p.steps = 1; /* ranks agree; the sum is rounded */
+            p.steps = 1; /* one step, since rounded sums differ from those that are expected later */
             run_plan(shapes[k][0], shapes[k][1], &p);
         }
 }

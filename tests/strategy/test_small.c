@@ -1,10 +1,10 @@
-/* test_small.c checks that built-in strategies leave small tensors uncompressed: the limit, and its exceptions. */
+/* test_small.c checks that built-in strategies do not compress small tensors: the limit, and its exceptions. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
 static const char codec[] = "topk:ratio=0.01";
 
-/* Returns the strategy's line for tensor `name`, with one rank and tensors of 1, 4096, 4097 and 20000 elements. */
+/* Returns the strategy's line for tensor `name`. The tensors have 1, 4096, 4097 and 20000 elements. */
 static const char *line_of(uint64_t least, const char *strategy, const char *wish, const char *name) {
     static char line[512];
     static const uint64_t counts[] = {1, 4096, 4097, 20000};
@@ -45,7 +45,8 @@ TEST(layerwise) {
         assert_int_equal(compresses(1, strategies[i], NULL, "t4096"), 1);
     }
     assert_non_null(strstr(line_of(0, NULL, NULL, "t4096"), " none flat.allreduce"));
-    assert_int_equal(compresses(0, NULL, "randomk:ratio=0.1", "t4096"), 1); /* a tensor's description overrides it */
+    /* a codec in the tensor's description takes precedence */
+    assert_int_equal(compresses(0, NULL, "randomk:ratio=0.1", "t4096"), 1);
     assert_int_equal(compresses(1, "fp32", NULL, "t20000"), 0);
 }
 

@@ -1,5 +1,5 @@
-/* test_tree.c checks the number of options of the decision tree, and runs each in a context with a tensor for every
- * option. Codec none must give the exact mean, lossy codecs the same bits on all ranks, and no residual may be lost. */
+/* test_tree.c checks the number of options, and runs all in a job with a tensor for each. Without compression the mean
+ * must be exact. Codecs must give the same bits on all ranks, and no residual may be lost. */
 /* runs: slow asan-long no-tsan: thousands of strategies by what executor/test_units runs: too slow */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
@@ -107,7 +107,7 @@ static void lossy_with(int k, int c) {
               .dtype = ESP_F32};
     run_plan(shapes[k][0], shapes[k][1], &p);
 }
-#define LOSSY(k) /* a test for each size */                                                                            \
+#define LOSSY(k)                                                                                                       \
     TEST(test_lossy_##k##_0) { lossy_with(k, 0); }                                                                     \
     TEST(test_lossy_##k##_1) { lossy_with(k, 1); }                                                                     \
     TEST(test_lossy_##k##_2) { lossy_with(k, 2); }
@@ -115,7 +115,7 @@ LOSSY(0)
 LOSSY(1)
 LOSSY(2)
 
-/* Small integers are exact in f16 and bf16, too, and so is their mean. */
+/* Small integers and their means are exact in 16-bit floats too. */
 TEST(test_halves) {
     for (esp_dtype d = ESP_F16; d <= ESP_BF16; d++) {
         plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .dtype = d};
@@ -126,7 +126,7 @@ TEST(test_halves) {
     }
 }
 
-/* Machines of 2 ranks and 1 rank have only flat options. */
+/* Machines of different sizes allow only options without levels. */
 TEST(test_unequal_machines) {
     static const int32_t machines[3] = {1, 1, 2};
     plan p = {.devices = 1, .codecs = none, .count = 37, .steps = 2, .exact = 1, .extended = 1, .dtype = ESP_F32};

@@ -1,19 +1,18 @@
-/* test_units_text.c checks the text of strategies with chunks, groups and orders: it is read and printed without loss,
- * and errors name the line of every mistake. */
+/* test_units_text.c checks the text of strategies with chunks, groups and an order of collectives. It is read and
+ * printed without loss, and errors name the line of every mistake. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/codec/codec.h"
 #include "tests/executor/small_model.h"
 
-/* ---- round trips
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- texts that are read and printed ----------------------------------------------------------------------------- */
 #define HEAD "espresso-strategy 1\n"
 #define A_SPLIT "tensor a 1000 split 2\nchunk 600 none flat.allreduce\nchunk 400 topk:ratio=0.05 " FLAT_COMP "\n"
 #define BC_GROUP "tensor b 37 group\ntensor c 5 group\ngroup 42 topk:ratio=0.05 " FLAT_COMP "\n"
 #define D_E_F                                                                                                          \
     "tensor d 2048 none flat.reduce > flat.broadcast\ntensor e 3 none flat.allreduce\ntensor f 1 none "                \
     "flat.allreduce\n"
-#define UNITS A_SPLIT BC_GROUP D_E_F /* units 0, 1: chunks; 2: the group; 3, 4, 5: tensors */
+#define UNITS A_SPLIT BC_GROUP D_E_F /* numbers in an order: 0 and 1 are chunks, 2 is the group, 3 to 5 are tensors */
 #define COLLECTIVES "order 0:0 5:0 4:0 1:1 2:1 3:0 3:1\n"
 #define EVERYTHING                                                                                                     \
     "order b 0:0 1:0d 1:0 1:0u 1:1 b b 2:p 2:0d 2:0 2:1 1:2d 1:2 1:2u b\n"                                             \
@@ -34,13 +33,13 @@ static void body_lossless(esp_ctx *ctx, void *user) {
         CHECK(esp_strategy_set(ctx, printed) == ESP_OK && !strcmp(printed, esp_strategy_text(ctx)));
         CHECK(ctx->active.strategy.hash == hash && ctx->active.strategy.n_order == 7 &&
               ctx->active.strategy.n_units == 6);
-        CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK); /* passes the library's own memory */
+        CHECK(esp_strategy_set(ctx, esp_strategy_text(ctx)) == ESP_OK); /* the argument is the library's own memory */
         for (int k = 0; k < TOTAL; k++) g[k] = 2.0f;
         for (uint32_t t = 0; t < TENSORS; t++) CHECK(!esp_push(ctx, t, g + begins[t], here));
         CHECK(!esp_wait_all(ctx) && g[0] == 2.0f && g[begins[3]] == 2.0f);
         free(printed);
     }
-    /* Without an order the library generates and prints one; comments are not part of the strategy. */
+    /* Without an order, the library adds one. Comments are not part of the strategy. */
     CHECK(esp_strategy_set(ctx, HEAD "# predicted 12 us\n# hash 0123\n" UNITS "# end\n") == ESP_OK);
     CHECK(strstr(esp_strategy_text(ctx), UNITS "order ") && !strchr(esp_strategy_text(ctx), '#'));
     static const char *const codecs[] = {"topk:ratio=0.5",
@@ -56,8 +55,7 @@ TEST(test_lossless) {
     run_ranks(2, 2, "loop", 0, body_lossless, &k);
 }
 
-/* ---- mistakes
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- mistakes ---------------------------------------------------------------------------------------------------- */
 #define U " none flat.allreduce\n"
 #define B_TO_F "tensor b 37" U "tensor c 5" U "tensor d 2048" U "tensor e 3" U "tensor f 1" U
 #define C_TO_F "tensor c 5" U "tensor d 2048" U "tensor e 3" U "tensor f 1" U
@@ -113,7 +111,7 @@ static void body_mistakes(esp_ctx *ctx, void *user) {
         {HEAD UNITS "order 1:3\n", "'1:3' names no collective"},
         {HEAD UNITS "order 0:p\n", "'0:p' names no"},
         {HEAD UNITS "order 2:x\n", "'2:x' names no"},
-        {HEAD UNITS "order 1:1d\n", "'1:1d' names no"}, /* a collective needs no copy to the host */
+        {HEAD UNITS "order 1:1d\n", "'1:1d' names no"}, /* chunk 1 needs no copy to the host */
         {HEAD UNITS "order bb\n", "'bb' names no"},
         {HEAD UNITS "order -1:0\n", "'-1:0' names no"},
         {HEAD UNITS "order 0:0 1:1 3:0 3:1 4:0 5:0\n", "order: 2:1 is missing: unit 2 is 'b+1'"},
@@ -147,13 +145,12 @@ TEST(test_mistakes) {
     run_ranks(1, 1, "loop", 0, body_mistakes, &k);
 }
 
-/* ---- what descriptions ask for
- * ------------------------------------------------------------------------------------------------ */
+/* ---- what tensors' descriptions demand --------------------------------------------------------------------------- */
 static void add(esp_ctx *ctx, const char *name, uint64_t count, esp_dtype dtype, uint32_t flags, const char *codec) {
     esp_tensor_desc d = {.name = name, .count = count, .dtype = dtype, .flags = flags, .codec = codec};
     CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
 }
-#define P(...) HEAD "tensor f 8" U __VA_ARGS__ /* tensor f is f32 without compression */
+#define P(...) HEAD "tensor f 8" U __VA_ARGS__ /* tensor f has floats, and is not compressed */
 static void body_wants(esp_ctx *ctx, void *user) {
     static const char tail[] = "tensor h 8 none flat.allreduce\ntensor s 8 none flat.allreduce\ntensor c 8 none "
                                "flat.allreduce\ntensor r 8 none flat.allreduce\n";
@@ -171,7 +168,7 @@ static void body_wants(esp_ctx *ctx, void *user) {
     snprintf(t, sizeof t, P("tensor h 8" U "tensor s 8" U "tensor c 8 group\ntensor r 8 group\ngroup 16" U));
     CHECK(esp_strategy_set(ctx, t) == ESP_E_ARG &&
           error_has(ctx, "strategy:7: tensor 'c' has a codec of its own ('topk:ratio=0.5')"));
-    /* Also for chunks: c's own codec stays, and r is never compressed. */
+    /* Tensor c keeps its own codec, and r is never compressed, even if they are split into chunks. */
     snprintf(t, sizeof t,
              P("tensor h 8" U "tensor s 8" U "tensor c 8 split 2\nchunk 4 efsignsgd " FLAT_COMP
                "\nchunk 4 none " FLAT_COMP "\n"
@@ -191,8 +188,8 @@ static void body_raw_group(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16" U) == ESP_OK);
 }
 
-/* A codec that needs a matrix finds none in a group, or in a chunk with a part of a row. Parts are whole rows. */
-static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same */
+/* A codec that needs a matrix gets none for a group, or for a chunk that has incomplete rows. */
+static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same value */
 static int matrix_is(const esp_tensor *t) {
     return t->count ? t->rows && t->cols == 5 && t->rows * 5 == t->count : !t->rows && !t->cols;
 }
@@ -217,7 +214,7 @@ static void body_matrix(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_OK);
     esp__codec *c;
     CHECK(esp__codec_get(ctx, "topk:ratio=0.5", &c) == ESP_OK);
-    esp_codec table = *c->table; /* pretends that the codec needs a matrix */
+    esp_codec table = *c->table;
     const esp_codec *real = c->table;
     atomic_store(&matrix_real, real);
     table.caps |= ESP_CODEC_NEEDS_MATRIX;

@@ -6,7 +6,7 @@
 #include "espresso_impl/base/os.h"
 #include <fcntl.h>
 
-/* Returns element i of a rank's input to collective `op`, a small integer, so that sums are exact in any type. */
+/* Returns element i of a rank's input to collective `op`. It is a small integer, so that sums are exact in any type. */
 static int check_value(int32_t rank, uint64_t i, uint32_t op) {
     uint64_t x = (i * 131 + (uint64_t)rank * 7 + op + 1) * 0x9e3779b97f4a7c15ull;
     return (int)(x >> 33) % 15 - 7;
@@ -22,7 +22,7 @@ static void check_store(esp_dtype t, void *p, uint64_t i, int v) {
         memcpy((uint8_t *)p + 2 * i, &h, 2);
         break;
     }
-    default: { /* integers; little-endian, so w's low bytes come first */
+    default: {
         const int32_t w = v;
         memcpy((uint8_t *)p + esp_dtype_bytes(t) * i, &w, esp_dtype_bytes(t));
     }
@@ -36,7 +36,7 @@ static bool check_rooted(uint32_t op) {
     return op == ESP_COLL_BROADCAST || op == ESP_COLL_GATHER || op == ESP_COLL_REDUCE;
 }
 
-/* Returns element i of the right result. */
+/* Returns element i of the result that rank `r` must get from collective `c`. */
 static int check_expected(const check_rank *r, const esp_coll *c, uint64_t i) {
     const uint64_t part = (c->count + (uint64_t)r->size - 1) / (uint64_t)r->size;
     if (c->op == ESP_COLL_BROADCAST) return check_value(c->root, i, c->op);
@@ -76,7 +76,7 @@ static void check_one_coll(check_rank *r, uint32_t op, esp_dtype dtype, esp_redu
     c.dst.bytes = to_part ? (end - begin) * e : bytes;
     const uint8_t *out = c.dst.ptr;
     const esp_status s = check_rank_coll(r, &c);
-    /* in device memory, a backend may support only sums */
+    /* a backend may refuse min and max, but not sums, if the data is in device memory */
     const int refused = s == ESP_E_UNSUPPORTED && r->t->where && reduce > ESP_REDUCE_SUM;
     if (s && s != ESP_E_TIMEOUT && !refused)
         check_rank_fail(r, "%s of %llu %s%s: status %d: %s", esp__coll_word(op), (check_u)count, esp__dtype_word(dtype),
@@ -126,13 +126,13 @@ static void check_open_run(void *target) {
     }
 }
 
-/* Returns the body size of payload k. It varies widely in small slots, and is a small part of large ones. */
+/* Sizes in bytes of buffers for payloads. check_body() returns the size of payload k without its header. */
 enum { CHECK_SLOT = 4128, CHECK_SLOT_LARGE = 65536 };
 static uint64_t check_body(uint64_t slot, uint64_t k, uint64_t rank) {
     return slot == CHECK_SLOT ? (k * 997 + rank * 13) % (slot - 64) : 32 * ((k + rank) % 3);
 }
 
-/* Checks slot i of an allgather. A backend may transfer only few bytes after the payload in a large slot. */
+/* Checks payload i of an allgather. A backend may transfer at most a few bytes of a large buffer after it. */
 static void check_arrived(check_rank *r, const uint8_t *slot, uint64_t bytes, uint64_t i, uint64_t k, uint64_t q) {
     const uint64_t used = ESP_PAYLOAD_HEADER + check_body(bytes, k, q);
     uint64_t more = 0;
@@ -182,7 +182,7 @@ static void check_slots_run(void *target) {
     CHECK_EACH(n, 1) check_ranks(t, n, check_slots);
 }
 
-/* Sums numbers so that rounding occurs. The result must have the same bits on all ranks. */
+/* Sums numbers whose sums must be rounded. The result must have the same bits on all ranks. */
 static void check_bits(check_rank *r) {
     enum { N = 30011 };
     float *x = malloc(N * sizeof *x);
@@ -203,7 +203,7 @@ static void check_bits_run(void *target) {
     CHECK_EACH(n, 2) check_ranks(target, n, check_bits);
 }
 
-/* Larger than a backend's internal buffers, and no round number. Builds with sanitizers use less. */
+/* Data of the largest collective: more than backends buffer. Builds with sanitizers use less. */
 #ifndef CHECK_LARGE_MIB
 #define CHECK_LARGE_MIB 64u
 #endif
@@ -218,11 +218,12 @@ static void check_large_run(void *target) {
     if (check_ranks_most() > 2) check_ranks(target, check_ranks_most(), check_large);
 }
 
-/* The job's even ranks form a group, and its odd ranks another. Each rank has requests in its group and in the job. */
+/* Ranks with even numbers form one group, ranks with odd numbers another. This exchanges data in a rank's group. */
 static esp_status check_group_oob(void *user, const void *in, void *out, uint64_t bytes) {
     check_rank *r = user;
     uint8_t *all = malloc((size_t)bytes * (size_t)r->size);
-    const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM; /* ranks of both groups take part */
+    /* all ranks must call check_oob(), so ranks of both groups do */
+    const esp_status s = all ? check_oob(r, in, all, bytes) : ESP_E_NOMEM;
     for (int32_t q = r->rank % 2, k = 0; !s && q < r->size; q += 2, k++)
         memcpy((uint8_t *)out + (uint64_t)k * bytes, all + (uint64_t)q * bytes, (size_t)bytes);
     free(all);
@@ -254,7 +255,8 @@ static void check_groups(check_rank *r) {
         esp__coll_init(&b, ESP_COLL_ALLREDUCE, ESP_F32, N, y, 0);
         if (r->t->table->start(r->comm, &a, cpu, &req[0]) || r->t->table->start(half, &b, cpu, &req[1]))
             check_rank_fail(r, "start failed: %s", esp__plugin_detail());
-        for (int side = 0; side < 2 && !check_failed(r); side++) { /* odd ranks wait in the other order */
+        /* ranks with odd numbers wait for their requests in the opposite order */
+        for (int side = 0; side < 2 && !check_failed(r); side++) {
             const int which = (side + r->rank) % 2;
             void *const all = r->comm;
             r->comm = which ? half : all;
@@ -273,10 +275,11 @@ static void check_groups(check_rank *r) {
 }
 static void check_groups_run(void *target) {
     check_doing("running collectives of two groups and of all ranks at once");
-    CHECK_EACH(n, 4) check_ranks(target, n, check_groups); /* groups of one rank send nothing */
+    /* with 4 ranks, each group has 2; a group of one rank would send nothing */
+    CHECK_EACH(n, 4) check_ranks(target, n, check_groups);
 }
 
-/* Starts several requests, and tests them in another order. */
+/* Starts several collectives, and asks for their completion in another order. */
 static void check_queue(check_rank *r) {
     enum { OPEN = 16, N = 1000 };
     const esp_stream cpu = {{ESP_CPU, 0}, NULL};
@@ -346,7 +349,7 @@ static void check_sleep(check_rank *r) {
     if (r->t->table->progress(r->comm, 1000)) check_rank_fail(r, "progress() with nothing to do failed");
     if (esp__now_ns() - begin > 2000000000u) check_rank_fail(r, "progress(1000 us) slept over 2 s");
     if (esp__thread_start(&waker, check_waker, r)) return;
-    /* wake() may come before progress() sleeps, and progress() may return early, but not seconds late */
+    /* wake() must end progress() soon, even if it came before progress() slept */
     if (r->t->table->progress(r->comm, 8000000)) check_rank_fail(r, "progress() failed");
     if (esp__now_ns() - begin > 6000000000u) check_rank_fail(r, "wake() did not end progress()");
     pthread_join(waker, NULL);
@@ -382,7 +385,7 @@ static void check_traffic_run(void *target) {
 }
 
 /* ---- capabilities ----------------------------------------------------------------------------------------- */
-/* With ESP_BACKEND_VARLEN, only the used bytes of a slot may be transferred. */
+/* With ESP_BACKEND_VARLEN, an allgather may transfer only the used bytes of a buffer. */
 static void check_varlen(check_rank *r) { check_gather(r, CHECK_SLOT_LARGE); }
 static void check_varlen_run(void *target) {
     const check_backend_target *t = target;
@@ -467,7 +470,7 @@ static void check_paced_run(void *target) {
     check_ranks(&paced, 2, check_open_only);
 }
 
-/* Runs all collectives in the memory of each of the machine's devices. */
+/* Runs all collectives on data in the memory of each kind of device that the backend supports. */
 static void check_devices_run(void *target) {
     const check_backend_target *t = target;
     const esp__registry *g = esp__registry_of((esp_ctx *)t->host->user);
@@ -503,7 +506,7 @@ static const check check_backend_list[] = {
     {"paced", "ESP_BACKEND_PACED: opens with an emulated link", check_paced_run},
 };
 
-/* Checks the backend with a process for each rank or, if it cannot connect processes, with a thread for each. */
+/* Checks a backend. Each rank is a process or, if the backend cannot connect processes, a thread. */
 ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *params, check_report *r) {
     check_backend_target t = {b, &ctx->host, params, 0, 0};
     check_report trial = {0, 0, 0};
@@ -517,7 +520,7 @@ ESP__FN void check_backend(esp_ctx *ctx, const esp_backend *b, const char *param
         return;
     }
     const int keep = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (keep >= 0 && null >= 0) dup2(null, 1); /* hides what the trial prints */
+    if (keep >= 0 && null >= 0) dup2(null, 1);
     check_one(&trial, &check_backend_list[0], &t);
     fflush(stdout);
     if (keep >= 0) dup2(keep, 1), close(keep);

@@ -14,14 +14,15 @@ static void check_codec_spec(const tool_command *self, esp_ctx *ctx, const char 
     esp__codec_free(ctx, c);
 }
 
-/* Checks what `spec` names or, if it is NULL, the plugins of `file` or, if both are NULL, all. Returns their number. */
+/* Checks the codecs and backends that `spec` names or that `file` contains; NULL selects all. Returns their number. */
 static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec, const char *file, check_report *r) {
     const esp__registry *g = &ctx->registry;
     const size_t n = spec ? strcspn(spec, ":") : 0;
     int found = 0;
     for (uint32_t i = 0; i < g->codecs.n; i++) {
         const char *name = g->codecs.at[i].codec->name;
-        if (!(g->codecs.at[i].codec->devices & ESP_BIT(ESP_CPU))) continue; /* checks run in host memory */
+        /* checks run in host memory, so they skip codecs that are only for GPUs */
+        if (!(g->codecs.at[i].codec->devices & ESP_BIT(ESP_CPU))) continue;
         if (file && strcmp(g->codecs.at[i].from, file) != 0) continue;
         if (spec && (strlen(name) != n || strncmp(name, spec, n))) continue;
         found++;
@@ -47,16 +48,18 @@ static int check_found(const tool_command *self, esp_ctx *ctx, const char *spec,
     return found;
 }
 
-/* Checks an argument: a plugin file, or the name or spec of a codec or backend. */
+/* Checks what an argument names: a plugin file, or a codec or backend with or without parameters. */
 static int check_argument(const tool_command *self, esp_ctx *ctx, const char *what, check_report *r) {
     const uint32_t devices = ctx->registry.devices.n;
-    const int file = what[strcspn(what, ":/")] == '/'; /* "mynet:dir=/tmp" is a spec and no file */
+    /* a ":" before the first "/" begins parameters, as in "mynet:dir=/tmp" */
+    const int file = what[strcspn(what, ":/")] == '/';
     char name[ESP__SPEC_MAX];
     if (!file && check_found(self, ctx, what, NULL, r)) return TOOL_OK;
     snprintf(name, sizeof name, "%.*s", file ? (int)sizeof name - 1 : (int)strcspn(what, ":"), what);
     if (esp_plugin_load(ctx, name) != ESP_OK) return tool_fail(self, "%s", esp_last_error(ctx));
     if (check_found(self, ctx, file ? NULL : what, file ? what : NULL, r)) return TOOL_OK;
-    if (ctx->registry.devices.n > devices) { /* later backends are checked on this device */
+    /* the plugin has only a device, which has no checks of its own: checks of backends named later use it */
+    if (ctx->registry.devices.n > devices) {
         printf("device %s (%s)\n", ctx->registry.devices.at[devices].device->name, name);
         return TOOL_OK;
     }
@@ -68,7 +71,6 @@ ESP__FN int check_main(const tool_command *self, esp_ctx *ctx, char *const *name
     esp__where w;
     const esp_config cfg = ESP_ZERO;
     int status = TOOL_OK;
-    /* if a launcher has started several ranks, only rank 0 prints */
     if (!esp__env_where(&cfg, &w) && w.size > 1 && w.rank && !freopen("/dev/null", "w", stdout)) return TOOL_FAILED;
     if (!n_names) check_found(self, ctx, NULL, NULL, &r);
     for (int i = 0; i < n_names && status == TOOL_OK; i++) status = check_argument(self, ctx, names[i], &r);

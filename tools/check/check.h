@@ -1,12 +1,12 @@
-/* check.h: for the files of `espresso plugins --check`: checks, their report, codecs' buffers and backends' ranks. */
+/* check.h: `espresso plugins --check` checks whether codecs and backends keep the rules in plugins/abi.h. */
 #ifndef ESPRESSO_TOOLS_CHECK_H
 #define ESPRESSO_TOOLS_CHECK_H
 #include "tools/common/args.h"
 #include "espresso_impl/executor/executor.h"
 
-typedef unsigned long long check_u; /* type of uint64_t arguments for printf's %llu */
+typedef unsigned long long check_u; /* printf's %llu takes this type, and uint64_t may be another */
 
-enum { CHECK_TEXT_MAX = 1000 }; /* bytes of a check's message */
+enum { CHECK_TEXT_MAX = 1000 };
 
 typedef struct check_report {
     int passed, failed, skipped;
@@ -14,8 +14,8 @@ typedef struct check_report {
 
 /* A rule that every codec, or every backend, must keep. */
 typedef struct check {
-    const char *name, *demands; /* demands: the rule in a few words */
-    void (*run)(void *target);  /* returns if passed; see check_fail, check_skip */
+    const char *name, *demands;
+    void (*run)(void *target); /* ends with check_fail() or check_skip(), or returns if the check has passed */
 } check;
 extern int check_in_place, check_pipe;
 
@@ -23,7 +23,6 @@ typedef struct check_fenced {
     unsigned char *map, *data;
     size_t mapped;
 } check_fenced;
-/* Kinds of input that check_fill() can make. */
 enum {
     IN_NORMAL,
     IN_ZERO,
@@ -33,8 +32,8 @@ enum {
     IN_NEGATIVE,
     IN_SPIKE,
     IN_LARGE,
-    IN_WIDE, /* numbers of all magnitudes */
-    IN_FEW,  /* few different values; some equal a codec's threshold */
+    IN_WIDE,
+    IN_FEW,
     IN_NAN,
     IN_INF,
     IN_KINDS
@@ -48,11 +47,11 @@ typedef struct check_part {
     uint32_t n_reduced;
     bool feedback;
     float beta, gamma;
-    uint32_t first; /* first round that is not skipped by the codec */
+    uint32_t first; /* number of the first exchange that the codec does not skip */
     esp_bound bound[ESP_ROUNDS_MAX];
     check_fenced payload[ESP_ROUNDS_MAX], scratch, state, in, out, residual, phi;
     uint64_t used[ESP_ROUNDS_MAX];
-    float *g, *o, *e; /* input, output and residual, as floats */
+    float *g, *o, *e;
 } check_part;
 extern const esp_host *check_ctx_host;
 
@@ -66,12 +65,12 @@ typedef struct check_meet {
     uint64_t hash[CHECK_RANKS];
 } check_meet;
 
-/* Connections to the other ranks, if a launcher has started this command. Otherwise `peers` is NULL. */
+/* Connections to the other ranks, if a launcher such as mpirun has started this command. Otherwise `peers` is NULL. */
 typedef struct check_launched {
     esp_ctx *ctx;
     esp__peers *peers;
     int32_t rank, size, machine[CHECK_MOST], members[CHECK_MOST];
-    int failed; /* 1 if this rank failed first, 2 if another one did */
+    int failed; /* 1 if this rank was the first to fail, 2 if another was */
     char text[CHECK_TEXT_MAX];
 } check_launched;
 extern check_launched check_job;
@@ -80,8 +79,8 @@ typedef struct check_backend_target {
     const esp_backend *table;
     const esp_host *host;
     const char *params;
-    bool threads;      /* true if ranks are threads of one process */
-    esp_devkind where; /* where collectives have their data: host or device */
+    bool threads;
+    esp_devkind where;
 } check_backend_target;
 
 typedef struct check_rank {

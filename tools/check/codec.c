@@ -1,5 +1,5 @@
-/* codec.c: lists the checks of a codec, and checks that opening and closing it keep the rules in plugins/abi.h.
- * Messages name the expected and the actual result, and where to look. Must not know any codec by name. */
+/* codec.c: lists the checks of a codec, and checks that opening and closing it keep the rules in plugins/abi.h. Must
+ * not know any codec by name. */
 #include "tools/check/check.h"
 
 static void check_open_refuses(const esp__codec *c, const char *params, const char *why) {
@@ -22,14 +22,14 @@ static void check_params_run(void *target) {
     check_open_refuses(c, "=1", "malformed");
     check_open_refuses(c, "word", "malformed");
     check_open_refuses(c, "a=(", "malformed");
-    if (!own || strstr(own, "SPEC")) return; /* a wrapper has a pattern with SPEC here */
+    if (!own || strstr(own, "SPEC")) return; /* a codec around another one has SPEC here, which is no default */
     esp__plugin_detail_clear();
     if (c->table->open(check_ctx_host, own, &self) != ESP_OK)
         check_fail("open() refuses '%s', which the table's params give as its defaults: %s", own, esp__plugin_detail());
     c->table->close(self);
 }
 
-static int64_t check_live; /* number of allocations that the codec has not freed */
+static int64_t check_live;
 static esp_host check_real;
 static void *check_count_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     void *p = check_real.alloc(user, d, bytes, align);
@@ -86,7 +86,6 @@ static const check check_codec_list[] = {
     {"lossy", "a codec that is not lossy only rounds, and a lossy one does more", check_lossy_run},
 };
 
-/* Runs all checks of a codec. */
 ESP__FN void check_codec(esp_ctx *ctx, const esp__codec *c, check_report *r) {
     check_ctx_host = &ctx->host;
     check_all(r, check_codec_list, sizeof check_codec_list / sizeof *check_codec_list, (void *)(uintptr_t)c);

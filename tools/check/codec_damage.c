@@ -10,7 +10,7 @@ static void check_marked(const check_part *p, const char *what) {
             check_fail("%s: refused, but element %llu was written before: check all payloads first", what, (check_u)i);
 }
 
-/* Decodes a damaged payload. The codec must refuse it, unless `any` is true. If it does, it must not write anything. */
+/* Decodes a damaged payload. The codec must refuse it and write nothing. If `any` is true, it may also accept it. */
 static void check_damaged(check_part *p, const uint8_t *data, uint64_t bytes, const char *what, bool any) {
     check_fenced f = check_fence(bytes, 1);
     memcpy(f.data, data, (size_t)bytes);
@@ -24,7 +24,7 @@ static void check_damaged(check_part *p, const uint8_t *data, uint64_t bytes, co
     check_unfence(&f);
 }
 
-/* Damages each field of the header, and cuts the payload off at each possible length. */
+/* Changes each field of the header, and cuts the payload off at each length. The codec must refuse them all. */
 static void check_headers(check_part *p) {
     const uint64_t used = check_used(p);
     uint8_t *bad = malloc((size_t)used);
@@ -75,7 +75,7 @@ ESP__FN void check_corrupt_run(void *target) {
     for (int k = 0; k < TIMES; k++) {
         char what[64];
         memcpy(bad, check_payload(&p), (size_t)used);
-        for (uint32_t n = check_random() % 4 + 1; n; n--) { /* every second time, it changes only the header */
+        for (uint32_t n = check_random() % 4 + 1; n; n--) {
             const uint64_t at = check_random() % (k % 2 ? ESP_PAYLOAD_HEADER : used);
             const uint32_t bit = check_random() % 8;
             bad[at] ^= (uint8_t)(1u << bit);
@@ -93,7 +93,7 @@ ESP__FN void check_corrupt_run(void *target) {
     free(bad);
 }
 
-/* If one of several payloads is damaged, the codec must not write anything. A wrapper may. */
+/* If one of several payloads is damaged, the codec must not write anything. */
 ESP__FN void check_among_run(void *target) {
     enum { N = 1000 };
     const esp__codec *c = target;

@@ -1,5 +1,5 @@
-/* codec_inputs.c: checks that decoded output and residual add up to the input. Tries many sizes and kinds of input, one
- * step and several, one payload and several. */
+/* codec_inputs.c: checks that decoded output and residual add up to the input, for many sizes and kinds of input, over
+ * one step and several, with one payload and several. */
 #include "tools/check/check.h"
 #include <math.h>
 
@@ -9,7 +9,7 @@
 static const uint64_t check_sizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 4095, 4096, 4097, 100003, CHECK_LARGE_COUNT + 1};
 enum { CHECK_SIZES = sizeof check_sizes / sizeof *check_sizes };
 
-/* Returns the rows of a matrix of `count` elements, as square as possible, or 0 if the codec gets a vector. */
+/* Returns the rows of the most nearly square matrix of `count` elements, or 0 if the codec compresses vectors. */
 ESP__FN uint64_t check_rows(const esp__codec *c, uint64_t count, bool matrix) {
     uint64_t rows = 1;
     if (!matrix || !(c->traits.caps & ESP_CODEC_NEEDS_MATRIX) || !count) return 0;
@@ -30,7 +30,8 @@ static void check_good_header(check_part *p, const char *kind) {
     const uint64_t used = check_used(p);
     if (h.count != p->count)
         check_fail("%s input, %llu elements: the header's count is %llu", kind, (check_u)p->count, (check_u)h.count);
-    if (h.codec != p->codec->id && !(p->codec->traits.caps & ESP_CODEC_WRAPPER)) /* wrappers may have the inner one's */
+    /* a codec around another one may return the header that the inner codec wrote */
+    if (h.codec != p->codec->id && !(p->codec->traits.caps & ESP_CODEC_WRAPPER))
         check_fail("the header's codec is 0x%08x, not 0x%08x: use esp_name_hash of the table's name", h.codec,
                    p->codec->id);
     if (!p->count && h.body_bytes)
@@ -54,7 +55,7 @@ static void check_bad_input(check_part *p, const char *kind, const float *before
                    kind, (check_u)p->count);
     if (memcmp(p->e, before, (size_t)p->count * 4))
         check_fail("%s input, %llu elements: the residual changed: leave it as it was", kind, (check_u)p->count);
-    /* with several rounds, the first may make random numbers that all ranks share */
+    /* if a codec needs several exchanges, the first may store random numbers that all ranks share */
     if (!check_last(p) && memcmp(p->state.data, state, (size_t)p->bound[0].state_bytes))
         check_fail("%s input, %llu elements: the state changed: leave it as it was", kind, (check_u)p->count);
     if (h.body_bytes && !(p->codec->traits.caps & ESP_CODEC_REDUCIBLE))
@@ -67,12 +68,11 @@ static void check_bad_input(check_part *p, const char *kind, const float *before
             check_fail("%s input: element %llu decodes to %g, not NaN", kind, (check_u)i, (double)p->o[i]);
 }
 
-/* The allowed error of decoded + residual: one rounding, or more with several rounds, which multiply matrices. */
+/* The allowed error of decoded output plus residual: one rounding, or more for codecs that multiply matrices. */
 static double check_allowed(const check_part *p, double residual, double decoded) {
     return check_last(p) ? 1e-5 * (fabs(residual) + fabs(decoded)) : 0x1p-23 * fabs(residual);
 }
 
-/* Checks that decoded + new residual = beta * old residual + gamma * gradient. */
 static void check_conserved(check_part *p, const char *kind, const float *before) {
     const esp_payload_header h = check_header(p);
     if (h.flags & ESP_PAYLOAD_NONFINITE)
@@ -93,7 +93,7 @@ static void check_conserved(check_part *p, const char *kind, const float *before
     }
 }
 
-/* Checks one kind of input. `feedback` is 0 without feedback, 1 with beta = gamma = 1, and 2 with other factors. */
+/* `feedback` is 0 without error feedback, 1 with beta = gamma = 1, and 2 with other factors. */
 static void check_input(const esp__codec *c, uint64_t count, uint64_t rows, int kind, int feedback) {
     check_part p = check_part_make(c, count, rows, 1);
     float *before = malloc((size_t)count * 4 + 4);
@@ -131,7 +131,7 @@ ESP__FN void check_inputs_run(void *target) {
                 }
 }
 
-/* Over 20 steps, inputs must add up to outputs plus the last residual. One step has a NaN, and does not count. */
+/* Over 20 steps, inputs must add up to outputs plus the last residual. An input with a NaN must change nothing. */
 ESP__FN void check_steps_run(void *target) {
     enum { N = 9000, STEPS = 20, LOST = 11 };
     const esp__codec *c = target;
@@ -200,7 +200,7 @@ ESP__FN void check_small_run(void *target) {
     }
 }
 
-/* Decodes several payloads in one call, one of them empty. The result must be as if they were decoded one by one. */
+/* Decodes several payloads in one call, one of them empty. The result must equal that of decoding them one by one. */
 static void check_many_payloads(const esp__codec *c, uint64_t count) {
     enum { M = 4 };
     check_part p = check_part_make(c, count, 0, 1);

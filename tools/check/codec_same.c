@@ -1,9 +1,9 @@
-/* codec_same.c: checks that a codec makes equal bytes from equal input: for all ways in which parallel_for may divide
- * the work, beside another thread, in a list of parts, and (if it is deterministic) with another seed. */
+/* codec_same.c: checks that a codec makes equal bytes from equal input, however parallel_for divides the work, while
+ * another thread uses the codec too, for several tensors in one call, and with another seed if it is deterministic. */
 #include "tools/check/check.h"
 #include "espresso_impl/base/os.h"
 
-/* A parallel_for that runs many small pieces, and the last one first. */
+/* A parallel_for that divides the work into small pieces, and runs the last one first. */
 static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t),
                             void *arg) {
     (void)user;
@@ -11,9 +11,9 @@ static void check_backwards(void *user, uint64_t n, uint64_t grain, void (*body)
         body(arg, piece * grain, (piece + 1) * grain < n ? (piece + 1) * grain : n);
 }
 
-const esp_host *check_ctx_host; /* the functions that the codec gets */
+const esp_host *check_ctx_host;
 
-/* A parallel_for with two threads: the caller runs the even pieces, and the other thread the odd ones. */
+/* A parallel_for with two threads: the caller runs every second piece, and another thread the others. */
 typedef struct check_half {
     uint64_t n, grain, first;
     void (*body)(void *, uint64_t, uint64_t);
@@ -35,7 +35,7 @@ static void check_two_threads(void *user, uint64_t n, uint64_t grain, void (*bod
     pthread_join(t, NULL);
 }
 
-/* Runs several steps. Returns a hash of the payloads, the last residual and the last output. */
+/* Compresses and decompresses in several steps. Returns a hash of all payloads, the last residual and last output. */
 static uint64_t check_steps(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t steps, uint64_t seed) {
     check_part p = check_part_make(c, count, rows, 1);
     uint64_t hash = ESP__HASH0;
@@ -97,7 +97,7 @@ ESP__FN void check_seed_run(void *target) {
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 enum { CHECK_LIST = 4 };
 
-/* Compresses all parts in one call, for one round. Decompresses them if `round` is -1. */
+/* Compresses several tensors in one call, for exchange `round` of a codec that needs several. -1: decompresses. */
 static void check_list_call(check_part *p, esp__codec_list *l, void *scratch, uint64_t scratch_bytes, int round) {
     esp__codec_call c;
     esp_payload payloads[CHECK_LIST];

@@ -1,4 +1,5 @@
-/* codec_size.c: checks what a codec states in bound() and model(): payload sizes, error, and how bodies are summed. */
+/* codec_size.c: checks what a codec states in bound() and model(): sizes of payloads, compression error, and whether
+ * payloads can be summed without decoding them. */
 #include "tools/check/check.h"
 #include <math.h>
 
@@ -14,7 +15,7 @@ ESP__FN void check_bound_run(void *target) {
                            (check_u)b.payload_bytes, (check_u)n);
         }
         esp_tensor like = {sizeof like, ESP_F32, 7, 1000, {NULL, 0, {0, 0}}, 0, 0};
-        memset(&b, 0x12, sizeof b); /* like an older caller's struct, without state_bytes */
+        memset(&b, 0x12, sizeof b); /* a caller built for an older version has a struct without state_bytes */
         b.struct_size = offsetof(esp_bound, state_bytes);
         if (c->table->bound(c->self, &like, r, 1, &b) != ESP_OK)
             check_fail("bound() failed for an older caller's struct");
@@ -50,7 +51,7 @@ static void check_times(const esp_codec_model *m, esp_devkind kind) {
             check_fail("times[%u]: times must be above 0, and rise with the elements", i);
 }
 
-/* Compares a payload's size with model() and bound(). Uses a late step, when a codec's warm-up is over. */
+/* Compares a payload's size with model() and bound(), in a late step: codecs may compress less in the first ones. */
 static void check_model_sizes(const esp__codec *c, uint64_t n) {
     esp_codec_model m, two;
     esp_bound b;
@@ -94,7 +95,7 @@ ESP__FN void check_model_run(void *target) {
         check_times(&m, kinds[k]);
     }
     const esp_tensor like = {sizeof like, ESP_F32, 7, 1u << 20, {NULL, 0, {0, 0}}, 0, 0};
-    memset(&m, 0x5A, sizeof m); /* like an older caller's struct, without n_times */
+    memset(&m, 0x5A, sizeof m); /* a caller built for an older version has a struct without n_times */
     m.struct_size = offsetof(esp_codec_model, n_times);
     if (c->table->model(c->self, &like, 1, (esp_device){ESP_CPU, 0}, &m) != ESP_OK)
         check_fail("model() failed for an older caller's struct");
@@ -103,13 +104,12 @@ ESP__FN void check_model_run(void *target) {
     for (int z = 0; z < 3 && c->traits.n_rounds == 1; z++) check_model_sizes(c, sizes[z]);
 }
 
-/* Returns a random number of the standard normal distribution. */
 static float check_gauss(void) {
     const double u = ((double)check_random() + 1) / 4294967296.0, v = ((double)check_random() + 1) / 4294967296.0;
     return (float)(sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v));
 }
 
-/* Compares model()'s error with the error for normally distributed input, without feedback. */
+/* Compares the compression error that model() states with that of normally distributed input, without feedback. */
 ESP__FN void check_error_run(void *target) {
     enum { N = 400000 };
     const esp__codec *c = target;
@@ -160,7 +160,7 @@ ESP__FN void check_lossy_run(void *target) {
             "flag out, so that strategy auto may use the codec at once");
 }
 
-/* If the bodies of two payloads are summed as they are, the result must decode to about the sum of the inputs. */
+/* Sums two payloads without decoding them. The sum must decode to about the sum of the inputs. */
 ESP__FN void check_reduce_run(void *target) {
     enum { N = 5000 };
     const esp__codec *c = target;

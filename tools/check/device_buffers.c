@@ -1,8 +1,7 @@
-/* device_buffers.c: runs a check's collective in device memory, and copies the buffers there and back. Each rank uses
- * the device that has its index on the machine. Must not know any device by name. */
+/* device_buffers.c: runs a collective on data in device memory, and copies the data there and back. Each rank uses the
+ * device whose index is that of the rank on its machine. Must not know any device by name. */
 #include "tools/check/check.h"
 
-/* A buffer in host memory, and its copy in device memory. */
 typedef struct check_copy {
     uint8_t *host;
     void *device, *pinned;
@@ -39,7 +38,8 @@ static esp_status check_coll_on(check_rank *r, const check_device *d, const esp_
     check_copy src = {c.src.ptr, NULL, NULL, c.src.ptr ? c.src.bytes : 0},
                dst = {c.dst.ptr, NULL, NULL, c.dst.ptr ? c.dst.bytes : 0};
     const int alias = src.bytes && dst.bytes && src.host < dst.host + dst.bytes && dst.host < src.host + src.bytes;
-    check_copy *const whole = alias && src.bytes > dst.bytes ? &src : &dst; /* contains the other one if they overlap */
+    /* if the buffers overlap, the larger one contains the other */
+    check_copy *const whole = alias && src.bytes > dst.bytes ? &src : &dst;
     void *req = NULL;
     esp_status s = !alias || whole == &src ? check_copy_up(d, &src) : ESP_OK;
     if (!s && (!alias || whole == &dst)) s = check_copy_up(d, &dst);
@@ -48,7 +48,8 @@ static esp_status check_coll_on(check_rank *r, const check_device *d, const esp_
     c.src.dev = c.dst.dev = d->stream.dev;
     if (!s) s = r->t->table->start(r->comm, &c, d->stream, &req);
     if (!s) s = check_rank_wait(r, req);
-    const esp_status back = check_copy_down(d, whole); /* also after an error: it waits for the device */
+    /* also done after an error, since it waits until the device no longer uses the buffers */
+    const esp_status back = check_copy_down(d, whole);
     if (!s) s = back;
     check_copy_free(d, &src);
     check_copy_free(d, &dst);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <sys/mman.h>
 
-/* Allocates a buffer that a protected page follows, as closely as `align` allows. */
+/* Allocates a buffer. A protected page follows, as closely as `align` allows. */
 ESP__FN check_fenced check_fence(uint64_t bytes, uint64_t align) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (size_t)((bytes + align - 1) / align * align);
     check_fenced f;
@@ -24,7 +24,8 @@ ESP__FN uint32_t check_random(void) {
     check_seed = check_seed * 6364136223846793005ull + 1442695040888963407ull;
     return (uint32_t)(check_seed >> 32);
 }
-ESP__FN float check_normal(void) { /* roughly normal, with a standard deviation of 0.6 */
+/* Returns a random number of a roughly normal distribution with mean 0 and standard deviation 0.6. */
+ESP__FN float check_normal(void) {
     double s = 0;
     for (int i = 0; i < 4; i++) s += (double)check_random() / 4294967296.0 - 0.5;
     return (float)s;
@@ -51,12 +52,11 @@ ESP__FN void check_fill(float *x, uint64_t n, int kind) {
     if (kind == IN_INF) x[n / 3] = -INFINITY;
 }
 
-/* ---- a part ------------------------------------------------------------------------------------------------------ */
+/* ---- calls of a codec ------------------------------------------------------------------------------------------ */
 ESP__FN uint32_t check_last(const check_part *p) { return p->codec->traits.n_rounds - 1; }
 ESP__FN uint8_t *check_payload(check_part *p) { return p->payload[check_last(p)].data; }
 ESP__FN uint64_t check_used(const check_part *p) { return p->used[check_last(p)]; }
 
-/* Calls the codec's bound() for a round. */
 ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t rows, uint64_t cols, uint32_t round,
                                uint32_t n_reduced, esp_bound *b) {
     esp_tensor like;
@@ -68,10 +68,10 @@ ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t row
     return c->table->bound(c->self, &like, round, n_reduced, b);
 }
 
-/* Does the codec use feedback? Its spec may turn it off, as in randomk:unbiased=1,feedback=none. */
+/* Returns whether the codec uses error feedback, which a parameter turns off in randomk:unbiased=1,feedback=none. */
 ESP__FN bool check_feedback(const esp__codec *c) { return !strstr(c->spec, "feedback=none"); }
 
-/* Makes the buffers for `count` elements, which are a matrix of `rows` rows or, if `rows` is 0, a vector. */
+/* Allocates the buffers for `count` elements. They form a matrix of `rows` rows or, if `rows` is 0, a vector. */
 ESP__FN check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t rows, uint32_t n_reduced) {
     uint64_t scratch = 0;
     check_part p;
@@ -85,7 +85,7 @@ ESP__FN check_part check_part_make(const esp__codec *c, uint64_t count, uint64_t
         const uint32_t n = r + 1 < c->traits.n_rounds ? (n_reduced > 1 ? n_reduced : 2) : n_reduced;
         if (check_bound(c, p.count, p.rows, p.cols, r, n, &p.bound[r]) != ESP_OK)
             check_fail("bound() failed for %llu elements in round %u", (unsigned long long)count, (unsigned)r);
-        /* the codec may skip its first rounds for this shape */
+        /* a codec may skip its first exchanges for some shapes, and states this with a size of 0 */
         if (!p.bound[r].payload_bytes && r == p.first && r + 1 < c->traits.n_rounds) p.first++;
         if (p.bound[r].payload_bytes < ESP_PAYLOAD_HEADER && r >= p.first)
             check_fail(
@@ -118,12 +118,13 @@ ESP__FN void check_call(check_part *p, const float *data, esp__codec_call *c) {
     c->args.step = p->step;
     c->args.seed = p->seed;
     c->args.beta = p->beta, c->args.gamma = p->gamma;
-    memset(p->scratch.data, 0xC3, (size_t)p->bound[0].scratch_bytes); /* a codec must not rely on what is in there */
+    /* no codec may rely on what its scratch memory contains */
+    memset(p->scratch.data, 0xC3, (size_t)p->bound[0].scratch_bytes);
     esp__call_scratch(c, p->scratch.data, p->bound[0].scratch_bytes);
     esp__call_state(c, p->state.data, p->bound[0].state_bytes);
 }
 
-/* Runs a round of compression, and writes the payload to `data`. */
+/* Compresses for one of the codec's exchanges between ranks, and writes the payload to `data`. */
 ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64_t capacity) {
     esp__codec_call c;
     check_call(p, p->g, &c);
@@ -135,7 +136,7 @@ ESP__FN esp_status check_round(check_part *p, uint32_t round, void *data, uint64
     return esp__call_compress(&c, (float *)(void *)p->phi.data, (float *)(void *)p->phi.data + p->count);
 }
 
-/* Runs all rounds of compression as on a single rank, where each round's body is also the sum of all bodies. */
+/* Compresses as if there were only one rank. A sum of payloads over all ranks is then the rank's own payload. */
 ESP__FN esp_status check_compress(check_part *p) {
     esp_status s = ESP_OK;
     for (uint32_t r = p->first; r <= check_last(p) && !s; r++) {

@@ -1,6 +1,6 @@
-/* ranks.c: runs a check of a backend on several ranks. They are child processes, or threads, that connect through
- * shared memory. If a launcher such as mpirun has started this command several times, each process is a rank, and they
- * connect as in any job, since some backends need their launcher or several machines. */
+/* ranks.c: runs a check of a backend on several ranks. They are processes or threads that connect through shared
+ * memory. If a launcher such as mpirun has started this command several times, each process is a rank, and they connect
+ * as in any job, since some backends need their launcher or several machines. */
 #include "tools/check/check.h"
 #include "espresso_impl/base/os.h"
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 check_launched check_job;
 
-/* Records the check's first failure, and returns 1. The rank runs on to its end. */
+/* Records the check's first failure, and returns 1. The rank goes on, since others may wait for it. */
 ESP__FN int check_rank_fail(check_rank *r, const char *fmt, ...) {
     va_list args;
     int32_t none = 0, *failed = check_job.peers ? &check_job.failed : &r->meet->failed;
@@ -25,7 +25,6 @@ ESP__FN bool check_failed(const check_rank *r) {
     return __atomic_load_n(check_job.peers ? &check_job.failed : &r->meet->failed, __ATOMIC_SEQ_CST) != 0;
 }
 
-/* Waits until all ranks of the check call it. */
 ESP__FN void check_barrier(check_rank *r) {
     int failed[CHECK_MOST];
     if (!check_job.peers) {
@@ -35,9 +34,9 @@ ESP__FN void check_barrier(check_rank *r) {
     if (esp__peers_allgather(check_job.peers, check_job.members, r->size, &check_job.failed, failed, sizeof *failed))
         check_rank_fail(r, "the ranks of the check have lost each other: %s", esp_last_error(check_job.ctx));
     for (int32_t q = 0; q < r->size; q++)
-        if (failed[q] == 1 && !check_job.failed) check_job.failed = 2; /* that rank prints the failure */
+        if (failed[q] == 1 && !check_job.failed) check_job.failed = 2;
 }
-/* Have all ranks of the check the same value? */
+/* Returns whether all ranks of the check pass the same value. */
 ESP__FN bool check_same(check_rank *r, uint64_t value) {
     uint64_t all[CHECK_MOST];
     if (!check_job.peers) {
@@ -50,7 +49,7 @@ ESP__FN bool check_same(check_rank *r, uint64_t value) {
     return value == all[0];
 }
 
-/* Checks run on up to 4 ranks, or on all ranks that a launcher has started. */
+/* Returns the largest number of ranks that checks run on: 4, or as many as a launcher has started. */
 ESP__FN int32_t check_ranks_most(void) { return check_job.peers ? check_job.size : CHECK_RANKS; }
 ESP__FN int32_t check_ranks_next(int32_t n) {
     const int32_t most = check_ranks_most();
@@ -69,7 +68,7 @@ ESP__FN esp_status check_oob(void *user, const void *in, void *out, uint64_t byt
 
 static int check_rank_open(check_rank *r) {
     int32_t place[CHECK_MOST * 2], local[CHECK_MOST] = {0};
-    const int32_t *machine = check_job.machine; /* all 0 without a launcher */
+    const int32_t *machine = check_job.machine;
     esp_group g;
     memset(&g, 0, sizeof g);
     for (int32_t q = 0; q < r->size; q++) place[2 * q] = local[machine[q]]++, place[2 * q + 1] = machine[q];
@@ -115,7 +114,7 @@ static void *check_rank_main(void *arg) {
     return NULL;
 }
 
-/* Like check_ranks(), for ranks that a launcher has started. The check has the same result on all of them. */
+/* Does the work of check_ranks() for ranks that a launcher has started. All of them get the same result. */
 static void check_ranks_launched(const check_backend_target *t, int32_t n, void (*run)(check_rank *r)) {
     check_rank r = {t, NULL, check_job.rank, n, 0, NULL, run};
     check_launched *j = &check_job;
@@ -140,7 +139,7 @@ static void check_ranks_launched(const check_backend_target *t, int32_t n, void 
     if (failed) check_fail("%s", text);
 }
 
-/* Runs `run` on n ranks. If one fails, ends the process that runs this check. */
+/* Calls `run` on each of n ranks. If one fails, ends the process that runs this check. */
 ESP__FN void check_ranks(const check_backend_target *t, int32_t n, void (*run)(check_rank *r)) {
     check_meet *meet = mmap(NULL, sizeof *meet, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     check_rank r[CHECK_RANKS];

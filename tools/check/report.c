@@ -1,5 +1,5 @@
-/* report.c: runs each check in a process of its own. If a plugin crashes or hangs, this becomes a line of the report.
- * Must not know codecs or backends. */
+/* report.c: runs each check in a process of its own, so that the report can state which check of a plugin crashed or
+ * hung. Must not know codecs or backends. */
 #include "tools/check/check.h"
 #include <errno.h>
 #include <setjmp.h>
@@ -10,13 +10,15 @@
 enum { CHECK_SECONDS = 120 };
 enum { CHECK_PASSED = 0, CHECK_FAILED = 1, CHECK_SKIPPED = 77 };
 
-int check_in_place;           /* checks run in this process, as it is a launcher's rank */
-static sigjmp_buf check_back; /* such a check ends by a jump to it */
+/* true if checks run in this process, since it is a rank that a launcher has started */
+int check_in_place;
+/* a check in this process ends by a jump to this point */
+static sigjmp_buf check_back;
 static char check_ended[CHECK_TEXT_MAX + 1];
-int check_pipe = -1;       /* pipe from the check's process to its parent */
-static char check_at[256]; /* what the check is doing, printed after a crash */
+int check_pipe = -1;
+/* what the check does at present, printed if it crashes */
+static char check_at[256];
 
-/* Notes what the check is doing, in case it crashes. */
 ESP__FN void check_doing(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -35,7 +37,7 @@ _Noreturn static void check_end(int code, const char *fmt, va_list args) {
         _exit(code);
     _exit(code);
 }
-/* Ends the check as failed. The text has the expected and the actual result, and what to do. */
+/* Ends the check as failed. The text states the expected and the actual result, and what to do. */
 ESP__FN _Noreturn void check_fail(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -49,7 +51,7 @@ ESP__FN _Noreturn void check_skip(const char *fmt, ...) {
     va_end(args);
 }
 
-/* Handles a crash: sends the parent what the check was doing. */
+/* Handles a signal such as SIGSEGV: sends the parent process what the check was doing. */
 static void check_crashed(int signal_number) {
     static const char crash[] = "crashed";
     static const char late[] = "did not come back";
@@ -72,7 +74,7 @@ static void check_child(const check *c, void *target) {
     _exit(CHECK_PASSED);
 }
 
-/* Runs a check in this process. A crash prints a message, and ends the job. */
+/* Runs a check in this process. If it crashes, prints what it was doing, and ends the job. */
 static int check_here(const check *c, void *target) {
     alarm(10 * CHECK_SECONDS);
     check_doing("%s", c->name);

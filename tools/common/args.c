@@ -1,5 +1,4 @@
-/* args.c: reads flags, prints usage texts and suggests names, for all subcommands. Each has a table of its flags. Must
- * not know what a subcommand does. */
+/* args.c: reads flags, prints usage texts and suggests names, for all subcommands. */
 #include "tools/common/args.h"
 #include "espresso_impl/base/text.h"
 #include <errno.h>
@@ -67,7 +66,7 @@ ESP__FN void tool_quote(esp__text *t, const char *word) {
     esp__text_add(t, "'");
     for (; *word; word++)
         if (*word == '\'')
-            esp__text_add(t, "'\\''"); /* a quote inside quotes: end them, add it, begin again */
+            esp__text_add(t, "'\\''");
         else
             esp__text_add(t, "%c", *word);
     esp__text_add(t, "'");
@@ -108,7 +107,7 @@ _Noreturn static void tool_unknown_flag(const tool_command *c, const char *word)
     tool_usage(c, "unknown flag '%s'%s", word, tool_meant(guess));
 }
 
-/* Is `word` this flag: "--flag", "--flag=value" or, for a one-letter flag, "-n8"? Sets *value to the text, or NULL. */
+/* Returns whether `word` is this flag, and sets *value to the value in it, or NULL: "--flag=value", "-n8". */
 static bool tool_is_flag(const tool_flag *f, const char *word, const char **value) {
     size_t n = strlen(f->name);
     *value = NULL;

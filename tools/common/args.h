@@ -17,7 +17,6 @@ typedef struct tool_command {
     const char *name, *summary, *synopsis, *details;
     const tool_flag *flags;
     size_t n_flags;
-    /* flags that subcommands share; they are shown first, and have the numbers before those of `flags` */
     const tool_flag *common;
     size_t n_common;
     int (*run)(const struct tool_command *self, int argc, char **argv);
@@ -27,28 +26,26 @@ typedef struct tool_command {
 
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 
-/* Prints an error of the command line, and ends the command. */
+/* Prints an error of the command line and how to use the command. Ends the command. */
 ESP__FN _Noreturn void tool_usage(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
 /* Prints why the command failed. Returns the exit status. */
 ESP__FN int tool_fail(const tool_command *c, const char *fmt, ...) ESP__PRINTF(2, 3);
 /* Like realloc(), but ends the command with an error if memory runs out. */
 ESP__FN void *tool_realloc(void *p, size_t bytes);
-/* Returns zeroed memory. Ends the command if memory runs out. */
 ESP__FN void *tool_zeroed(size_t bytes);
-/* Reads a whole number from low to high. Returns false if `text` is something else. */
+/* Reads a whole number from `low` to `high`. Returns false if `text` is anything else. */
 ESP__FN bool tool_number(const char *text, long low, long high, long *out);
-/* Reads a whole number from low to high from a flag's value. Ends the command if it is something else. */
+/* Reads a whole number from `low` to `high`, the value of a flag. Ends the command if it is anything else. */
 ESP__FN long tool_whole(const tool_command *c, const char *flag, const char *value, long low, long high);
-/* Reads one of `names` at the start of a list "a,b", and moves *at after it and the comma. Returns its index or -1. */
+/* Reads the first word of "a,b,c" at *at, and moves *at after its comma. Returns its index in `names`, or -1. */
 ESP__FN int tool_listed(const char **at, const char *const *names);
 /* Returns ": did you mean 'GUESS'?", which is valid until the next call, or "" if `guess` is NULL. */
 ESP__FN const char *tool_meant(const char *guess);
-/* Adds `word` to a text, quoted for a shell. */
 ESP__FN void tool_quote(esp__text *t, const char *word);
-/* Reads the flag in argv[*at]. Returns its index, and sets *value. Returns -1 if the word is no flag; skips a "--".
+/* Reads the flag in argv[*at], and sets *value to its value. Returns the flag's index, or -1 if there is no more flag.
  * Ends the command after an error, and for -h and --help. */
 ESP__FN int tool_next(const tool_command *c, int argc, char **argv, int *at, const char **value);
-/* Reads all arguments of a command that takes only flags, and passes each flag to `take`. */
+/* Reads all arguments of a command that takes only flags. Calls `take` for each. */
 typedef void tool_take(void *job, int flag, const char *value);
 ESP__FN void tool_flags_only(const tool_command *c, int argc, char **argv, tool_take *take, void *job);
 ESP__FN void tool_help(const tool_command *c);

@@ -1,4 +1,4 @@
-/* json.c: adds values to JSON objects and arrays of jansson, and prints them. */
+/* json.c: adds values to JSON objects and arrays with the library jansson, and prints them. */
 #include "tools/common/json.h"
 #include <errno.h>
 #include <math.h>
@@ -14,7 +14,6 @@ ESP__FN void json_text(json_t *to, const char *key, const char *value) {
     json_add(to, key, text ? text : json_string("(not UTF-8)"));
 }
 
-/* Adds a number, without a fraction if it is whole. */
 ESP__FN void json_double(json_t *to, const char *key, double value) {
     const int whole = fabs(value) < 1e15 && floor(value) == value;
     json_add(to, key, !isfinite(value) ? json_null() : whole ? json_integer((json_int_t)value) : json_real(value));

@@ -15,7 +15,7 @@ static void progress_tick(int signal) {
     int n = 0;
     (void)signal;
     if (!progress.length) return;
-    /* a signal handler may not call printf */
+    /* a signal handler must not call printf */
     line[n++] = '\r';
     for (int i = 0; i < progress.length; i++) line[n++] = progress.text[i];
     char digits[12];
@@ -42,7 +42,7 @@ ESP__FN void progress_set(const char *fmt, ...) {
         setitimer(ITIMER_REAL, &each, NULL);
         ready = 1;
     }
-    progress.length = 0; /* the signal handler prints nothing while text changes */
+    progress.length = 0; /* keeps the signal handler from printing while the text changes */
     if (progress.seconds) fputs("\r\033[K", stderr);
     va_start(ap, fmt);
     const int n = vsnprintf(progress.text, sizeof progress.text, fmt, ap);

@@ -18,14 +18,14 @@ static const tool_unit tool_parts[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
 static const tool_unit tool_bandwidths[] = {{"mbit", 0.125}, {"gbit", 125},  {"tbit", 125000},
                                             {"MB/s", 1},     {"GB/s", 1000}, {NULL, 0}};
 
-/* Reads a finite number above 0 with one of these units. Returns false if `text` is nothing like that. */
+/* Reads a finite number above 0 with one of these units. Returns false if `text` is anything else. */
 ESP__FN bool tool_quantity(const char *text, const tool_unit *units, double *out);
-/* Reads a factor such as "2x" or "0.5x". Returns false if `text` is nothing like that. */
+/* Reads a factor such as "2x" or "0.5x". Returns false if `text` is anything else. */
 ESP__FN bool tool_factor(const char *text, double *out);
-/* Returns a buffer of 32 bytes. It is one of eight, used in turn, so that one printf can print several texts. */
+/* Returns one of eight buffers of 32 bytes, in turn. One call of printf can thus print several texts. */
 ESP__FN char *tool_scratch(void);
-/* These return a number as text, in such a buffer. */
-ESP__FN const char *tool_time(double ns); /* such as "12.34 ms" */
+/* These return a number as text, such as "12.34 ms", in a buffer of tool_scratch(). */
+ESP__FN const char *tool_time(double ns);
 ESP__FN const char *tool_bytes(double bytes);
 ESP__FN const char *tool_count(double n);
 #endif

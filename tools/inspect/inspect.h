@@ -1,4 +1,4 @@
-/* inspect.h: the subcommands that show something of the library: options, plugins, a strategy, a saved state. */
+/* inspect.h: the subcommands that show options, plugins, strategy files and state files. */
 #ifndef ESPRESSO_TOOLS_INSPECT_H
 #define ESPRESSO_TOOLS_INSPECT_H
 #include "tools/common/args.h"

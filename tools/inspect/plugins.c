@@ -19,7 +19,6 @@ typedef struct plugins_word {
     const char *text;
 } plugins_word;
 
-/* Prints "  label: " and the word of each bit that is set. */
 static void plugins_bits(const char *label, uint64_t bits, const plugins_word *words, size_t n) {
     int some = 0;
     for (size_t i = 0; i < n; i++)
@@ -44,12 +43,12 @@ static void plugins_caps(uint64_t caps) {
     PLUGINS_BITS("  properties: ", caps, words);
 }
 
-/* Returns the payload's bits per element, for 2^20 elements. They form a square matrix if the codec needs a matrix. */
+/* Returns the payload's bits per element, for 2^20 elements in a square matrix. */
 static double plugins_bits_each(const esp_payload_size *s) {
     return 8 * esp__payload_size(s, 1u << 20, 1u << 10, 1u << 10) / (1u << 20);
 }
 
-/* Returns the time for 2^20 elements. */
+/* Returns the nanoseconds for 2^20 elements. */
 static double plugins_time_at(const esp_codec_model *m, bool decompress) {
     esp_cost_point p[ESP_MODEL_TIMES];
     for (uint32_t i = 0; i < m->n_times; i++)
@@ -58,7 +57,6 @@ static double plugins_time_at(const esp_codec_model *m, bool decompress) {
     return esp__curve_at(&c, 1u << 20);
 }
 
-/* Prints what an opened codec's model() returns: size, error and times. */
 static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     static const char *const ops[] = {"not reduced", "sum", "max", "min"};
     const esp_codec_model *m = &c->model;
@@ -85,7 +83,7 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
                                                             : "no: it only rounds, or changes nothing");
 }
 
-/* Prints a codec. `c` is the codec after opening `name`, or NULL if opening fails or the codec is only for GPUs. */
+/* `c` is the opened codec, or NULL if it cannot be opened without parameters or is only for GPUs. */
 static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, const char *from, esp__codec *c) {
     printf("codec %s\n  %s\n", name, ESP_HAS(esp_codec, t, summary) ? t->summary : "(no summary)");
     printf("  parameters: %s\n", ESP_HAS(esp_codec, t, params) ? t->params : "none");
@@ -134,7 +132,6 @@ static void plugins_backend(const esp_ctx *ctx, const esp_backend *b, const char
     printf("  from:       %s\n", from);
 }
 
-/* Returns how many devices of this kind can be used. */
 static int plugins_count(const esp_ctx *ctx, const esp_device_table *d) {
     int32_t count = 0;
     return d->probe(&ctx->host, &count) == ESP_OK ? (int)count : 0;
@@ -149,7 +146,6 @@ static void plugins_device(const esp_ctx *ctx, const esp_device_table *d, const 
     printf("  from:       %s\n", from);
 }
 
-/* Prints a line for each codec, each backend and each device. */
 static void plugins_table(const esp_ctx *ctx) {
     const esp__registry *r = &ctx->registry;
     for (uint32_t i = 0; i < r->codecs.n; i++) {
@@ -171,7 +167,7 @@ static void plugins_table(const esp_ctx *ctx) {
     puts("\nMore of one: espresso plugins NAME. The backend with the highest score is the default.");
 }
 
-/* Prints what is named `wanted`, or everything that the older registry `before` lacks. Returns how much it printed. */
+/* Prints what is named `wanted` or, if NULL, what was registered after `before`. Returns how many it printed. */
 static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *before) {
     const esp__registry *r = &ctx->registry;
     int n = 0;
@@ -196,7 +192,6 @@ static int plugins_print(esp_ctx *ctx, const char *wanted, const esp__registry *
     return n;
 }
 
-/* Prints a codec after opening it with parameters. */
 static int plugins_print_spec(const tool_command *self, esp_ctx *ctx, const char *spec) {
     esp__codec *c;
     uint32_t at = 0;

@@ -1,5 +1,5 @@
-/* show_state.c: `espresso state` shows what is in a state file, and checks that it is complete and undamaged, without
- * the model or other ranks. espresso_impl/context/state.c defines the file's format. */
+/* show_state.c: `espresso state` shows what is in a state file, and checks that it is complete and undamaged.
+ * espresso_impl/context/state.c defines the file's format. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/strategy.h"
@@ -12,8 +12,9 @@ typedef struct state_reader {
     const char *path;
     FILE *file;
     esp__state_head head;
-    uint64_t left, sum; /* bytes of the file not read yet; checksum until here */
-    double *pieces;     /* aligned buffer, for one piece of a large array */
+    uint64_t left, sum; /* bytes not yet read; checksum of those read */
+    /* buffer for a piece of a large array; of type double, so that it is aligned */
+    double *pieces;
 } state_reader;
 
 enum { STATE_PIECE = 1 << 16, STATE_LINES = 12, STATE_WIDTH = 110 };
@@ -33,7 +34,6 @@ static bool state_take(state_reader *r, void *out, uint64_t n) {
     return true;
 }
 
-/* Reads `count` floats and computes their Euclidean norm. */
 static bool state_norm(state_reader *r, uint64_t count, double *norm) {
     double sum = 0;
     while (count) {
@@ -72,7 +72,7 @@ static int state_read_head(state_reader *r) {
     return TOOL_OK;
 }
 
-/* Prints the first lines of the strategy's text, and not the order of collectives. Cuts long lines. */
+/* Prints the first lines of the strategy's text, without the order of collectives. Cuts long lines. */
 static bool state_print_text(state_reader *r) {
     const uint64_t n = r->head.text_bytes;
     uint32_t lines = 0, left_out = 0;
@@ -117,7 +117,7 @@ static bool state_print_tensor(state_reader *r, char **name, uint64_t *count) {
     return true;
 }
 
-/* Prints a unit's tensors, such as "fc.weight", "fc.weight (elements 5 to 9)" or "fc.weight to fc.bias" (a group). */
+/* Prints what is synchronized as one, such as "fc.weight (elements 5 to 9)" or "fc.weight to fc.bias". */
 static bool state_print_extent(const state_reader *r, const esp__extent *e, char *const *names,
                                const uint64_t *counts) {
     if (!e->n || e->first >= r->head.n_tensors || e->n > r->head.n_tensors - e->first) return false;
@@ -174,7 +174,7 @@ static int state_print(state_reader *r) {
     return TOOL_OK;
 }
 
-/* Prints why the file cannot be opened. If it is the name given to esp_state_save, suggests a rank's file. */
+/* Prints why the file cannot be opened. Suggests rank 0's file, since each rank saves a file of its own. */
 static int state_cannot_open(const tool_command *c, const char *path) {
     char pattern[4096];
     glob_t found;

@@ -1,15 +1,13 @@
-/* show_strategy.c: `espresso strategy` checks a strategy file without its model, and prints it as the library reads it.
- * Must not know the format: espresso_impl/strategy/text.c does. */
+/* show_strategy.c: `espresso strategy` checks a strategy file without its model, and prints it. */
 #include "tools/inspect/inspect.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/strategy/strategy.h"
 #include "espresso_impl/strategy/text.h"
 #include "tools/plan/plan.h"
 
-/* Registers a tensor that the file names, as a model would. */
 static esp_status strategy_add_tensor(void *user, const char *where, const char *name, uint64_t count) {
     uint32_t id;
-    /* a strategy file does not record which tensors are matrices, so all are */
+    /* any tensor may be a matrix, which some codecs need, since the file does not tell */
     esp_tensor_desc d = {.name = name, .count = count, .rows = 1, .cols = count};
     esp_status s = esp_tensor_add((esp_ctx *)user, &d, &id);
     return s ? esp__fail((esp_ctx *)user, s, "%s: %s", where, esp_last_error((esp_ctx *)user)) : ESP_OK;
@@ -26,7 +24,7 @@ static esp_status strategy_add_tensors(esp_ctx *ctx, const char *path, const cha
 static int strategy_check(const tool_command *c, esp_ctx *ctx, const char *path) {
     esp__text text = {0};
     if (plan_read_strategy(c, path, &text) != TOOL_OK) return TOOL_FAILED;
-    /* a job of several machines with several ranks allows every option */
+    /* assumes several machines with several ranks each, since that allows every option */
     esp__strategy y;
     memset(&y, 0, sizeof y);
     ctx->job.topo.n_machines = 2;

@@ -1,5 +1,5 @@
-/* show_tree.c: `espresso tree` prints or counts the options of the decision tree. Must not know its grammar:
- * espresso_impl/strategy/option.c enumerates options, and planner/problem/tree.c leaves some out. */
+/* show_tree.c: `espresso tree` prints or counts the options of the decision tree. espresso_impl/strategy/option.c
+ * enumerates them, and planner/problem/tree.c leaves some out. */
 #include "tools/inspect/inspect.h"
 #include "planner/problem/problem.h"
 
@@ -16,7 +16,7 @@ static const tool_flag tree_flags[] = {
 
 static int tree_print(void *user, const esp__option *o, const char *text) {
     (void)user, (void)o;
-    return puts(text) < 0; /* true stops the enumeration: the output is closed */
+    return puts(text) < 0; /* a nonzero result ends the enumeration, as when the output is closed */
 }
 
 static int tree_main(const tool_command *self, int argc, char **argv) {

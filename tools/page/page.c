@@ -1,13 +1,14 @@
-/* page.c: writes the timeline page, the comparison page and the trace. The pages' HTML, CSS and scripts are files in
- * this folder. A page contains its data as JSON. Must not know how a plan is made. */
+/* page.c: writes a page with a plan's timeline, and one that compares strategies. The pages' HTML, CSS and scripts are
+ * files in this folder. A page contains its data as JSON. Must not know how a plan is made. */
 #include "espresso_impl/base/json.h"
 #include "tools/page/page.h"
-#include "tools/page/page.inc" /* embed.sh writes it during make */
+#include "tools/page/page.inc"
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* Names of all lanes. Pages show those that a plan uses. */
+/* What can be busy with one op at a time: the trainer's computation, processor cores that compress, links by level, and
+ * the thread that waits for communication. Pages show those that a plan uses. */
 const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
 /* ---- JSON inside <script>: escapes "<" and the like, so that no text can end the script --------------------- */
 ESP__FN void page_text(FILE *to, const char *text) {
@@ -88,7 +89,7 @@ typedef struct page_content {
     const page_info *info;
 } page_content;
 
-/* Returns how long an op occupies a lane, in ns. */
+/* Returns how long an op keeps core or link `lane` busy, in ns. */
 ESP__FN uint64_t page_kept(const page_plan *p, const esp_plan_event *e, uint32_t lane) {
     if (p->measured) return e->end_ns - e->start_ns;
     return lane < 2 || lane == PAGE_PROGRESS ? e->core_ns : e->link_ns;

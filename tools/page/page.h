@@ -1,55 +1,55 @@
-/* page.h: writes a page with a plan's timeline, a page that compares strategies, and a trace for Perfetto. Uses the
- * planner's public structs. Must not know how a plan is made, nor where files go. */
+/* page.h: writes a page with a plan's timeline, a page that compares strategies, and a trace for the viewer Perfetto.
+ * Must not know how a plan is made, nor where files go. */
 #ifndef ESPRESSO_TOOLS_PAGE_H
 #define ESPRESSO_TOOLS_PAGE_H
 #include "espresso_impl/base/private.h"
 
 /* A step of a strategy, predicted or measured. */
 typedef struct page_plan {
-    const char *name; /* the strategy's name, such as "espresso+" */
+    const char *name;
     const esp_plan_model *model;
     const esp_plan_unit *units;
     const esp_plan_event *events;
     uint32_t n_units, n_events;
     esp_plan_report report;
-    /* measured: an event ending at UINT64_MAX did not occur, ops keep lanes to their end, report.fp32_ns is 0 */
+    /* True if times are measured. An event that ends at UINT64_MAX did not occur, ops occupy cores and links until they
+     * end, and report.fp32_ns is 0. */
     bool measured;
 } page_plan;
 
-/* A plan's inputs. Any text may be NULL. 0 machines are not shown. */
+/* Inputs of a plan, shown on the page. Texts may be NULL. If `machines` is 0, it is not shown. */
 typedef struct page_info {
-    const char *model, *codec, *system;          /* codec: a spec, or several joined by ", " */
-    const char *command;                         /* the command line that made the page */
-    const char *warning;                         /* such as that times are noisy, or NULL */
+    const char *model, *codec, *system; /* codec: its name and parameters, or several joined by ", " */
+    const char *command;
+    const char *warning;                         /* for example that times are noisy, or NULL */
     uint32_t racks, machines, ranks_per_machine; /* machines in each rack, ranks in each machine */
-    uint32_t cores_per_rank;                     /* see esp_plan_system */
+    uint32_t cores_per_rank;
 } page_info;
 
 typedef struct page_row {
-    const char *name;    /* the strategy, such as "hipress" */
-    const char *summary; /* what the strategy does, in a line, or NULL */
-    const char *source;  /* where the strategy is described, or NULL */
-    bool ours;           /* true for this library's strategies, which stand out */
+    const char *name;
+    const char *summary;
+    const char *source;
+    bool ours;
     esp_plan_report report;
 } page_row;
 
-/* Lower bounds of the step time in ns, drawn as lines across a comparison. A bound of 0 is not drawn. */
+/* Lower bounds of the step time in ns, drawn as lines in a comparison. A bound of 0 is not drawn. */
 typedef struct page_bounds {
     double bound_ns, bound_any_ns, free_compression_ns;
 } page_bounds;
 
-/* These write a complete file, and return 0, or -1 with errno. A page needs no other file and no network. */
-/* Draws two steps with the same time scale. `above` is fp32, or the predicted step of a measured plan, or NULL. */
+/* These write a complete file, and return 0, or -1 with errno. A page loads no other files. */
+/* Draws two steps on one time scale: `plan` and, above it, the step to compare it with, or NULL. */
 ESP__FN int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info);
 /* Draws a bar for each row. `base_ns` is the step time without communication, or 0 if unknown. */
 ESP__FN int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
                          const page_info *info);
-/* Writes a trace for Chrome and Perfetto, as JSON. Each plan becomes a process, and each lane a thread. */
+/* Writes a trace for Chrome and Perfetto. Each plan becomes a process of the trace, and each core or link a thread. */
 ESP__FN int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);
 /* Writes the name that an op has in a trace, such as "inter.allreduce". */
 ESP__FN void page_trace_name(const page_plan *p, const esp_plan_event *e, char *out, size_t cap);
 
-/* These are in page.c, and trace.c uses them. */
 enum { PAGE_LANES = ESP_PLAN_LANES, PAGE_PROGRESS = ESP_PLAN_LANES - 1 };
 extern const char *const page_lanes[ESP_PLAN_LANES];
 ESP__FN void page_text(FILE *to, const char *text);

@@ -1,12 +1,12 @@
-/* timeline_trace.c: writes timelines as JSON for Chrome and Perfetto, in the form that the library writes for real
- * steps. */
+/* timeline_trace.c: writes timelines as JSON for the trace viewers of Chrome and Perfetto, in the form in which the
+ * library records real steps. */
 #include "tools/page/page.h"
 #include <inttypes.h>
 #include <math.h>
 
 enum { PAGE_STEP_MAX = 64 };
 
-/* Copies step `k` of an option's text. */
+/* Copies step `k` of an option, a text such as "intra.reduce_scatter > comp@cpu > inter.allgather". */
 static void page_step(const char *option, uint32_t k, char *out, size_t cap) {
     const char *at = option ? option : "", *end;
     for (; k > 0 && (end = strstr(at, " > ")); k--) at = end + 3;
@@ -23,7 +23,7 @@ ESP__FN void page_trace_name(const page_plan *p, const esp_plan_event *e, char *
     if (!out[0]) snprintf(out, cap, "%s", kind);
 }
 
-/* Writes an event for each lane that the op occupies, with times in microseconds since the start of forward. */
+/* Writes an event for each core and link that the op keeps busy, in microseconds since the forward pass began. */
 static void page_trace_event(FILE *to, const page_plan *p, uint32_t pid, const esp_plan_event *e) {
     char name[PAGE_STEP_MAX];
     double start = ((double)e->start_ns + page_finite(p->model->forward_ns)) / 1e3;
@@ -54,7 +54,7 @@ static void page_trace_block(FILE *to, const char *name, uint32_t pid, double st
                 pid, start_ns / 1e3, ns / 1e3);
 }
 
-/* Returns a bit for each lane to show: the lanes of a job with two levels, and others that the plan uses. */
+/* Returns a bit for each row of the trace: computation, compression, both links, and others that the plan uses. */
 static uint32_t page_trace_lanes(const page_plan *p) {
     uint32_t lanes = 15;
     for (uint32_t i = 0; i < p->n_events; i++) lanes |= p->events[i].lanes;
@@ -73,7 +73,8 @@ static void page_trace_plan(FILE *to, const page_plan *p, uint32_t pid) {
                 to,
                 ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":\"%s\"}}"
                 ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,\"args\":{\"sort_index\":%u}}",
-                pid, lane, page_lanes[lane], pid, lane, /* the order in which viewers show the lanes */
+                /* sort_index: viewers show the row "progress" above the links */
+                pid, lane, page_lanes[lane], pid, lane,
                 lane == PAGE_PROGRESS ? 2
                 : lane < 2            ? lane
                                       : lane + 1);

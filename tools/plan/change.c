@@ -1,5 +1,4 @@
-/* change.c: changes a plan's inputs by a text such as "inter=2x": the speed of links or codecs, the number of machines
- * or cores. Must not know what the inputs are for. */
+/* change.c: changes a plan's inputs, such as the speed of links or the number of machines, by a text: "inter=2x". */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -17,7 +16,6 @@ enum {
 };
 static const char *const change_names[] = {"inter", "intra", "outer",   "latency", "host", "machines",
                                            "ranks", "codec", "compute", "cores",   NULL};
-/* Replaces the curve by a copy in which all times are divided by `factor`. */
 static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) {
     esp_cost_point *to = c->points + c->n_points;
     for (uint32_t i = 0; i < curve->n; i++)
@@ -26,7 +24,6 @@ static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) 
     curve->points = curve->n ? to : NULL;
 }
 
-/* Allocates room for a copy of every curve for each change. */
 static void change_room(plan_changed *c, size_t changes) {
     size_t n = 1;
     const esp_plan_system *s = &c->in.system;
@@ -45,9 +42,9 @@ static void change_room(plan_changed *c, size_t changes) {
     c->in.model.tensors = c->tensors;
 }
 
-/* Changes a link's tables of measured times: divides the time on the wires by `wire`, and the latency by `latency`. The
- * gap is the time on the wires, and the rest is latency. If there is no gap, all of it counts as time on the wires. No
- * time becomes less than the core time. */
+/* Divides a link's measured times into latency and time on the wires, and divides these by `latency` and `wire`. `gap`
+ * is the time on the wires. Without it, all time counts as such. No time becomes less than that of the processor
+ * core. */
 static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double latency) {
     for (int k = 0; k < ESP_PLAN_COLLS; k++) {
         esp_cost_curve *const time = &l->table[k], *const gap = &l->gap[k], *const core = &l->core[k];
@@ -64,7 +61,7 @@ static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double
     }
 }
 
-/* Returns the slowest link, which limits collectives over all ranks. */
+/* Returns the outermost link that is used, as the slowest one, which limits collectives over all ranks. */
 static const esp_plan_link *change_slowest(const esp_plan_system *s) {
     return s->n_outer && s->outer[0].size > 1 ? &s->outer[0].link : s->machines > 1 ? &s->inter : &s->intra;
 }
@@ -130,7 +127,7 @@ static bool change_number(plan_changed *c, int what, const char *value) {
     return true;
 }
 
-/* Applies "cores=2". Fails if the system's costs lack the number of cores. */
+/* Applies "cores=2". Fails if the system's costs do not state a number of cores. */
 static bool change_cores(plan_changed *c, const char *value) {
     long whole;
     if (!c->in.system.cores_per_rank || !tool_number(value, 1, 3, &whole)) return false;
@@ -157,7 +154,7 @@ static bool change_one(plan_changed *c, int what, const char *value) {
     return true;
 }
 
-/* Fills `out` with `from`, changed by a text such as "inter=2x,machines=16". The caller calls change_free later. */
+/* Copies `from` to `out`, with changes such as "inter=2x,machines=16". The caller calls change_free() later. */
 ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed *out) {
     size_t changes = 1;
     memset(out, 0, sizeof *out);

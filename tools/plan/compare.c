@@ -1,4 +1,4 @@
-/* compare.c: `espresso compare` compares strategies for a model on a system. Must not know how any of them works. */
+/* compare.c: `espresso compare` compares the step times of strategies for a model on a system. */
 #include "tools/plan/plan.h"
 
 enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_PAGE };
@@ -12,7 +12,7 @@ typedef struct compare_row {
     const char *name, *summary, *source;
     int ours, failed;
     esp_plan_report report;
-    char why[512]; /* why planning failed */
+    char why[512];
 } compare_row;
 
 typedef struct compare_job {
@@ -22,7 +22,7 @@ typedef struct compare_job {
     compare_row rows[COMPARE_MAX];
     uint32_t n;
     char *command;
-    esp_plan_report bounds; /* of the plan with which the bounds were computed */
+    esp_plan_report bounds; /* report of the plan for which lower bounds were computed */
 } compare_job;
 
 static const esp__scheme compare_plus = {
@@ -41,7 +41,7 @@ static void compare_all(compare_job *j) {
     compare_add(j, &compare_plus);
 }
 
-/* Selects the strategies that the user named, in the user's order. */
+/* Puts the strategies that the user named into the user's order, and drops the others. */
 static void compare_pick(compare_job *j) {
     for (const char *at = j->names; *at; at += *at == ',') {
         char name[64];
@@ -55,7 +55,8 @@ static void compare_pick(compare_job *j) {
     if (!j->n) tool_usage(j->in.command, "--strategies: names none");
 }
 
-/* Plans every strategy. Computes lower bounds once, with espresso+ if it is selected, else with the last strategy. */
+/* Makes a plan with every strategy. Computes lower bounds once, since they are the same for all: with espresso+ if it
+ * is selected, otherwise with the last strategy. */
 static int compare_run(compare_job *j) {
     uint32_t with_bounds = j->n - 1, failed = 0;
     for (uint32_t i = 0; i < j->n; i++)

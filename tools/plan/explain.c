@@ -1,17 +1,16 @@
-/* explain.c: `plan --explain TENSOR` shows the step time with each option of one tensor, while all other tensors keep
- * theirs. Unlike most of the command, it uses internal structs of the planner. */
+/* explain.c: `plan --explain TENSOR` shows the step time for each option of one tensor, if all others keep theirs. */
 #include "tools/plan/plan.h"
 #include "planner/simulate/schedule.h"
 
 enum { EXPLAIN_ROWS = 10 };
 
-/* The plan as a schedule, and the tensor's units. These are one unit, or all chunks of a split tensor. */
+/* The plan as a schedule. `unit` and `n_units` select the tensor in it, or all its chunks. */
 typedef struct plan_explain_job {
     const plan_inputs *in;
     esp__problem p;
     esp__schedule kept, trial;
     uint32_t tensor, unit, n_units;
-    uint64_t around_ns; /* ns of forward pass and update */
+    uint64_t around_ns; /* ns of forward pass and update, which no option changes */
 } plan_explain_job;
 
 static int plan_find_tensor(const plan_inputs *in, const char *name, uint32_t *out) {
@@ -32,8 +31,8 @@ static bool explain_is_mine(const plan_explain_job *j, uint32_t unit) {
 }
 static bool explain_on_link(const esp__plan_op *op) { return (op->lanes & ESP__LINK_LANES) != 0; }
 
-/* The plan's order of link ops, adapted to the option that is tried. The tensor's k-th link op takes the place that its
- * k-th link op had. If it has more ops than before, the others follow the last one. */
+/* Writes the order of collectives when the tensor has another option. Its k-th collective takes the position of its
+ * k-th one in the plan. If it has more collectives now, they follow the last position. */
 static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     const esp__schedule *kept = &j->kept, *trial = &j->trial;
     uint8_t *op = esp__arena_get(j->p.arena, kept->n_units);
@@ -59,7 +58,7 @@ static uint32_t explain_links(plan_explain_job *j, uint32_t *links) {
     return n;
 }
 
-/* Returns the step time of the trial, with the better one of two orders of ops: as they become ready, or the plan's. */
+/* Returns the step time with the better of two orders of collectives: as they become ready, or as in the plan. */
 static double explain_step(plan_explain_job *j) {
     esp__arena *arena = j->p.arena;
     const esp__checkpoint mark = esp__arena_checkpoint(arena);
@@ -74,7 +73,7 @@ static double explain_step(plan_explain_job *j) {
     return (double)(ns + j->around_ns);
 }
 
-/* Sets option and codec of all units of the tensor. Returns false if a unit cannot have them. */
+/* Gives the tensor, or all its chunks, this option and codec. Returns false if they are not possible. */
 static bool explain_set(plan_explain_job *j, const esp__path *path) {
     for (uint32_t k = 0; k < j->n_units; k++) {
         const esp__path *mine = esp__path_of(&j->p, &j->kept.units[j->unit + k], path->option, path->codec);
@@ -113,14 +112,13 @@ static void explain_row(const plan_explain_job *j, const esp__path *path, plan_e
     row->ops = ops.data;
 }
 
-/* Orders rows by step time, and equal ones by the time of the tensor's own ops. */
 static int explain_before(const void *a, const void *b) {
     const plan_explained *x = a, *y = b;
     if (x->step_ns != y->step_ns) return x->step_ns < y->step_ns ? -1 : 1;
     return x->chain_ns < y->chain_ns ? -1 : x->chain_ns > y->chain_ns;
 }
 
-/* Sorts the rows and keeps the best ones. The plan's own option stays too, as the last row. */
+/* Sorts the options and keeps the best ones. The option that the plan has stays too, as the last one. */
 static void explain_best(plan_explanation *e) {
     qsort(e->rows, e->tried, sizeof *e->rows, explain_before);
     e->n = e->tried < EXPLAIN_ROWS ? e->tried : EXPLAIN_ROWS;
@@ -137,12 +135,11 @@ static void explain_try(plan_explain_job *j, plan_explanation *e, const esp__pat
     if (!explain_set(j, path)) return;
     plan_explained *row = &e->rows[e->tried++];
     row->current = current;
-    /* for the plan's own option, as its order of ops may be better than the two of explain_step */
+    /* the plan may order its collectives better than explain_step() does */
     row->step_ns = current ? (double)(j->kept.makespan + j->around_ns) : explain_step(j);
     explain_row(j, path, row);
 }
 
-/* Finds when the tensor's gradient is ready, and when it is synchronized. */
 static void explain_when(const plan_explain_job *j, const plan_made *m, plan_explanation *e) {
     e->end_ns = (double)j->kept.makespan;
     for (uint32_t i = 0; i < m->n_events; i++) {

@@ -1,4 +1,4 @@
-/* flags.c: the flags that `espresso plan` and `espresso compare` share. Must not know how plans are made or shown. */
+/* flags.c: the flags that `espresso plan` and `espresso compare` share. */
 #include "tools/plan/plan.h"
 #include <limits.h>
 
@@ -107,9 +107,8 @@ ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value) {
     }
 }
 
-/* Ends the command if a required input is missing. */
 ESP__FN void plan_complete(const plan_inputs *in) {
-    if (in->costs_name) return; /* plan_read_costs checks that file */
+    if (in->costs_name) return; /* it contains all inputs, as plan_read_costs() checks */
     if (!in->model_name) tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)
         tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");

@@ -1,4 +1,4 @@
-/* json.c: prints a plan as one JSON object for scripts, with stable keys. Must not know how plans are made. */
+/* json.c: prints a plan as one JSON object for scripts. Its keys stay the same in later versions. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -24,7 +24,6 @@ ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in) {
 
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
 
-/* Adds the report. Values that were not computed become null. */
 ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     json_text(j, "strategy", m->name);

@@ -1,14 +1,13 @@
-/* least_limits.c: if no plan satisfies --max-memory, --max-volume or --max-error, prints the smallest possible values.
- */
+/* least_limits.c: prints the least possible limits if no plan satisfies --max-memory, --max-volume or --max-error. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
 typedef struct plan_least {
-    double memory;        /* bytes of each rank */
-    double volume, error; /* fractions, as the flags have them */
+    double memory;        /* bytes per rank */
+    double volume, error; /* fractions, as in --max-volume and --max-error */
 } plan_least;
 
-/* Adds up the least value of each tensor's options. Merging and splitting tensors would change it little. */
+/* Adds up the least value that any option of each tensor has. Merging and splitting tensors would change it little. */
 static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan_least *out) {
     esp__problem *p = esp__arena_get(arena, sizeof *p);
     double elements = 0;
@@ -33,7 +32,7 @@ static esp_status plan_find_least(const plan_inputs *in, esp__arena *arena, plan
     return s;
 }
 
-/* Called if planning failed: prints the error and the smallest possible limits. Returns the exit status. */
+/* Called when no plan was found. Prints the error and the smallest possible limits. Returns the exit status. */
 ESP__FN int plan_print_limits(const plan_inputs *in) {
     const esp_plan_config *c = &in->config;
     tool_fail(in->command, "%s", esp_last_error(NULL));
@@ -42,7 +41,7 @@ ESP__FN int plan_print_limits(const plan_inputs *in) {
     jmp_buf no_memory;
     plan_least least;
     arena->on_failure = &no_memory;
-    /* if this fails too, the error is not about limits */
+    /* if this fails too, limits are not the cause of the error */
     if (!setjmp(no_memory) && plan_find_least(in, arena, &least) == ESP_OK) {
         if (c->max_memory_bytes)
             fprintf(stderr, "  --max-memory %s: the least that these tensors need is %s a rank\n",

@@ -1,5 +1,5 @@
-/* machines.c: `espresso plan --machines 1,2,8` makes a plan for each number of machines. Prints its scaling factor,
- * which is its throughput divided by the throughput without communication. */
+/* machines.c: `espresso plan --machines 1,2,8` makes a plan for each number of machines, and prints how throughput
+ * scales: it is compared with the throughput without communication. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -38,7 +38,7 @@ ESP__FN void sweep_check_tables(const plan_inputs *in) {
             }
 }
 
-/* Does the system give one latency for a whole collective, whatever the number of machines? */
+/* Returns whether the system file gives one latency for a whole collective, whatever the number of machines. */
 static bool sweep_flat_latency(const plan_inputs *in) {
     const esp_plan_link *l = in->system.n_outer ? &in->system.outer[0].link : &in->system.inter;
     return l->alpha_ns > 0 && l->alpha_is == ESP_ALPHA_COLLECTIVE;

@@ -1,4 +1,4 @@
-/* make.c: makes plans by the library's public calls. Must not know where the inputs come from. */
+/* make.c: makes plans by the library's public functions. */
 #include "tools/plan/plan.h"
 #include "tools/common/progress.h"
 #include <math.h>
@@ -12,7 +12,7 @@ static esp_status plan_take(plan_made *m, const char *name) {
     return s;
 }
 
-/* Makes a plan by the named strategy or, if that is NULL, the best one. `flags` are added to those of the inputs. */
+/* Makes a plan by the named strategy or, if that is NULL, the best plan. `flags` are added to those in `in`. */
 ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
     esp_plan_config config = in->config;
     memset(out, 0, sizeof *out);
@@ -39,7 +39,7 @@ ESP__FN void plan_free(plan_made *m) {
     memset(m, 0, sizeof *m);
 }
 
-/* Returns the time of a step without communication. */
+/* Returns the time of a step without communication, in ns. */
 ESP__FN double plan_alone_ns(const plan_inputs *in) {
     double ns = in->model.forward_ns + in->model.update_ns;
     for (uint32_t t = 0; t < in->model.n_tensors; t++) ns += in->model.tensors[t].compute_ns;
@@ -52,7 +52,6 @@ ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
     return (in->config.flags & as_given) == as_given ? r->bound_ns : r->bound_any_ns;
 }
 
-/* Returns by how many percent the plan is above the lower bound. */
 ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
     const double bound = plan_bound(in, r);
     return bound > 0 ? (r->iteration_ns / bound - 1) * 100 : NAN;

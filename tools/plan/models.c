@@ -1,16 +1,16 @@
-/* models.c: finds the file of a model given by name, such as "lstm". Must not know the file's format. */
+/* models.c: finds the file of a model that is given by name, such as "lstm". */
 #include "tools/plan/plan.h"
 #include <dirent.h>
 #include <unistd.h>
 
-/* Is it a path, such as "lstm.json" or "./lstm"? "lstm" is a name. */
+/* Returns whether it is a path, such as "lstm.json" or "./lstm". "lstm" is the name of a built-in model. */
 ESP__FN bool plan_is_path(const char *name) {
     const size_t n = strlen(name);
     return strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".json") == 0);
 }
 
-/* Writes the i-th folder that may contain models: those of ESPRESSO_MODELS, then those beside the command, in the
- * source tree, and in the install prefix. Returns the number of folders. */
+/* Writes the i-th folder to search for models: those of ESPRESSO_MODELS, then those of the source tree and of the
+ * installed library. Returns the number of folders. */
 static int plan_model_dir(int i, char *out, size_t size) {
     static const char *const beside[] = {"../share/espresso/models", "../../planner/models"};
     const char *user = getenv("ESPRESSO_MODELS");
@@ -31,7 +31,6 @@ static int plan_model_dir(int i, char *out, size_t size) {
     return users + 3;
 }
 
-/* Adds the names of a folder's models to a list for an error text. */
 static void plan_model_names(const char *dir, esp__text *names) {
     struct dirent **list;
     const int n = scandir(dir, &list, NULL, alphasort);
@@ -45,7 +44,7 @@ static void plan_model_names(const char *dir, esp__text *names) {
     if (n >= 0) free(list);
 }
 
-/* Finds the model's file. If there is none, prints every path that it tried, and returns 0. */
+/* Finds the file of a model. If there is none, prints every path that it tried, and returns 0. */
 ESP__FN int plan_find_model(const tool_command *c, const char *name, char *path, size_t size) {
     char dir[PATH_MAX + 64];
     esp__text tried = {NULL, 0, 0, 0, NULL}, names = {NULL, 0, 0, 0, NULL};

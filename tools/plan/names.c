@@ -1,4 +1,4 @@
-/* names.c: makes names for a plan's units, and groups these by codec and option. Must not know who prints them. */
+/* names.c: names what a plan synchronizes (tensors, groups, chunks), and counts how many have each codec and option. */
 #include "tools/plan/plan.h"
 
 static bool plan_is_chunk(const plan_inputs *in, const esp_plan_unit *u) {
@@ -28,7 +28,7 @@ static int plan_row_large(const void *a, const void *b) {
     return plan_row_same(a, b);
 }
 
-/* Returns a row for each codec and option; those with most elements come first. The caller frees them. */
+/* Returns an entry for each codec and option, sorted by their number of elements. The caller frees the array. */
 ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n) {
     plan_row *rows = tool_realloc(NULL, (m->n_units + 1) * sizeof *rows);
     uint32_t out = 0;

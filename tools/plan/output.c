@@ -1,4 +1,4 @@
-/* output.c: writes a plan's files: the strategy, the timeline page and the trace. Must not know their formats. */
+/* output.c: writes a plan's files: the strategy, the page with the timeline, and the trace. */
 #include "tools/plan/plan.h"
 #include <errno.h>
 
@@ -9,7 +9,6 @@ ESP__FN int plan_to_stdout(const plan_files *f) {
     return n;
 }
 
-/* Returns the command line, quoted for a shell. The caller frees it. */
 ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv) {
     esp__text t = {NULL, 0, 0, 0, NULL};
     esp__text_add(&t, "espresso %s", c->name);
@@ -54,7 +53,7 @@ ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print
 }
 
 typedef struct plan_pages {
-    page_plan plans[2]; /* fp32 for comparison, and the plan */
+    page_plan plans[2]; /* without compression (fp32), and the plan */
     page_info info;
 } plan_pages;
 static int plan_print_timeline(FILE *to, const void *what) {
@@ -69,7 +68,6 @@ static int plan_print_trace(FILE *to, const void *what) {
 static int plan_write_pages(const plan_inputs *in, const plan_made *m, const plan_files *f) {
     plan_made fp32;
     plan_inputs plain = *in;
-    /* the user's limits do not apply to fp32 */
     plain.config = (esp_plan_config){.struct_size = sizeof plain.config};
     if (plan_make(&plain, "fp32", ESP_PLAN_NO_BOUND, &fp32) != ESP_OK)
         return tool_fail(in->command, "%s", esp_last_error(NULL));

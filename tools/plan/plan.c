@@ -1,4 +1,4 @@
-/* plan.c: `espresso plan` finds the fastest strategy and shows it. Must not know how: planner/ does. */
+/* plan.c: `espresso plan` finds the fastest strategy for a model, and shows it. */
 #include "tools/plan/plan.h"
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ typedef struct plan_job {
     const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
     uint32_t n_what_if, n_outcomes;
     int json;
-    plan_sweep sweep; /* for several numbers of machines; else n is 0 */
+    plan_sweep sweep; /* used with several numbers of machines; n is 0 otherwise */
     plan_made plan;
     plan_outcome outcomes[PLAN_SCENARIOS_MAX];
     plan_explanation explanation;
@@ -72,9 +72,8 @@ ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name)
     tool_usage(c, "no strategy '%s'%s\nThere are: espresso+%s", name, tool_meant(guess), names.data ? names.data : "");
 }
 
-/* Predicts the step time of a strategy in a file. */
 static int plan_from_file(plan_job *j, const char *path) {
-    static const char stands_for_it[] = "strategy:"; /* begins messages about the text */
+    static const char stands_for_it[] = "strategy:"; /* stands for the file's name in messages about its text */
     const size_t n = sizeof stands_for_it - 1;
     esp__text text = {NULL, 0, 0, 0, NULL};
     if (plan_read_strategy(j->in.command, path, &text) != TOOL_OK) return TOOL_FAILED;
@@ -87,7 +86,7 @@ static int plan_from_file(plan_job *j, const char *path) {
     return plan_print_limits(&j->in);
 }
 
-/* Makes the plan from a strategy file, or by a strategy's name, or finds the best one. */
+/* Makes a plan from a strategy file, or by the named strategy. Finds the best plan if the user named none. */
 static int plan_main_plan(plan_job *j) {
     const char *s = j->strategy;
     const int known = !s || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);

@@ -1,5 +1,5 @@
-/* plan.h: for the files of `espresso plan` and `espresso compare`: a plan's inputs, and a finished plan. Except for
- * --explain and limits, these files use only the planner's public calls. */
+/* plan.h: for `espresso plan` and `espresso compare`. They use the planner's public functions, and internal ones for
+ * --explain and for limits. */
 #ifndef ESPRESSO_TOOLS_PLAN_H
 #define ESPRESSO_TOOLS_PLAN_H
 #include "tools/common/args.h"
@@ -13,13 +13,11 @@
 
 enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16, PLAN_NOISY = 400 };
 
-/* A codec's costs, from a file or from the codec itself. */
 typedef struct plan_codec {
     esp__gc_file file;
     esp__costs costs;
 } plan_codec;
 
-/* The flags that plan, compare and replay share. */
 enum {
     PLAN_COSTS,
     PLAN_MODEL,
@@ -46,30 +44,30 @@ enum {
 extern const tool_flag plan_common[PLAN_COMMON];
 extern const tool_command plan_command, compare_command;
 
-/* A plan's inputs: the values of the shared flags, and the contents of files. */
+/* Inputs of a plan: the values of flags, and the contents of the files that they name. */
 typedef struct plan_inputs {
     const tool_command *command;
-    /* the members below are from the command line */
+    /* from the command line: */
     const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX];
-    long machines;                                /* 0 for the system file's number */
-    bool quiet;                                   /* prints no warnings, as another process does */
-    bool simulated;                               /* the strategy was read from a file */
-    const char **forbid, **only, **keep, **shard; /* each has room for all words of the command line */
+    long machines;                                /* 0 if not given: the system file's number is used */
+    bool quiet;                                   /* suppresses warnings, which another process prints */
+    bool simulated;                               /* the strategy comes from a file, so its step is only predicted */
+    const char **forbid, **only, **keep, **shard; /* each array has room for all arguments of the command */
     uint32_t n_shard;
-    esp_plan_tensor *sharded; /* the model's tensors after --shard, or NULL */
-    /* the members below are from the files */
-    esp__costs_file costs_file; /* the next three may point into its memory */
+    esp_plan_tensor *sharded; /* the model's tensors with the layouts of --shard, or NULL */
+    /* from files: */
+    esp__costs_file costs_file; /* `model`, `system` and `codecs` below may point into it */
     esp__model_file model_file;
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];
-    /* opens codecs to learn their costs; NULL until needed */
+    /* opens codecs, which state their costs; NULL until needed */
     esp_ctx *registry;
     uint32_t n_codecs;
     esp_plan_model model;
     esp_plan_codec codecs[PLAN_CODECS_MAX];
     esp_plan_system system;
-    esp_plan_config config;             /* has no strategy */
-    char codec_text[ESP__SPEC_MAX * 2]; /* all codecs, to print */
+    esp_plan_config config; /* its strategy is NULL */
+    char codec_text[ESP__SPEC_MAX * 2];
 } plan_inputs;
 
 typedef struct plan_made {
@@ -81,64 +79,61 @@ typedef struct plan_made {
     uint32_t n_units, n_events;
 } plan_made;
 
-/* Paths of the output files. NULL if not wanted, "-" for standard output. */
+/* Paths of the output files, or NULL if not wanted. "-" is standard output. */
 typedef struct plan_files {
     const char *strategy, *timeline, *trace;
-    char *command; /* the command line, shown on the page */
+    char *command;
 } plan_files;
 
-/* How many tensors a plan merges into groups, and how many it splits into chunks. */
 typedef struct plan_shape {
     uint32_t groups, grouped_tensors;
     uint32_t split_tensors, chunks;
 } plan_shape;
 
-/* All units that have the same codec and option, as a row of a table. */
+/* Totals over everything that a plan synchronizes with one codec and option. */
 typedef struct plan_row {
     const char *codec, *option;
-    uint32_t units, tensors; /* a split tensor counts in each of its rows */
+    uint32_t units, tensors; /* if a tensor's chunks have several options, it counts in each */
     uint64_t elements;
 } plan_row;
 
-/* Inputs after a change. It owns copies of what has changed, and points to the original inputs for all else. */
+/* Inputs after a change. What has changed is a copy; pointers to all else lead to the original inputs. */
 typedef struct plan_changed {
     plan_inputs in;
     esp_plan_tensor *tensors;
-    esp_cost_point *points; /* the points of all copied curves */
+    esp_cost_point *points;
     size_t n_points;
 } plan_changed;
 
-/* Step times after a change: of fp32, of the old plan and of a new plan. NAN if there is no such plan. */
+/* Step times after a change: without compression (fp32), of the old plan, and of a new plan. NAN if there is none. */
 typedef struct plan_outcome {
     const char *change;
     double fp32_ns, kept_ns, planned_ns, bound_ns;
 } plan_outcome;
 
-/* Plans for several numbers of machines. */
 typedef struct plan_sweep {
     uint32_t n, machines[PLAN_SCENARIOS_MAX];
-    double alone_ns; /* ns of a step without communication */
+    double alone_ns;
     esp_plan_report report[PLAN_SCENARIOS_MAX];
     const char *strategy;
 } plan_sweep;
 
-/* An option of the explained tensor, and the step with it. */
+/* An option of the explained tensor, and the step time with it. */
 typedef struct plan_explained {
     double step_ns, chain_ns, load_ns[ESP__LANES], memory;
-    bool current; /* the plan has this option */
+    bool current; /* true for the option that the plan has */
     char codec[ESP__SPEC_MAX], option[ESP__TEXT_MAX];
-    char *ops; /* such as "intra.reduce_scatter 12 us > ..." */
+    char *ops; /* the option's steps and times, such as "intra.reduce_scatter 12 us > ..." */
 } plan_explained;
 
-/* All options of a tensor. */
 typedef struct plan_explanation {
     const char *tensor;
-    char what[256]; /* such as "chunk 1 of 4" or "in a group of 3 tensors" */
+    char what[256]; /* how the plan synchronizes the tensor, such as "in a group of 3 tensors" */
     uint64_t elements;
-    /* ns since backward began until the gradient is ready, until it is synchronized, and until all tensors are */
+    /* ns after backward began: when the gradient is ready, when it is synchronized, and when all gradients are */
     double ready_ns, done_ns, end_ns;
-    double without_ns; /* step time in ns if this tensor were not synchronized */
-    uint32_t n, tried; /* number of rows to show, and of options tried */
+    double without_ns; /* step time without this tensor's synchronization */
+    uint32_t n, tried; /* options to show, and options that were tried */
     plan_explained *rows;
 } plan_explanation;
 
@@ -175,7 +170,7 @@ ESP__FN void plan_print_explanation(FILE *to, const plan_explanation *e);
 ESP__FN void plan_json_explanation(json_t *j, const plan_explanation *e);
 /* Defined in json.c: */
 ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in);
-ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns); /* ns has a time for each lane */
+ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns);
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns);
 ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m);
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m);
@@ -194,9 +189,9 @@ ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m);
 ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n);
 /* Defined in output.c: */
 ESP__FN page_plan plan_as_page(const plan_inputs *in, const plan_made *m);
-/* The result points to a text in `noisy`. */
+/* The result points to a text in `noisy`, which must outlive it. */
 ESP__FN page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]);
-/* Writes a page to a file, or standard output ("-"). Makes it in memory first, so a file is never incomplete. */
+/* Writes a page to a file, or to standard output ("-"). Formats it in memory first, so that no file is incomplete. */
 ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),
                             const void *what);
 ESP__FN int plan_to_stdout(const plan_files *f);

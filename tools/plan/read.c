@@ -1,4 +1,4 @@
-/* read.c: reads model, codecs and system, from files or built-in ones. Must not know what they are for. */
+/* read.c: reads the model, codecs and system from files, or takes built-in ones. */
 #include "tools/plan/plan.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
@@ -30,7 +30,6 @@ static void plan_shard(plan_inputs *in) {
     in->model.tensors = in->sharded;
 }
 
-/* Reads the inputs from the file of --costs, except for those that have a flag of their own. */
 static int plan_read_costs(plan_inputs *in) {
     esp__costs_file *f = &in->costs_file;
     if (!in->costs_name) return TOOL_OK;
@@ -51,7 +50,6 @@ static int plan_read_costs(plan_inputs *in) {
     return TOOL_OK;
 }
 
-/* Returns the codec's costs in the file of --costs, or NULL. */
 ESP__FN const esp__gc_file *plan_costs_codec(const plan_inputs *in, const char *spec) {
     for (uint32_t i = 0; i < in->costs_file.n_codecs; i++)
         if (strcmp(in->costs_file.codecs[i].codec.spec, spec) == 0) return &in->costs_file.codecs[i];
@@ -98,7 +96,7 @@ static int plan_open_registry(plan_inputs *in) {
     return tool_fail(in->command, "%s", esp_last_error(NULL));
 }
 
-/* Opens a codec of a costs file, to call its bound(), if its payload size depends on more than the elements. */
+/* Opens a codec of a costs file. Only codecs whose payload size depends on the matrix's shape need this. */
 static int plan_open_codec(plan_inputs *in, const char *path, esp_plan_codec *out) {
     esp__codec *c;
     if (out->n_rounds < 2 && !(out->caps & ESP_CODEC_NEEDS_MATRIX)) return TOOL_OK;
@@ -120,7 +118,7 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     if (measured || plan_is_path(name) || (!strchr(name, ':') && access(name, F_OK) == 0)) {
         if (!measured && esp__gc_read(name, &c->file, NULL) != ESP_OK)
             return tool_fail(in->command, "%s", esp_last_error(NULL));
-        if (measured) c->file = *measured, c->file.arena = (esp__arena){0}; /* its memory belongs to costs_file */
+        if (measured) c->file = *measured, c->file.arena = (esp__arena){0}; /* its memory stays owned by costs_file */
         in->codecs[i] = c->file.codec;
         if (plan_open_codec(in, measured ? in->costs_name : name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
     } else {
@@ -134,7 +132,6 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
     return TOOL_OK;
 }
 
-/* Warns of a pattern that matches no tensor's name, which is probably a typing error. */
 static void plan_check_globs(const plan_inputs *in, const char *flag, const char *const *globs, uint32_t n) {
     for (uint32_t k = 0; k < n; k++) {
         char glob[ESP__SPEC_MAX];
@@ -152,7 +149,7 @@ static void plan_check_keeps(const plan_inputs *in) {
     plan_check_globs(in, "--shard", in->shard, in->n_shard);
 }
 
-/* Returns how input i was measured: the model, then each codec, then the system. Returns NULL after the last one. */
+/* Returns how an input was measured. i = 0 is the model; the codecs follow, then the system, then NULL. */
 ESP__FN const esp__measured *plan_measured(const plan_inputs *in, uint32_t i, const char **name) {
     if (i > in->n_codecs + 1) return NULL;
     *name = !i ? in->model_name : i <= in->n_codecs ? in->gc[i - 1] : in->system_name;
@@ -176,13 +173,13 @@ ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap) {
     return n > 0;
 }
 
-/* Warns if costs were measured with another number of ranks, as these share cores and links. */
+/* Warns if costs were measured with another number of ranks, since ranks share cores and links. */
 static void plan_check_measured(const plan_inputs *in) {
     const uint32_t ranks = in->system.machines * in->system.ranks_per_machine;
     const esp__measured *m, *system = &in->system_file.measured;
     const char *name;
     for (uint32_t i = 0; (m = plan_measured(in, i, &name)) != NULL; i++) {
-        /* emulated machines may share a real one; links were measured by all ranks together */
+        /* as many ranks on a machine are enough, since they share its cores, except for links, which all ranks share */
         const bool local = m != system && m->ranks == in->system.ranks_per_machine;
         if (m->ranks && m->ranks != ranks && !local)
             fprintf(stderr,
@@ -197,7 +194,7 @@ static void plan_check_measured(const plan_inputs *in) {
 
 ESP__FN int plan_read(plan_inputs *in) {
     int status = plan_read_costs(in);
-    /* the system first, as costs of built-in codecs depend on its accelerator */
+    /* reads the system first, since the costs of built-in codecs depend on its GPU */
     if (status == TOOL_OK) status = plan_read_system(in);
     for (uint32_t i = 0; status == TOOL_OK && i < in->n_codecs; i++) status = plan_read_codec(in, i);
     if (status == TOOL_OK) status = plan_read_model(in);

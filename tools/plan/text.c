@@ -1,4 +1,4 @@
-/* text.c: prints a plan as text. Must not know how it was made. */
+/* text.c: prints a plan as text. */
 #include "tools/plan/plan.h"
 #include <math.h>
 
@@ -42,7 +42,7 @@ static void plan_print_bounds(FILE *to, const plan_inputs *in, const esp_plan_re
         plan_line(to, "", "were compressing free, a step would take %s", tool_time(r->free_compression_ns));
 }
 
-/* Prints how busy the lanes in bit mask `which` are. */
+/* Prints how busy cores and links are: those whose bits are set in `which`. */
 static void plan_busy_line(FILE *to, const char *label, const esp_plan_report *r, uint32_t which) {
     esp__text busy = {NULL, 0, 0, 0, NULL};
     for (uint32_t k = 0; k < ESP__LANES; k++)

@@ -2,7 +2,7 @@
 #include "tools/plan/plan.h"
 #include <math.h>
 
-/* Computes the outcome of a change. Returns TOOL_OK, or the exit status after it has printed an error. */
+/* Predicts both step times after a change. Returns TOOL_OK, or the exit status after it has printed an error. */
 ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
                      plan_outcome *out) {
     plan_changed changed;
@@ -10,7 +10,7 @@ ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *stra
     int status = TOOL_OK;
     change_make(in, change, &changed);
     *out = (plan_outcome){change, NAN, NAN, NAN, NAN};
-    /* fails if one machine becomes several or the reverse, as the plan's options may not exist there */
+    /* fails if the plan's options do not exist any more, as for one machine instead of several */
     if (plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
         out->kept_ns = kept.report.iteration_ns;
     if (!in->simulated) {
@@ -18,7 +18,7 @@ ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *stra
             status = tool_fail(in->command, "--what-if %s: %s", change, esp_last_error(NULL));
         else
             out->planned_ns = replanned.report.iteration_ns;
-        /* the search may miss the optimum, so the old plan may be better */
+        /* the search may miss the best plan, so the old one may be better than the new one */
         if (!strategy && out->kept_ns < out->planned_ns) out->planned_ns = out->kept_ns;
     }
     const plan_made *either = replanned.plan ? &replanned : &kept;

@@ -1,4 +1,4 @@
-/* codec_sizes.c: measures codecs at several sizes, for a costs file. Must not know how one call is measured. */
+/* codec_sizes.c: measures codecs with several sizes of input, for a costs file. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
@@ -7,7 +7,6 @@
 static bool codecs_on(const profile_job *j, int device) { return (j->devices >> device & 1u) != 0; }
 
 /* ---- which codecs ------------------------------------------------------------------------------------------------ */
-/* Reads a list of codecs, such as "fp16;dgc:ratio=0.01". */
 ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
     for (const char *at = list; *at;) {
         size_t n = esp__spec_length(at);
@@ -28,14 +27,13 @@ ESP__FN void profile_codecs_read(profile_job *j, const char *list) {
     if (!j->n_codecs) tool_usage(j->command, "--codecs '%s': write codecs with ';' between", list);
 }
 
-/* Can this codec compress on GPUs? */
 static bool codecs_runs_on_gpu(esp_ctx *ctx, const char *spec) {
     esp__codec *c = NULL, *gpu = NULL;
     if (!esp__codec_get(ctx, spec, &c)) (void)esp__codec_on(ctx, c, ESP_CUDA, &gpu);
     return gpu != NULL;
 }
 
-/* Selects all registered codecs with default parameters, as many as fit. */
+/* Selects all registered codecs with default parameters, up to the limit of the array. */
 static void codecs_take_all(profile_job *j, esp_ctx *ctx) {
     uint32_t left_out = 0;
     for (uint32_t i = 0; i < ctx->registry.codecs.n; i++) {
@@ -68,17 +66,16 @@ ESP__FN esp_status profile_codecs_choose(profile_job *j, esp_ctx *ctx) {
 }
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
-/* Returns the calibration that measures codecs on a device, or NULL if they are not measured there. */
 static esp__calibration *codecs_calibration(const profile_job *j, int device) {
     return !codecs_on(j, device) ? NULL : device == ESP_ON_GPU ? j->gpu : j->calibration;
 }
 
-/* Measures all codecs at one size. Large sizes get fewer runs. */
+/* Measures all codecs with one size of input. Large sizes are measured fewer times. */
 static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, double took_ns, bool *complete) {
     const uint64_t e = j->sizes[size];
     const uint32_t repeats = e > 1 << 22 ? 3 : e > 1 << 18 ? 5 : 9;
     esp_status s = ESP_OK;
-    /* a size takes about twice as long as the one before */
+    /* skips sizes for which too little time is left: each takes about twice as long as the one before */
     if (size >= j->covered || (!j->round && size && left_ns < 2.2 * took_ns)) {
         *complete = false;
         return ESP_OK;
@@ -92,7 +89,7 @@ static esp_status codecs_measure(profile_job *j, uint32_t size, double left_ns, 
     return s;
 }
 
-/* Adds the GPU's name, which its driver reports, to that of the processor. */
+/* Adds the GPU's name, as its driver reports it, to the processor's name. */
 static void codecs_name_gpu(profile_job *j) {
     const esp__device *d = esp__device_at(j->ctx, j->gpu->device);
     char name[128] = "";
@@ -127,7 +124,6 @@ ESP__FN void profile_codecs_print(const profile_job *j, uint32_t k, const char *
     esp__gc_print(&f, out);
 }
 
-/* Prints the times of the largest size. */
 ESP__FN void profile_codecs_show(const profile_job *j) {
     printf("\n%-28s %8s %8s %12s %12s %12s %12s\n", "codec", "bits", "error", "elements", "compress", "decompress",
            "and another");

@@ -1,5 +1,4 @@
-/* link_sizes.c: measures links for a costs file: each collective at each level and several sizes, and how long ops wait
- * to start (dispatch). Must not know how one collective is measured: planner/calibrate/costs.h does. */
+/* link_sizes.c: measures each collective at each level and several sizes, and how long ops wait before they start. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
@@ -9,7 +8,6 @@ static const char *const links_names[ESP_PLAN_COLLS] = {
     NULL, "allreduce", "allgather", "alltoall", "reduce_scatter", "broadcast", "gather", "reduce"};
 static const char *const links_levels[3] = {"flat", "intra", "inter"};
 
-/* Measures every collective at one size. Stops if too little time is left for it. */
 static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, double took_ns, bool *complete) {
     const uint64_t bytes = j->sizes[size];
     esp_status s = ESP_OK;
@@ -17,7 +15,8 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
     for (uint8_t level = ESP__FLAT; level <= ESP__INTER; level++)
         for (uint32_t coll = 1; coll < ESP_PLAN_COLLS && esp__calibration_has(j->ctx, level) && !s; coll++) {
             const double guess = esp__calibration_estimate(j->ctx, j->calibration, level, coll, bytes);
-            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) { /* all ranks compute the same guess */
+            /* every rank computes the same guess, so all skip the same collectives */
+            if (size > 2 && guess * 3 > left_ns / (3.0 * ESP_PLAN_COLLS)) {
                 *complete = false;
                 continue;
             }
@@ -28,7 +27,7 @@ static esp_status links_measure(profile_job *j, uint32_t size, double left_ns, d
     return s;
 }
 
-/* Stands for a layer's backward pass: keeps a core busy about as long, or sleeps if a GPU would compute. */
+/* Takes as long as a layer's backward pass. Keeps a core busy meanwhile, but sleeps if a GPU would compute. */
 static void links_between(const profile_job *j) {
     const uint64_t until = esp__now_ns() + 200000u;
     const struct timespec pause = {0, 200000};

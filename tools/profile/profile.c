@@ -1,4 +1,4 @@
-/* profile.c: `espresso profile` reads the flags, and writes the costs file. Must not know how anything is measured. */
+/* profile.c: `espresso profile` measures what the planner must know, and writes it to a costs file. */
 #include "tools/profile/profile.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
@@ -65,7 +65,7 @@ const tool_command profile_command = {
 };
 
 /* ---- flags ------------------------------------------------------------------------------------------------------- */
-/* Reads the largest size. The sizes to measure are 1024, 2048, 4096, and so on, up to it. */
+/* Reads the largest size. Sizes to measure are 1024, 2048, 4096, and so on, up to it. */
 static void profile_sizes(profile_job *j, const char *text) {
     double most;
     if (!tool_quantity(text, tool_sizes, &most) || most < 1024 || most > 0x1p36)
@@ -75,7 +75,7 @@ static void profile_sizes(profile_job *j, const char *text) {
 }
 
 static void profile_device(profile_job *j, const char *text) {
-    static const char *const devices[] = {"cpu", "gpu", "both"}; /* index + 1: bits by 1 << ESP_ON_CPU, ... */
+    static const char *const devices[] = {"cpu", "gpu", "both"};
     uint32_t k = 0;
     while (k < 3 && strcmp(text, devices[k])) k++;
     if (k == 3) tool_usage(j->command, "--device %s: write cpu, gpu or both", text);
@@ -83,7 +83,7 @@ static void profile_device(profile_job *j, const char *text) {
 }
 
 static void profile_only(profile_job *j, const char *text) {
-    static const char *const parts[] = {"model", "links", "codecs", NULL}; /* index: the part's bit */
+    static const char *const parts[] = {"model", "links", "codecs", NULL};
     for (const char *at = text; *at;) {
         const int k = tool_listed(&at, parts);
         if (k < 0) tool_usage(j->command, "--only %s: the parts are model, links and codecs", text);
@@ -124,7 +124,7 @@ static void profile_parse(profile_job *j, int argc, char **argv) {
 }
 
 /* ---- checks: before anything is measured ------------------------------------------------------------------------- */
-/* Explains how to replace subcommands of older versions, such as `espresso profile costs`. */
+/* Explains what replaces subcommands of older versions, such as `espresso profile costs`. */
 static void profile_check_old(const tool_command *c, const char *word) {
     static const char *const old[] = {"costs", "codecs", "links", "model"};
     for (size_t i = 0; word && i < sizeof old / sizeof *old; i++)
@@ -197,7 +197,7 @@ ESP__FN esp_status profile_write(const profile_job *j, esp__costs_texts *t) {
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
-/* Measures the trainer, and starts ranks for links and codecs. Runs in the process that the user started. */
+/* Runs in the process that the user started: measures the trainer, and starts ranks that measure links and codecs. */
 static int profile_all(profile_job *j, char **argv) {
     profile_check_place(j, false);
     int status = profile_check_out(j);
@@ -211,7 +211,7 @@ static int profile_all(profile_job *j, char **argv) {
     return status;
 }
 
-/* Measures links and codecs. Runs in each rank, if another launcher, such as mpirun, has started them. */
+/* Runs in each rank if another launcher, such as mpirun, has started them: measures links and codecs. */
 static int profile_launched(profile_job *j, int rank) {
     if (rank == 0) {
         profile_check_place(j, true);

@@ -1,4 +1,5 @@
-/* ranks.c: starts the ranks that measure links and codecs, divides time and memory, and detects the load of others. */
+/* ranks.c: starts the ranks that measure links and codecs, divides time and memory among them, and finds how much other
+ * programs used the machine. */
 #include "espresso_impl/executor/executor.h"
 #include "tools/common/progress.h"
 #include "tools/common/quantity.h"
@@ -7,13 +8,13 @@
 #include <unistd.h>
 
 /* ---- starting the ranks ------------------------------------------------------------------------------------------ */
-/* Starts this command again as ranks, with the same arguments, but without the trainer. */
 ESP__FN int profile_start(const profile_job *j, char **argv) {
     char fds[32];
-    const int terminal = isatty(2) ? dup(2) : -1; /* in a rank, stderr is a pipe */
+    /* stderr of a rank is a pipe, so ranks get the terminal as another descriptor */
+    const int terminal = isatty(2) ? dup(2) : -1;
     snprintf(fds, sizeof fds, "%d,%d", terminal, j->model_file);
     char *const program = *j->program;
-    *j->program = NULL; /* argv ends before the trainer */
+    *j->program = NULL; /* ranks must not get the trainer's command line, which ends argv */
     const int status = tool_ranks(j->command, j->n, j->machines ? j->machines : 1, j->inter,
                                   (const char *const[]){"--as-rank", fds}, argv);
     *j->program = program;
@@ -24,7 +25,6 @@ ESP__FN int profile_start(const profile_job *j, char **argv) {
 static esp_status profile_open(profile_job *j) {
     static const char *const unwanted[] = {"ESPRESSO_CODEC", "ESPRESSO_STRATEGY", "ESPRESSO_TRACE", "ESPRESSO_STATS",
                                            "ESPRESSO_PROFILE"};
-    /* the steps that measure dispatch times need a fast codec */
     const esp_config cfg = {.struct_size = sizeof cfg, .strategy = "fp32", .codec = "fp16"};
     for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++) unsetenv(unwanted[i]);
     const esp_status s = esp_open(&cfg, &j->ctx);
@@ -37,13 +37,13 @@ static esp_status profile_open(profile_job *j) {
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
-/* Sets *all to the numbers of all ranks. The next call overwrites them. */
+/* Sets *all to an array with each rank's `mine`. The next call overwrites it. */
 static esp_status profile_gather(const profile_job *j, double mine, const double **all) {
     *all = j->ctx->job.room;
     return esp__peers_allgather(j->ctx->job.peers, NULL, j->ctx->job.size, &mine, j->ctx->job.room, sizeof mine);
 }
 
-/* Sets the time that is left for this part of the profile: rank 0's value on all ranks, so that all decide alike. */
+/* Sets the time that is left to rank 0's value, so that all ranks decide alike. */
 static esp_status profile_left(const profile_job *j, double *ns) {
     const double *all;
     const esp_status s = profile_gather(j, j->deadline_ns - (double)esp__now_ns(), &all);
@@ -60,7 +60,7 @@ ESP__FN void profile_progress(const profile_job *j, const char *fmt, ...) {
     va_end(ap);
     const double now = (double)esp__now_ns();
     double left = j->deadline_ns - now;
-    if (j->round_ns > 0) { /* at this speed, the rounds end before the deadline */
+    if (j->round_ns > 0) { /* all repetitions may end before the deadline */
         const double rounds = (PROFILE_ROUNDS - j->round) * j->round_ns - (now - j->round_begun_ns);
         left = rounds < left ? rounds : left;
     }
@@ -70,8 +70,8 @@ ESP__FN void profile_progress(const profile_job *j, const char *fmt, ...) {
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
-/* Sets *n to how many sizes fit into *room, a machine's free memory, and subtracts them from it. A size s needs s *
- * each bytes on every rank. */
+/* Sets *n to the number of sizes for which *room, a machine's free memory, suffices, and subtracts what they take. A
+ * size s needs s * each bytes on every rank. */
 static esp_status profile_fit_memory(profile_job *j, const char *part, double each, double *room, uint32_t *n) {
     const double *all;
     uint32_t fits = j->n_sizes;
@@ -89,7 +89,6 @@ static esp_status profile_fit_memory(profile_job *j, const char *part, double ea
     return ESP_OK;
 }
 
-/* Finds how many sizes fit into memory, and opens the calibrations. */
 static esp_status profile_prepare(profile_job *j) {
     const bool cpu = (j->devices >> ESP_ON_CPU & 1u) != 0, gpu = (j->devices >> ESP_ON_GPU & 1u) != 0;
     const double there = esp__machine_memory();
@@ -102,14 +101,14 @@ static esp_status profile_prepare(profile_job *j) {
     if (j->parts & PROFILE_LINKS) bytes = j->sizes[j->n_links - 1];
     if (j->parts & PROFILE_CODECS) elements = j->sizes[j->n_elements - 1];
     s = esp__calibration_open(j->ctx, j->calibration, bytes, cpu ? elements : 0);
-    j->calibration->load = gpu ? 0.0 : 1.0; /* if the GPU trains, the cores are free */
+    j->calibration->load = gpu ? 0.0 : 1.0; /* if a GPU trains, the cores are free for communication */
     if (s || !gpu || !elements) return s;
     j->gpu = tool_zeroed(sizeof *j->gpu);
     s = esp__calibration_open(j->ctx, j->gpu, 0, elements);
     return s ? s : esp__calibration_use(j->ctx, j->gpu, ESP_CUDA);
 }
 
-/* Measures all sizes in several rounds, so that a short disturbance of the machine has little effect. */
+/* Measures all sizes several times, so that a short disturbance of the machine has little effect. */
 ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t sizes, profile_measure measure) {
     double left = 0, took = 0;
     esp_status s = ESP_OK;
@@ -139,7 +138,7 @@ ESP__FN esp_status profile_rounds(profile_job *j, const char *part, uint32_t siz
 }
 
 /* ---- noise ------------------------------------------------------------------------------------------------------- */
-/* Finds how much other programs have used the machine since `then`. */
+/* Finds how much other programs have used the processors since `then`. */
 static esp_status profile_find_noise(profile_job *j, const esp__machine_time *then) {
     const esp__machine_time now = esp__machine_time_now();
     const double *all;

@@ -1,5 +1,4 @@
-/* trainer.c: measures a model for a costs file: runs the user's trainer with ESPRESSO_PROFILE until the library in it
- * has written a model file, and then ends it. Must not know how the library records times. */
+/* trainer.c: runs the user's trainer until the library in it has written a model file, and then ends it. */
 #include "espresso_impl/base/file.h"
 #include "tools/common/progress.h"
 #include "tools/common/quantity.h"
@@ -15,21 +14,21 @@ enum { TRAINER_GRACE_MS = 5000, TRAINER_SILENCE_MS = 30000, TRAINER_LOOK_MS = 10
 
 typedef struct profile_watch {
     const profile_job *job;
-    run_plan program; /* the trainer's argv and path */
-    char file[4200];  /* path of the file that the trainer writes */
-    char stats[4200]; /* statistics file, or "" if the user set ESPRESSO_STATS */
+    run_plan program;
+    char file[4200];
+    char stats[4200]; /* path of the statistics, or "" if the user has set ESPRESSO_STATS */
     pid_t pid;
-    int status;                   /* as waitpid has returned it */
-    bool ended, failed;           /* failed: it ended by itself with an error */
-    int end_signal;               /* the signal by which the user ended it, or 0 */
-    bool called_start;            /* the trainer has called esp_start */
-    bool warned;                  /* the user was warned that no step was made */
-    long step, first_step;        /* the last step that was seen, and the first one */
-    int64_t started_ms, first_ms; /* first_ms: when first_step was seen */
+    int status;
+    bool ended, failed; /* failed: it ended with an error, and was not ended from here */
+    int end_signal;
+    bool called_start;
+    bool warned; /* the user was warned that the trainer makes no step */
+    long step, first_step;
+    int64_t started_ms, first_ms;
 } profile_watch;
 
-/* Makes the paths of the files that the trainer writes. They are absolute, since it may change its directory, and in
- * the output file's folder, which ranks on other machines may reach too. */
+/* Makes the paths of the files that the trainer writes. They are absolute, since it may change its directory. They are
+ * in the output file's folder, which ranks on other machines may reach too. */
 static int trainer_paths(profile_watch *w) {
     const profile_job *j = w->job;
     const char *slash = strrchr(j->out, '/');
@@ -52,7 +51,8 @@ static _Noreturn void trainer_become(const profile_watch *w, pid_t parent) {
     while (w->program.argv[n]) n++;
     const char **argv = tool_realloc(NULL, (n + 12) * sizeof *argv);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a trainer that is `espresso run` then ends its ranks */
+    /* if the trainer is `espresso run`, its ranks end with it */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
     if (isatty(0)) { /* a background process must not read the terminal */
         const int none = open("/dev/null", O_RDONLY);
@@ -94,7 +94,6 @@ static int trainer_start(profile_watch *w, const sigset_t *mask) {
     return TOOL_OK;
 }
 
-/* Reads the last "step" value in the trainer's statistics file. */
 static void trainer_read_step(profile_watch *w) {
     char tail[8192];
     const int fd = *w->stats ? open(w->stats, O_RDONLY | O_CLOEXEC) : -1;
@@ -132,7 +131,6 @@ static void trainer_progress(profile_watch *w) {
             TRAINER_SILENCE_MS / 1000);
 }
 
-/* Sleeps until the trainer ends, a signal comes, or `ms` have passed. */
 static void trainer_sleep(profile_watch *w, const sigset_t *wanted, long ms) {
     const struct timespec t = {ms / 1000, ms % 1000 * 1000000};
     const int sig = sigtimedwait(wanted, NULL, &t);
@@ -140,7 +138,7 @@ static void trainer_sleep(profile_watch *w, const sigset_t *wanted, long ms) {
     if (!w->ended) w->ended = waitpid(w->pid, &w->status, WNOHANG) == w->pid;
 }
 
-/* Ends the trainer and its children by `sig`, and after TRAINER_GRACE_MS by SIGKILL. */
+/* Sends the trainer and its children `sig`, and after TRAINER_GRACE_MS kills them. */
 static void trainer_end(profile_watch *w, const sigset_t *wanted, int sig) {
     const int64_t end = run_now_ms() + TRAINER_GRACE_MS;
     if (!w->ended) kill(-w->pid, sig), kill(-w->pid, SIGCONT);
@@ -149,7 +147,7 @@ static void trainer_end(profile_watch *w, const sigset_t *wanted, int sig) {
     if (!w->ended) waitpid(w->pid, &w->status, 0), w->ended = true;
 }
 
-/* Runs the trainer until it has written the model file or has ended, or until a signal comes. */
+/* Runs the trainer until it has written the model file or has ended, or until a signal arrives. */
 static int trainer_run(profile_watch *w) {
     static const int all[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
     sigset_t wanted, old;
@@ -219,14 +217,13 @@ static void trainer_show(const esp__model_file *f) {
                "communication cannot overlap with the backward pass.\n");
 }
 
-/* Checks the model file, and shows what it has. */
 static int trainer_finish(const profile_watch *w, profile_job *j) {
     char *text, fate[160];
     size_t len = 0;
     esp__model_file f;
     esp_status s = files_input_load(w->file, &text, &len);
     if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
-    s = esp__model_parse(w->program.argv[0], text, len, &f, NULL); /* may warn that times are noisy */
+    s = esp__model_parse(w->program.argv[0], text, len, &f, NULL); /* prints a warning if times are noisy */
     free(text);
     if (s) return tool_fail(j->command, "%s", esp_last_error(NULL));
     if (f.steps < (uint32_t)j->steps)

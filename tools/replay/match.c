@@ -1,7 +1,8 @@
-/* match.c: finds the plan's event for each op of this rank's program. */
+/* match.c: finds which event of the plan predicts each op that this rank executes. */
 #include "tools/replay/replay.h"
 
-/* Columns of a unit's possible events: its steps in each round, pack, unpack, copies between host and device. */
+/* Numbers of the possible events of a tensor or group: first all steps of its option, then packing and unpacking of a
+ * group, then copies between host and device. */
 enum { REPLAY_PACK = ESP__CHAIN_MAX, REPLAY_UNPACK, REPLAY_COPY, REPLAY_COLUMNS = REPLAY_COPY + ESP__MAX_STEPS };
 
 static uint32_t replay_column_of_event(const esp_plan_event *e) {
@@ -10,8 +11,8 @@ static uint32_t replay_column_of_event(const esp_plan_event *e) {
     return e->round * (uint32_t)ESP__MAX_STEPS + e->step;
 }
 
-/* Returns the column (round and stage) of an op's event in plans. Returns REPLAY_COLUMNS if plans have no such event:
- * for packing a group they have one, after the group's last push. */
+/* Returns the number of the event that predicts an op, or REPLAY_COLUMNS if none does. A plan has one event for packing
+ * a group, but each tensor of it is copied by an op of its own: the last of these ops counts. */
 static uint32_t replay_column_of_op(const esp_ctx *ctx, const esp__op *op) {
     const esp__extent *place = &ctx->active.strategy.units[op->unit].place;
     if (op->kind != ESP__OP_COPY) return op->round * (uint32_t)ESP__MAX_STEPS + op->step;

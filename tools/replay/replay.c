@@ -1,4 +1,5 @@
-/* replay.c: `espresso replay` reads the flags, measures costs if the user gave no costs file, and starts the ranks. */
+/* replay.c: `espresso replay` runs a model's steps without the model, and compares them with the plan's prediction.
+ * This file reads the flags, measures costs if the user gave none, and starts the ranks. */
 #include "tools/replay/replay.h"
 
 #include "espresso_impl/base/file.h"
@@ -115,7 +116,7 @@ ESP__FN int replay_costs_fit(replay_run *r) {
     return TOOL_OK;
 }
 
-/* Runs `espresso profile` to measure links and codecs, at sizes up to the model's, and to write the costs to `path`. */
+/* Runs `espresso profile`, which measures links and codecs up to the model's sizes, and writes the costs to `path`. */
 static int replay_measure(replay_run *r, const char *path) {
     char n[24], machines[24], most[24];
     const char *words[16] = {"-n",       n,     "--machines", machines, "--up-to", most,
@@ -134,7 +135,7 @@ static int replay_measure(replay_run *r, const char *path) {
     replay_progress(r, "measuring links and codecs (--costs FILE takes them from a file of espresso profile)");
     fflush(stdout);
     const int out = dup(1), null = open("/dev/null", O_WRONLY);
-    dup2(null, 1); /* hides the output of profile */
+    dup2(null, 1);
     const int status = profile_command.run(&profile_command, k, (char **)(uintptr_t)words);
     esp__text_free(&codecs);
     fflush(stdout);
@@ -145,7 +146,6 @@ static int replay_measure(replay_run *r, const char *path) {
 }
 
 /* ---- the command that starts the ranks --------------------------------------------------------------------------- */
-/* Checks that the gradients, residuals and payloads of all ranks fit into this machine's memory. */
 static int replay_memory_fits(const replay_run *r) {
     const double elements = replay_elements(r);
     const double need = (double)r->n * elements * 4 * 6, there = esp__machine_memory();
@@ -156,7 +156,7 @@ static int replay_memory_fits(const replay_run *r) {
                      r->n, tool_count(elements), tool_bytes(need), tool_bytes(there));
 }
 
-/* Sets the numbers of ranks and machines that the user did not give: to those of the costs file, or to defaults. */
+/* Completes the numbers of ranks and machines that the user did not give, from the costs file or with defaults. */
 static void replay_complete(replay_run *r) {
     const esp_plan_system *s = &r->in.costs_file.system.system;
     if (r->in.costs_name) {
@@ -169,7 +169,6 @@ static void replay_complete(replay_run *r) {
     ranks_check(r->in.command, r->n, r->machines, r->inter);
 }
 
-/* Starts the ranks. They run this command with the user's arguments and the costs file. */
 static int replay_start(const replay_run *r, char **argv) {
     return tool_ranks(r->in.command, r->n, r->machines, r->inter, (const char *const[]){"--costs", r->in.costs_name},
                       argv);
@@ -181,7 +180,7 @@ static int replay_as_parent(replay_run *r, char **argv) {
     const int error = r->timeline && strcmp(r->timeline, "-") ? esp__file_check(r->timeline) : 0;
     if (error) return tool_fail(r->in.command, "--timeline %s: cannot be written: %s", r->timeline, strerror(error));
     const bool measure = !r->in.costs_name;
-    r->in.quiet = true; /* rank 0 prints warnings */
+    r->in.quiet = true;
     int status = measure ? plan_read_model(&r->in) : plan_read(&r->in);
     if (status == TOOL_OK) {
         replay_complete(r);
@@ -217,7 +216,7 @@ static void replay_free(replay_run *r) {
     free(r);
 }
 
-/* A process that a launcher has started is a rank of replay. Otherwise this process starts the ranks. */
+/* Starts the ranks, or acts as one of them if a launcher has started this process. */
 static int replay_main(const tool_command *self, int argc, char **argv) {
     replay_run *r = tool_zeroed(sizeof *r);
     const esp_config cfg = {.struct_size = sizeof cfg};

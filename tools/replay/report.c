@@ -1,4 +1,4 @@
-/* report.c: prints predicted and measured steps as table, JSON or page. Must not know how they were measured. */
+/* report.c: prints predicted and measured steps as a table, as JSON or as a page. */
 #include "tools/replay/replay.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/quantile.h"
@@ -14,7 +14,6 @@ static double report_median(const replay_strategy *s) { return report_quantile(s
 static bool report_noisy(const replay_strategy *s) {
     return report_quantile(s, 0.9) - report_quantile(s, 0.1) > REPLAY_NOISY * report_median(s);
 }
-/* Returns the relative error of the predicted step time. */
 static double report_error(const replay_strategy *s) { return s->predicted.report.iteration_ns / report_median(s) - 1; }
 
 static void report_print(FILE *to, const replay_run *r) {
@@ -37,7 +36,7 @@ static void report_print(FILE *to, const replay_run *r) {
 static bool report_has(const replay_strategy *s, uint32_t event) { return s->measured[event].end_ns != UINT64_MAX; }
 static double report_takes(const esp_plan_event *e) { return (double)(e->end_ns - e->start_ns); }
 
-/* Adds up how long each lane was busy, over the events that were measured. */
+/* Adds up how long each core or link was busy, over the events that were measured. */
 static void report_lanes(const replay_strategy *s, const esp_plan_event *events, double lane_ns[ESP__LANES]) {
     memset(lane_ns, 0, ESP__LANES * sizeof *lane_ns);
     for (uint32_t i = 0; i < s->predicted.n_events; i++)
@@ -45,7 +44,6 @@ static void report_lanes(const replay_strategy *s, const esp_plan_event *events,
             if (events[i].lanes >> l & 1) lane_ns[l] += report_takes(&events[i]);
 }
 
-/* All events of one name, such as "inter.allreduce". */
 typedef struct report_class {
     char name[REPORT_NAME];
     uint32_t n;
@@ -57,7 +55,7 @@ static int report_by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* Puts the events into *n classes by name. The caller frees these. */
+/* Groups the events by name, into *n classes. The caller frees the array. */
 static report_class *report_classes(const plan_inputs *in, const replay_strategy *s, uint32_t *n) {
     const page_plan p = plan_as_page(in, &s->predicted);
     report_class *c = tool_realloc(NULL, ((size_t)p.n_events + 1) * sizeof *c);
@@ -101,7 +99,7 @@ static void report_json_strategy(json_t *to, const plan_inputs *in, const replay
     json_t *lanes = json_add(to, "lanes_us", json_object());
     plan_json_times(lanes, "predicted", predicted);
     plan_json_times(lanes, "measured", measured);
-    json_double(to, "ops_missing", missing); /* predicted, but not run */
+    json_double(to, "ops_missing", missing); /* events that the plan predicted, and no op was executed for */
     json_t *ops = json_add(to, "ops", json_array());
     for (uint32_t i = 0; i < n; i++) {
         json_t *op = json_add(ops, NULL, json_object());

@@ -1,5 +1,5 @@
-/* run.c: what one rank does: it makes gradients, gets the strategies from rank 0, runs them in turn, and sends its
- * measured times to rank 0. Must not know how results are shown. */
+/* run.c: what each rank of `espresso replay` does. It makes gradients, gets the strategies from rank 0, executes steps
+ * with each, and sends its measured times to rank 0. */
 #include "tools/replay/replay.h"
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/quantile.h"
@@ -9,7 +9,7 @@
 enum { REPLAY_POOL_EXTRA = 1 << 16 };
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
-/* Scales the model: the elements by --elements-scale, and compute times by the slowdown of shared cores. */
+/* Multiplies the sizes of tensors by --elements-scale, and the times of computing by the slowdown of shared cores. */
 static void replay_scale(replay_run *r) {
     esp_plan_model *m = &r->in.model;
     const double ratio = (double)r->ctx->job.sharing / esp__cores();
@@ -56,7 +56,7 @@ static void replay_make_gradients(replay_run *r) {
     }
 }
 
-/* Fills the gradients with other numbers from the pool, for the next step. */
+/* Copies other random numbers into the gradients for each step. */
 static void replay_renew_gradients(replay_run *r) {
     const esp_plan_model *m = &r->in.model;
     uint64_t state = r->ctx->steps.step + 1;
@@ -78,7 +78,7 @@ static esp_status replay_add_tensors(replay_run *r) {
 }
 
 /* ---- strategies: rank 0 plans them, and all ranks simulate the same text ---------------------------------------- */
-/* Simulates the strategy, and stores its text with the order of all ops. The user's limits apply to planning only. */
+/* Predicts the step time, and stores the strategy with the order of collectives. Ignores the user's limits. */
 static int replay_predict(replay_run *r, replay_strategy *s) {
     plan_inputs in = r->in;
     in.config = (esp_plan_config){.struct_size = sizeof in.config, .flags = ESP_PLAN_NO_BOUND};
@@ -91,7 +91,7 @@ static int replay_predict(replay_run *r, replay_strategy *s) {
 
 static int replay_plan(replay_run *r, replay_strategy *s) {
     plan_made m;
-    if (s->text.data) return TOOL_OK; /* the text was read from a file */
+    if (s->text.data) return TOOL_OK;
     if (plan_make(&r->in, s->name, ESP_PLAN_NO_BOUND, &m) != ESP_OK)
         return tool_fail(r->in.command, "%s: %s", s->name, esp_last_error(NULL));
     esp__text_add(&s->text, "%s", esp_plan_text(m.plan));
@@ -99,7 +99,7 @@ static int replay_plan(replay_run *r, replay_strategy *s) {
     return TOOL_OK;
 }
 
-/* Collective: sends rank 0's strategies to all ranks. *status becomes the same on all ranks. */
+/* Sends rank 0's strategies to all ranks. All ranks must call it, and get the same *status. */
 static esp_status replay_agree_strategies(replay_run *r, int *status) {
     const bool first = r->ctx->job.rank == 0;
     esp_status s = ESP_OK;
@@ -118,7 +118,7 @@ static esp_status replay_agree_strategies(replay_run *r, int *status) {
         esp__text_free(&y->text);
         if (!s) esp__text_add(&y->text, "%s", text);
         free(text);
-        if (!s) *status = replay_predict(r, y); /* gives the same result on all ranks */
+        if (!s) *status = replay_predict(r, y);
     }
     return s;
 }
@@ -130,7 +130,7 @@ static uint64_t replay_thread_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Stands for computing that takes `ns` on shared cores: uses the CPU time that it would take on its own core. */
+/* Keeps a core busy for as much processor time as a computation of `ns` would need on a core of its own. */
 static void replay_burn(const replay_run *r, double ns) {
     const uint64_t until = replay_thread_ns() + (uint64_t)(ns / r->stretch);
     while (replay_thread_ns() < until) {
@@ -143,7 +143,6 @@ static void replay_note(esp__span *span, uint64_t start, uint64_t end, uint64_t 
     span->end_ns = end > begin ? end - begin : 0;
 }
 
-/* Records when the plan's events ran in this step. */
 static void replay_note_events(const replay_run *r, const replay_strategy *s, uint64_t begin, esp__span *spans) {
     const esp__active *f = &r->ctx->active;
     uint64_t before = begin;
@@ -160,7 +159,7 @@ static void replay_note_events(const replay_run *r, const replay_strategy *s, ui
     }
 }
 
-/* Runs a training step. Records its times in `s`, unless that is NULL. */
+/* Executes a training step. Records its times in `s`, or nowhere if that is NULL. */
 static esp_status replay_step(replay_run *r, replay_strategy *s) {
     const esp_plan_model *m = &r->in.model;
     const esp_stream here = {{ESP_CPU, 0}, NULL};
@@ -187,7 +186,7 @@ static void replay_room(replay_strategy *s, size_t steps) {
     s->spans = tool_realloc(NULL, steps * s->predicted.n_events * sizeof *s->spans);
 }
 
-/* Activates a strategy, runs one step to warm up, and then `steps` steps that are recorded. */
+/* Activates a strategy, executes one step to warm up, and then `steps` steps whose times are recorded. */
 static esp_status replay_turn(replay_run *r, replay_strategy *s, uint32_t steps) {
     esp_stats before = {.struct_size = sizeof before}, after = before;
     esp_status status = esp_strategy_set(r->ctx, s->text.data);
@@ -218,7 +217,7 @@ static esp_status replay_turns(replay_run *r) {
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 /* Combines the times of all ranks. A step takes as long as on its slowest rank. An op starts when the last rank has
- * started it, and ends when the last rank has ended it: so waiting for a slow rank does not count. */
+ * started it, and ends when the last rank has ended it, so that waiting for a slow rank does not count. */
 static esp_status replay_gather_step(const replay_run *r, replay_strategy *s, uint32_t step) {
     const size_t n = (size_t)r->ctx->job.size, events = s->predicted.n_events;
     esp__span *mine = s->spans + step * events, *all = tool_realloc(NULL, n * events * sizeof *all);
@@ -301,7 +300,8 @@ ESP__FN int replay_as_rank(replay_run *r) {
     esp_status s = replay_open(r);
     if (!s) status = replay_costs_fit(r);
     if (!s && status == TOOL_OK) s = replay_run_all(r, &status);
-    if (s && (!r->ctx || r->ctx->job.rank == 0 || s != ESP_E_PEER)) /* another rank has failed, and reports why */
+    /* if another rank has failed, that rank prints why */
+    if (s && (!r->ctx || r->ctx->job.rank == 0 || s != ESP_E_PEER))
         tool_fail(r->in.command, "%s", esp_last_error(r->ctx));
     for (uint32_t t = 0; r->grads && t < r->in.model.n_tensors; t++) free(r->grads[t]);
     free(r->grads);

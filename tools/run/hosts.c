@@ -1,7 +1,7 @@
-/* hosts.c: reads --hosts and --root: the hosts, the number of ranks on each, and rank 0's address. Starts nothing. */
+/* hosts.c: reads --hosts and --root: the hosts, the number of ranks on each, and the address of rank 0. */
 #include "tools/run/run.h"
 
-/* Reads a host of --hosts: "name", "name:4" or "[address]:4". Before it, "user@" is for the remote shell only. */
+/* Reads a host of --hosts: "name", "name:4" or "[address]:4". "user@" before it concerns only the remote shell. */
 static void run_host_read(const tool_command *c, const char *text, size_t bytes, run_host *h) {
     const char *end = text + bytes, *colon = memchr(text, ':', bytes), *name = text;
     const bool bracket = *text == '[';
@@ -31,7 +31,7 @@ static bool run_is_loopback(const char *address) {
     return !strcmp(address, "localhost") || !strncmp(address, "127.", 4) || !strcmp(address, "[::1]");
 }
 
-/* Divides n ranks among the hosts. n is 0 without -n: then each host must have a number of its own. */
+/* Divides n ranks among the hosts. n is 0 if -n is missing: then --hosts must state each host's number. */
 static void run_hosts_divide(run_plan *p, long n) {
     const tool_command *c = p->command;
     long sum = 0, with_number = 0;
@@ -58,7 +58,6 @@ static void run_hosts_divide(run_plan *p, long n) {
     }
 }
 
-/* Sets rank 0's address: "HOST:PORT", or "HOST:" if the user gave no port. */
 static void run_hosts_root(run_plan *p, const char *root) {
     const tool_command *c = p->command;
     const char *address = p->hosts[0].address, *colon = root ? strrchr(root, ':') : NULL;

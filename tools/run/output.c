@@ -1,5 +1,5 @@
-/* output.c: forwards the output of ranks in complete lines, with the rank's number in front. Never blocks: signals and
- * ended ranks are handled even while a reader of this output is slow. Must not know why a rank writes or ends. */
+/* output.c: forwards the output of ranks in complete lines, with the rank's number in front. Never blocks, so that
+ * signals and ended ranks are handled even while a reader of this output is slow. */
 #include "tools/run/run.h"
 #include <limits.h>
 #include <sys/stat.h>
@@ -32,8 +32,8 @@ ESP__FN void run_sink_add(run_sink *k, const char *data, size_t bytes) {
 
 ESP__FN size_t run_sink_waiting(const run_sink *k) { return k->queue.end - k->queue.begin; }
 
-/* Writes what can be written now. Setting O_NONBLOCK would affect a shell that shares this stdout. So it writes only
- * after poll() has reported room, and at most PIPE_BUF bytes. */
+/* Writes what can be written without blocking: at most PIPE_BUF bytes after each poll(). Does not set O_NONBLOCK, since
+ * that would affect a shell that shares this stdout. */
 ESP__FN void run_sink_flush(run_sink *k) {
     run_queue *q = &k->queue;
     while (q->begin < q->end) {
@@ -52,7 +52,7 @@ ESP__FN void run_sink_flush(run_sink *k) {
     q->begin = q->end = 0;
 }
 
-/* Prints a line of the launcher itself, after the lines forwarded so far. */
+/* Prints a message of the launcher itself, after the lines forwarded so far. */
 ESP__FN void run_print(run_job *j, const char *fmt, ...) {
     char text[1024];
     int head = snprintf(text, sizeof text, "espresso %s: ", j->plan->part ? j->plan->part : "run");
@@ -71,7 +71,8 @@ static void run_prefix(const run_job *j, const run_stream *s) {
     static const char *const colors[] = {"36", "33", "32", "35", "34", "31"};
     const int rank = j->plan->first + s->child;
     char text[48];
-    if (!j->plan->prefix || j->plan->hosts) return; /* `run --part` on the host has already added it */
+    /* on hosts, `espresso run --part` has already added the rank's number */
+    if (!j->plan->prefix || j->plan->hosts) return;
     int widest = snprintf(NULL, 0, "%d", j->plan->n - 1), own = snprintf(NULL, 0, "%d", rank);
     const char *color = colors[rank % 6];
     int n = s->sink->color ? snprintf(text, sizeof text, "\033[%sm[%d]\033[0m %*s", color, rank, widest - own, "")
@@ -88,7 +89,7 @@ static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
     s->len += bytes;
 }
 
-/* Forwards a line. It consists of what the stream has kept, and of the `bytes` at `data`. */
+/* Forwards a line: its beginning, which the stream has kept, and the `bytes` at `data`. */
 static void run_stream_line(run_job *j, run_stream *s, const char *data, size_t bytes) {
     if (j->plan->hosts) {
         run_stream_keep(s, data, bytes);

@@ -1,16 +1,16 @@
 /* remote.c: both ends of --hosts. The launcher starts `espresso run --part` on each host by a remote shell. That
- * process reads from its standard input first the job, then one byte for each signal. If this input ends, the launcher
- * or the connection is gone, so it ends its ranks. Must not know what a failed host means for the job: watch.c does. */
+ * process reads the job from its standard input, and then one byte for each signal to send. If its input ends, the
+ * launcher or the connection is gone, so it ends its ranks. */
 #include "tools/run/run.h"
 #include "espresso.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* Begins each line from `run --part` to the launcher. A number follows: 0 when ready, later a failed rank's status. */
+/* Begins lines of `run --part` to the launcher. A number follows: 0 when ready, later a failed rank's exit status. */
 static const char run_mark[] = "espresso run --part: ";
-enum { RUN_HEAD = 32 }; /* bytes of the header: version and length */
+enum { RUN_HEAD = 32 };
 
-/* Does `espresso run` itself set this variable for ranks? Inside a job, it must not pass on that job's value. */
+/* Returns whether `espresso run` sets this variable for ranks. A job inside a job must not inherit such values. */
 ESP__FN bool run_is_own(const char *text) {
     static const char *const own[] = {"ESPRESSO_RANK",       "ESPRESSO_SIZE",     "ESPRESSO_MACHINE",
                                       "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_ROOT",
@@ -21,14 +21,14 @@ ESP__FN bool run_is_own(const char *text) {
     return false;
 }
 
-/* Is this variable copied to other hosts even without --env? */
+/* Returns whether this variable is copied to other hosts even without --env. */
 static bool run_is_forwarded(const char *text) {
-    /* values of ESPRESSO_TOKENS other than "off" name a pipe of this machine */
+    /* other values than "off" name a pipe of this machine */
     if (strncmp(text, "ESPRESSO_TOKENS=", 16) == 0) return !strcmp(text + 16, "off");
     return !run_is_own(text) && (strncmp(text, "ESPRESSO_", 9) == 0 || strncmp(text, "OMP_", 4) == 0);
 }
 
-/* Writes the path of the current directory. Prefers $PWD: a path through links may be the same on all hosts. */
+/* Writes the path of the current directory. Prefers $PWD, since a path through links may be valid on all hosts. */
 ESP__FN bool run_here(char *path, size_t cap) {
     const char *pwd = getenv("PWD");
     struct stat a, b;
@@ -39,7 +39,7 @@ ESP__FN bool run_here(char *path, size_t cap) {
     return true;
 }
 
-/* Becomes the remote shell. Runs in the child process. */
+/* Runs in the child process, and replaces its program by the remote shell. */
 ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h) {
     esp__text script = {0}, command = {0};
     esp__text_add(&script, "exec %s \"$@\"", p->rsh);
@@ -54,7 +54,7 @@ ESP__FN _Noreturn void run_become_shell(const run_plan *p, const run_host *h) {
 
 static void run_add_word(run_queue *q, const char *text) { run_queue_add(q, text, strlen(text) + 1); }
 
-/* Writes the job for a host's `run --part`: a header, then words, each with a NUL after it. */
+/* Writes the job for a host's `run --part`: a header, then texts that each end with a NUL. */
 static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     const run_plan *p = j->plan;
     char head[RUN_HEAD] = {0}, numbers[160];
@@ -74,8 +74,8 @@ static void run_part_write(const run_job *j, const run_host *h, run_queue *q) {
     snprintf(q->data, sizeof head, "%s %zu", ESPRESSO_VERSION, q->end - sizeof head);
 }
 
-/* Sends a host's `run --part` the job through a pipe, as other users could read it on a command line. All of it must
- * fit into the pipe, as a write that waits for a slow remote shell would block the launcher. */
+/* Sends a host's `run --part` the job. Uses a pipe, since other users could read a command line. All of it must fit
+ * into the pipe, since a write that waits for a slow remote shell would block the launcher. */
 ESP__FN int run_part_send(run_job *j, int i) {
     const run_host *h = &j->plan->hosts[i];
     const int to = j->children[i].to;
@@ -84,7 +84,7 @@ ESP__FN int run_part_send(run_job *j, int i) {
     fcntl(to, F_SETPIPE_SZ, (int)q.end);
     fcntl(to, F_SETFL, O_NONBLOCK);
     const ssize_t sent = write(to, q.data, q.end);
-    /* after EPIPE, the exit status of the remote shell will explain the failure */
+    /* EPIPE is no error here: the exit status of the remote shell explains the failure better */
     const bool whole = sent == (ssize_t)q.end || (sent < 0 && errno == EPIPE);
     free(q.data);
     if (whole) return TOOL_OK;
@@ -94,13 +94,12 @@ ESP__FN int run_part_send(run_job *j, int i) {
                      h->name, q.end);
 }
 
-/* Sends the launcher a number. Called in `run --part`. */
 ESP__FN void run_part_report(run_job *j, int number) {
     char text[64];
     run_sink_add(j->out, text, (size_t)snprintf(text, sizeof text, "%s%d\n", run_mark, number));
 }
 
-/* Handles a line of a host, in the launcher. Before `run --part` is ready, a login script may print something. */
+/* Handles a line from a host, in the launcher. Lines before `run --part` is ready may come from a login script. */
 ESP__FN void run_host_line(run_job *j, run_stream *s) {
     run_child *c = &j->children[s->child];
     const size_t n = sizeof run_mark - 1;
@@ -118,7 +117,7 @@ ESP__FN void run_host_line(run_job *j, run_stream *s) {
     }
 }
 
-/* Prints how a host failed, unless its `run --part` has already reported a failed rank. */
+/* Prints how a host failed, unless its `run --part` has already reported that a rank failed. */
 ESP__FN void run_host_report(run_job *j, const run_child *c) {
     const run_host *h = &j->plan->hosts[c - j->children];
     char who[340], rsh[128];
@@ -148,7 +147,7 @@ static bool run_read_all(char *to, size_t bytes) {
     return true;
 }
 
-/* Reads the words after the header. Returns NULL after it has printed an error. */
+/* Reads what follows the header. Returns NULL after it has printed an error. */
 static char *run_part_text(const tool_command *c, size_t *bytes) {
     char head[RUN_HEAD], version[RUN_HEAD], *text = NULL;
     if (!run_read_all(head, sizeof head) || head[sizeof head - 1] || sscanf(head, "%31s %zu", version, bytes) != 2)
@@ -170,7 +169,7 @@ static char *run_next_word(char **at, const char *end) {
     return word;
 }
 
-/* Fills an empty plan from the words of run_part_write, and sets the variables that they contain. */
+/* Fills an empty plan with what run_part_write() has written, and sets the environment variables in it. */
 static int run_part_read(run_plan *p, char *at, const char *end) {
     int machine, elastic, prefix, out, err, argc;
     const char *numbers = run_next_word(&at, end);
@@ -201,7 +200,6 @@ static int run_part_read(run_plan *p, char *at, const char *end) {
     return run_find_program(p);
 }
 
-/* Runs the ranks of this host, as `espresso run --part`. */
 ESP__FN int run_part_main(const tool_command *self, const char *host) {
     char name[300], go;
     tool_command named = *self;
@@ -209,7 +207,8 @@ ESP__FN int run_part_main(const tool_command *self, const char *host) {
     size_t bytes;
     snprintf(name, sizeof name, "run on %s", host);
     named.name = name;
-    char *text = run_part_text(&named, &bytes); /* not freed, as putenv() keeps pointers to it */
+    /* not freed, since putenv() keeps pointers to it */
+    char *text = run_part_text(&named, &bytes);
     int status = text ? run_part_read(&p, text, text + bytes) : TOOL_FAILED;
     if (status == TOOL_OK) {
         printf("%s0\n", run_mark);
@@ -218,5 +217,5 @@ ESP__FN int run_part_main(const tool_command *self, const char *host) {
     free(p.argv);
     free(p.machine_of);
     free(p.local_of);
-    return status == 255 ? TOOL_FAILED : status; /* 255 would look like an error of ssh itself */
+    return status == 255 ? TOOL_FAILED : status;
 }

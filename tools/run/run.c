@@ -1,5 +1,5 @@
-/* run.c: `espresso run` starts the ranks of a job on this machine, or on emulated machines, or (--hosts) on several
- * hosts. It passes settings to ranks only by environment variables. */
+/* run.c: `espresso run` starts the ranks of a job on this machine, on emulated machines, or with --hosts on several
+ * hosts. Ranks get all settings by environment variables. */
 #include "tools/run/run.h"
 #include "backends/shm/transport.h"
 #include "espresso_impl/job/hmac.h"
@@ -48,7 +48,7 @@ static const char *run_env_text(const tool_command *c, const char *text) {
     tool_usage(c, "--env %s: %s is not set here: write NAME=VALUE", text, text);
 }
 
-/* Sets each rank's machine: by `uneven`, such as "3,1" (three ranks, then one), or by dividing n among `machines`. */
+/* Assigns ranks to machines: by `uneven`, such as "3,1" (three ranks, then one), or n ranks equally to `machines`. */
 ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
     const tool_command *c = p->command;
     int *counts = tool_realloc(NULL, RUN_RANKS_MAX * sizeof *counts), n_counts = 0;
@@ -78,13 +78,11 @@ ESP__FN void run_place(run_plan *p, const char *uneven, long n, long machines) {
         tool_usage(c, "--machines %ld and --ranks-per-machine %s do not agree", machines, uneven);
 }
 
-/* Values of flags that are not in the plan. */
 typedef struct run_flag_values {
     long n, machines;
     const char *uneven, *hosts, *root;
 } run_flag_values;
 
-/* Checks the flags of a job with --hosts, and completes its plan. */
 static int run_check_hosts(run_plan *p, const run_flag_values *a) {
     static char self[4096];
     const tool_command *c = p->command;
@@ -173,8 +171,8 @@ ESP__FN const char *run_link(const tool_command *c, const char *flag, const char
 }
 
 /* Chooses a random secret and a random address for rank 0, so that ranks of different jobs do not connect to each
- * other. Without --hosts it is an abstract Unix name, which leaves no file. With --hosts it is a TCP port, unless the
- * user gave one. */
+ * other. The address is an abstract Unix name, which leaves no file. With --hosts it is a TCP port, unless the user
+ * gave one. */
 ESP__FN int run_make_root(run_plan *p) {
     enum { LOW = 20000, PORTS = 12768 }; /* Linux gives ports above these to outgoing connections */
     uint8_t r[12], secret[(sizeof p->secret - 1) / 2];

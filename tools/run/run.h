@@ -1,7 +1,7 @@
-/* run.h: for the files of `espresso run`: the plan (what to start) and the job (what runs). A rank is a process that
- * gets all settings from its environment. With --hosts, the launcher's children are remote shells, one for each host.
- * Each runs `espresso run --part` on its host, which starts the ranks there. The launcher forwards the output of this
- * process, sends it signals, and takes over its exit status. */
+/* run.h: for `espresso run`. A rank is a process that gets all settings from its environment. With --hosts, the
+ * launcher's children are remote shells, one for each host. Each runs `espresso run --part` on its host, which starts
+ * the ranks there. The launcher forwards the output of this process, sends it signals, and takes over its exit
+ * status. */
 #ifndef ESPRESSO_TOOLS_RUN_H
 #define ESPRESSO_TOOLS_RUN_H
 #include "tools/common/args.h"
@@ -14,84 +14,81 @@
 extern const tool_command run_command;
 
 enum {
-    /* After a rank's failure, the others may end by themselves for RUN_GRACE_MS; then they get SIGTERM, then
-     * SIGKILL. */
+    /* how long ranks may take to end after another one has failed, and how long after SIGTERM, before SIGKILL */
     RUN_GRACE_MS = 2000,
     RUN_TERM_MS = 2000,
-    RUN_USER_GRACE_MS = 10000, /* the same after Ctrl-C, as ranks may save their work */
-    /* how long to wait for ranks that end at about the same time, to find out which failed first */
+    /* time to end by themselves after Ctrl-C, as ranks may save their work */
+    RUN_USER_GRACE_MS = 10000,
+    /* If several ranks end within this time, the one that a signal killed counts as the one that failed first. */
     RUN_DYING_MS = 1000,
-    RUN_INSIST_MS = 500,    /* a second Ctrl-C after this time kills all at once */
-    RUN_LINGER_MS = 2000,   /* how long to wait for output of ranks' own children */
-    RUN_LINE_MAX = 1 << 20, /* bytes of a line; longer lines are split */
-    /* the launcher stops reading ranks' output while so many bytes wait for a slow reader of its own output */
+    RUN_INSIST_MS = 500,    /* a second Ctrl-C at least this long after the first kills all ranks */
+    RUN_LINGER_MS = 2000,   /* how long to wait for output of processes that ranks have started */
+    RUN_LINE_MAX = 1 << 20, /* longer lines are split */
+    /* The launcher does not read from ranks while more bytes than this wait to be written. */
     RUN_QUEUE_MAX = 1 << 20,
     RUN_RANKS_MAX = 1 << 14,
-    RUN_GO = 0 /* a byte that makes `run --part` start its ranks */
+    RUN_GO = 0 /* byte that makes `run --part` start its ranks */
 };
 
-/* How far the launcher is in ending the ranks that still run. */
 typedef enum run_ending { RUN_NOT_ENDING, RUN_GRACE, RUN_TERM_SENT, RUN_KILL_SENT } run_ending;
 
-/* Bytes that wait to be written. */
 typedef struct run_queue {
     char *data;
     size_t begin, end, cap;
 } run_queue;
 
-/* A host of --hosts. `first` is the number of its first rank. */
 typedef struct run_host {
-    char name[256];    /* for the remote shell; may begin with "user@" */
-    char address[256]; /* at which other hosts reach it */
+    char name[256]; /* for the remote shell, such as "user@node1" */
+    char address[256];
     int first, ranks;
 } run_host;
 
-/* What to start, as given on the command line. */
 typedef struct run_plan {
     const tool_command *command;
-    int n, machines, racks;     /* racks is 0 without --racks */
-    int first, here;            /* the first rank on this machine, and their number */
-    bool prefix, elastic;       /* elastic: the job goes on when a rank fails */
-    bool color[2];              /* do stdout and stderr get coloured prefixes? */
-    int *machine_of, *local_of; /* [here], each rank's machine and index there */
+    int n, machines, racks; /* racks is 0 without --racks */
+    int first, here;        /* number of the first rank on this machine, and how many it has */
+    bool prefix, elastic;   /* elastic: the job goes on when a rank fails */
+    /* whether rank numbers are coloured, for stdout and stderr */
+    bool color[2];
+    /* for each rank here: its machine, and its index there */
+    int *machine_of, *local_of;
     const char *inter, *outer;
     const char **env; /* "NAME=VALUE" */
     int n_env;
     char **argv;
-    char path[4096];  /* path of the program's file */
-    char root[300];   /* address at which rank 0 listens */
-    char secret[49];  /* proves that a rank belongs to the job */
-    const char *part; /* in `run --part`: "run on HOST", to begin messages */
-    run_host *hosts;  /* hosts of --hosts, or NULL */
+    char path[4096];
+    char root[300];  /* address at which rank 0 listens */
+    char secret[49]; /* proves that a rank belongs to the job */
+    /* in `run --part`: "run on HOST", which begins messages; otherwise NULL */
+    const char *part;
+    run_host *hosts; /* NULL without --hosts */
     int n_hosts;
     const char *rsh, *espresso; /* remote shell, and path of `espresso` on the hosts */
-    char directory[4096];       /* working directory of the ranks on the hosts */
+    char directory[4096];
 } run_plan;
 
-/* Lines that wait to be written to stdout or stderr. */
 typedef struct run_sink {
     int fd, broken; /* broken: errno of a failed write, or 0 */
     bool regular, color;
     run_queue queue;
 } run_sink;
 
-/* A pipe from a child, and the incomplete last line read from it. */
 typedef struct run_stream {
-    int fd; /* -1 once the child has closed it */
+    int fd;
     int child;
     run_sink *sink;
     char *line;
     size_t len, cap;
 } run_stream;
 
-/* A child process: a rank or, with --hosts, the remote shell to a host. */
+/* A child process. It is a rank or, with --hosts, the remote shell to a host. */
 typedef struct run_child {
-    pid_t pid;     /* also its process group's id, so it is reaped last */
+    pid_t pid;     /* also its process group's id, which must not be reused, so it is reaped last */
     int to;        /* pipe to `run --part` on the host, or -1 */
-    bool ready;    /* `run --part` waits for the start */
+    bool ready;    /* `run --part` is ready to start its ranks */
     bool reported; /* `run --part` has reported that a rank failed */
     bool ended, failed;
-    int status; /* exit status, or 128 + the signal's number */
+    int status;
     int signal; /* signal that killed it, or 0 */
     run_stream out[2];
 } run_child;
@@ -100,17 +97,18 @@ typedef struct run_job {
     const run_plan *plan;
     run_child *children;
     int n, started, alive;
-    int ready;        /* number of hosts that are ready */
-    int first_failed; /* the child that failed first, or -1 */
-    int end_signal;   /* the signal by which the user ended the job, or 0 */
+    int ready;
+    int first_failed; /* index of the child that failed first, or -1 */
+    int end_signal;   /* signal by which the user ended the job, or 0 */
     int64_t end_signal_ms;
     bool drop; /* the user insists on ending, so output may be lost */
     run_ending ending;
-    int64_t deadline_ms; /* end of the stage or of waiting for output, or 0 */
-    int control;         /* in `run --part`: reads the launcher's signals; or -1 */
-    int tokens[2];       /* see run_tokens_open; -1 if not used */
-    int signals;         /* signalfd for the launcher's signals */
-    int watchdog;        /* pipe to the watchdog process */
+    /* when the current step of ending the job, or waiting for output, is over; 0 if not limited */
+    int64_t deadline_ms;
+    int control;   /* in `run --part`: descriptor from which it reads signals, or -1 */
+    int tokens[2]; /* pipe of run_tokens_open(), or -1 */
+    int signals;   /* signalfd for signals to the launcher */
+    int watchdog;
     pid_t watchdog_pid;
     sigset_t mask, old_mask;
     run_sink sinks[2];

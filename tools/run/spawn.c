@@ -1,5 +1,4 @@
-/* spawn.c: finds the program and starts a process for each rank or host. Also starts a watchdog process, which ends
- * them if the launcher is killed. Must not know what happens to them later. */
+/* spawn.c: starts a process for each rank or host, and a watchdog, a process that ends them if the launcher dies. */
 #include "tools/run/run.h"
 #include "espresso_impl/base/machine.h"
 #include <fcntl.h>
@@ -12,7 +11,7 @@ static bool run_is_program(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Searches PATH for argv[0] like a shell. Done once here, so that an error is not printed once for each rank. */
+/* Finds the program argv[0] in PATH. Done here and not in each rank, so that an error is printed once. */
 ESP__FN int run_find_program(run_plan *p) {
     const char *name = p->argv[0], *path = getenv("PATH");
     struct stat st;
@@ -47,7 +46,6 @@ static void run_set_number(const char *name, int value) {
     setenv(name, text, 1);
 }
 
-/* Sets a rank's environment. Runs in the child process. */
 static void run_set_environment(const run_plan *p, int i) {
     for (int e = 0; e < p->n_env; e++) {
         char *name = strndup(p->env[e], strcspn(p->env[e], "="));
@@ -68,31 +66,32 @@ static void run_set_environment(const run_plan *p, int i) {
     setenv("ESPRESSO_LAUNCHER", "espresso-run", 1);
     unsetenv("ESPRESSO_HOSTS");
     if (p->part) run_set_number("ESPRESSO_HOSTS", p->machines);
-    if (!getenv("OMP_NUM_THREADS")) { /* the ranks' OpenMP teams share the cores */
+    if (!getenv("OMP_NUM_THREADS")) { /* ranks share the cores, and OpenMP would use all of them in each rank */
         int share = (int)esp__cores() / p->here;
         run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);
     }
-    setenv("OMP_WAIT_POLICY", "passive", 0); /* idle OpenMP threads must not spin */
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* idle OpenMP threads must not spin on shared cores */
     setenv("ESPRESSO_ROOT", p->root, 1);
     setenv("ESPRESSO_SECRET", p->secret, 1);
     if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);
     if (p->outer) setenv("ESPRESSO_OUTER_LINK", p->outer, 1);
 }
 
-/* Returns how many threads compress in a rank, as esp_open will decide: the user's number, or a share of the cores. */
+/* Returns the number of threads that esp_open() will start in a rank: the user's number, or a share of the cores. */
 static long run_workers(const run_plan *p, long cores) {
     const char *text = getenv("ESPRESSO_WORKERS");
     for (int i = 0; i < p->n_env; i++)
         if (!strncmp(p->env[i], "ESPRESSO_WORKERS=", 17)) text = p->env[i] + 17;
-    const char *number = text ? strchr(text, ':') : NULL; /* such as "openmp:4" */
+    const char *number = text ? strchr(text, ':') : NULL; /* a number may follow a name, as in "openmp:4" */
     long n = text ? strtol(number ? number + 1 : text, NULL, 10) : 0;
     long machines = p->part ? 1 : p->machines, locals = (p->here + machines - 1) / machines;
     if (n < 1) n = cores / locals;
     return n < 1 ? 1 : n;
 }
 
-/* Limits how many ranks compress at the same time, if their threads would outnumber the cores. A rank takes a token
- * from a pipe while it compresses, like jobs of make. ESPRESSO_TOKENS=off turns this off. */
+/* Limits how many ranks compress at the same time, if their threads would outnumber the cores. A rank reads a byte from
+ * a pipe before it compresses, and writes it back afterwards, as jobs of make do. ESPRESSO_TOKENS=off turns this
+ * off. */
 static int run_tokens_open(run_job *j) {
     const char *setting = getenv("ESPRESSO_TOKENS");
     const long cores = (long)esp__cores();
@@ -111,7 +110,7 @@ ESP__FN void run_tokens_close(run_job *j) {
         if (j->tokens[i] >= 0) close(j->tokens[i]);
 }
 
-/* Passes the pipe of tokens to a rank, and not to programs that the rank starts. Runs in the child process. */
+/* Passes the pipe of run_tokens_open() to a rank, but not to programs that the rank starts. */
 static void run_tokens_give(const run_job *j) {
     char text[64];
     struct stat st;
@@ -122,8 +121,8 @@ static void run_tokens_give(const run_job *j) {
     setenv("ESPRESSO_TOKENS", text, 1);
 }
 
-/* Becomes the rank's program, or a remote shell. Runs in the child process. A session of its own lets the launcher end
- * it together with its children, and keeps Ctrl-C from it. If exec succeeds, it closes `report`; if not, errno is
+/* Runs in the child process, and replaces its program by the rank's, or by a remote shell. A new session lets the
+ * launcher end it together with its children, and keeps Ctrl-C from it. exec closes `report`; if exec fails, errno is
  * written there. */
 static _Noreturn void run_become(const run_job *j, int i, pid_t launcher, const int streams[3], int report) {
     const run_plan *p = j->plan;
@@ -178,21 +177,20 @@ static int run_start_child(run_job *j, int i) {
     return p->hosts ? run_part_send(j, i) : TOOL_OK;
 }
 
-/* Starts all ranks on this machine, or a remote shell for each host. */
 ESP__FN int run_start(run_job *j) {
     int status = j->plan->hosts ? TOOL_OK : run_tokens_open(j);
     for (int i = 0; i < j->n && status == TOOL_OK; i++) status = run_start_child(j, i);
     return status;
 }
 
-/* The watchdog process. Waits until the launcher has written 0 (the job is over) or has died. Then kills every child
- * with its process group: a parent-death signal would not kill the children's own children. */
+/* The watchdog process. Waits until the launcher writes 0, which means that the job is over, or dies. Then kills every
+ * child with its process group: a parent-death signal would not kill the children's own children. */
 static _Noreturn void run_watchdog(int from, int n) {
     pid_t *pids = malloc((size_t)n * sizeof *pids), pid = 0;
     int have = 0;
     setsid();
     prctl(PR_SET_NAME, "esp-watchdog");
-    dup2(from, 0); /* closes all pipes, whose readers wait for their end */
+    dup2(from, 0); /* closes its copies of the launcher's pipes, whose readers wait until all copies are closed */
     for (int fd = 1; fd < 64; fd++) close(fd);
     for (;;) {
         ssize_t got = read(0, &pid, sizeof pid);
@@ -218,7 +216,7 @@ ESP__FN int run_start_watchdog(run_job *j) {
 ESP__FN void run_end_watchdog(run_job *j) {
     pid_t none = 0;
     ssize_t n = write(j->watchdog, &none, sizeof none);
-    (void)n; /* an error means that the watchdog process has ended */
+    (void)n;
     close(j->watchdog);
     waitpid(j->watchdog_pid, NULL, 0);
 }

@@ -1,5 +1,4 @@
-/* watch.c: the launcher's loop. It handles output, signals and ended ranks, and ends the job. Must not know how ranks
- * were started. */
+/* watch.c: the launcher's loop. It forwards output and signals, notices ended ranks, and ends the job. */
 #include "tools/run/run.h"
 #include "espresso_impl/base/base.h"
 #include <fcntl.h>
@@ -14,8 +13,8 @@ static void run_close_to(run_child *c) {
     c->to = -1;
 }
 
-/* Sends a signal to every running rank and to its children. With --hosts, writes it as a byte to each `run --part`, or
- * closes that pipe for SIGKILL. */
+/* Sends a signal to every running rank and its children. With --hosts, writes it as a byte to each `run --part`.
+ * Instead of SIGKILL, closes the pipe to it. */
 ESP__FN void run_signal_all(run_job *j, int sig) {
     const char byte = (char)sig;
     for (int i = 0; i < j->started; i++) {
@@ -28,14 +27,13 @@ ESP__FN void run_signal_all(run_job *j, int sig) {
     }
 }
 
-/* Kills all ranks at once, and prints nothing. */
 static void run_abandon(run_job *j) {
     run_signal_all(j, SIGKILL);
     j->ending = RUN_KILL_SENT;
     j->deadline_ms = run_now_ms() + RUN_TERM_MS;
 }
 
-/* Writes which children pick() selects, such as "rank 2", "ranks 0, 2-5" or, with --hosts, "hosts a, b". "" if none. */
+/* Lists the children that pick() selects, such as "ranks 0, 2-5" or, with --hosts, "hosts a, b". */
 static const char *run_list(const run_job *j, bool (*pick)(const run_job *, const run_child *), char *text,
                             size_t cap) {
     const run_host *hosts = j->plan->hosts;
@@ -65,12 +63,12 @@ static bool run_is_follower(const run_job *j, const run_child *c) {
 
 static void run_report(run_job *j, const run_child *c) {
     const int rank = j->plan->first + (int)(c - j->children);
-    if (c->signal && c->signal == j->end_signal) return;         /* the user has sent this signal */
-    if (c->signal == SIGPIPE && j->out->broken == EPIPE) return; /* normal in `espresso run ... | head` */
+    if (c->signal && c->signal == j->end_signal) return;
+    if (c->signal == SIGPIPE && j->out->broken == EPIPE) return; /* this is normal in `espresso run ... | head` */
     if (j->plan->hosts)
         run_host_report(j, c);
     else if (j->plan->part && j->end_signal)
-        return; /* the launcher prints the reason */
+        return; /* the launcher has sent the signal, and reports it */
     else if (c->signal)
         run_print(j, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)c->pid, c->signal,
                   strsignal(c->signal));
@@ -78,28 +76,29 @@ static void run_report(run_job *j, const run_child *c) {
         run_print(j, "rank %d (pid %d) exited with status %d", rank, (int)c->pid, c->status);
 }
 
-/* Is the process exiting, although waitpid() does not return it yet? It may have closed its connections, and made other
- * ranks fail. */
+/* Returns whether the process is exiting, although waitpid() does not return it yet. It may have closed its
+ * connections, and so have made other ranks fail. */
 static bool run_is_dying(const run_child *r) {
-    enum { FLAGS = 9, EXITING = 4 }; /* field of /proc/PID/stat, and its bit PF_EXITING */
+    enum { FLAGS = 9, EXITING = 4 }; /* number of a field in /proc/PID/stat, and the kernel's bit PF_EXITING */
     char path[64], text[512], *at;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)r->pid);
     FILE *f = fopen(path, "r");
     size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
     if (f) fclose(f);
     text[n] = 0;
-    at = strrchr(text, ')'); /* field 2 may contain ')' and blanks */
+    at = strrchr(text, ')'); /* skips the process' name in field 2, which may contain ')' and blanks */
     for (int field = 2; at && field < FLAGS; field++) at = strchr(at + 1, ' ');
     return at && strtoul(at + 1, NULL, 10) & EXITING;
 }
 
 static bool run_was_killed(const run_job *j, const run_child *c) {
-    return c->signal || (j->plan->hosts && c->status > 128); /* above 128, it is the status of a rank */
+    /* a status above 128 means that a signal killed a rank there */
+    return c->signal || (j->plan->hosts && c->status > 128);
 }
 
 /* Marks the ranks that have ended since the last call, and counts in *dying those that are exiting. Does not reap them,
- * so that their process ids, which are also group ids, are not reused. Returns the failed rank that is most likely the
- * cause, or `first`: a rank that a signal killed, rather than one that exited at the same time. */
+ * so that their ids, which are also ids of process groups, are not reused. Returns the failed rank that most probably
+ * is the cause: one that a signal killed, rather than one that exited. Returns `first` if none has failed. */
 static int run_note_new(run_job *j, int first, int *dying) {
     *dying = 0;
     for (int i = 0; i < j->started; i++) {
@@ -111,11 +110,11 @@ static int run_note_new(run_job *j, int first, int *dying) {
             continue;
         }
         r->ended = true;
-        run_close_to(r); /* ends `run --part`, in case only its shell was killed */
+        run_close_to(r); /* `run --part` ends even if only the remote shell was killed */
         j->alive--;
         if (info.si_code != CLD_EXITED) r->signal = info.si_status;
         if (!r->reported) r->status = r->signal ? 128 + r->signal : info.si_status;
-        /* ranks that the launcher itself ends have not failed */
+        /* ranks that the launcher itself has ended have not failed */
         const bool bad = r->status != 0 || (j->plan->hosts && !r->ready);
         r->failed = r->reported || (bad && (j->first_failed < 0 || j->ending < RUN_TERM_SENT));
         if (r->failed && (first < 0 || (run_was_killed(j, r) && !run_was_killed(j, &j->children[first])))) first = i;
@@ -123,7 +122,7 @@ static int run_note_new(run_job *j, int first, int *dying) {
     return first;
 }
 
-/* With --elastic: can the job still succeed? It can if a rank still runs or has succeeded. */
+/* Returns whether the job can still succeed. With --elastic it can if a rank still runs or has succeeded. */
 static bool run_goes_on(const run_job *j) {
     int succeeded = 0;
     for (int i = 0; i < j->started; i++) succeeded += j->children[i].ended && j->children[i].status == 0;
@@ -131,7 +130,7 @@ static bool run_goes_on(const run_job *j) {
 }
 
 /* Marks the ranks that have ended, and returns the one that failed first, or -1. A rank that exits because another one
- * was killed may be seen before the killed one, so this waits for ranks that are exiting. */
+ * was killed may be noticed before it, so this waits for ranks that are exiting. */
 static int run_find_first(run_job *j) {
     int dying, first = run_note_new(j, -1, &dying);
     for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->children[first].signal && dying && ms < RUN_DYING_MS;
@@ -151,7 +150,6 @@ static void run_begin_ending(run_job *j, int first) {
     j->deadline_ms = run_now_ms() + (j->end_signal ? RUN_USER_GRACE_MS : RUN_GRACE_MS);
 }
 
-/* Reports that child i has failed, and begins to end the job. */
 ESP__FN void run_note_failed(run_job *j, int i) {
     if (j->first_failed >= 0) { /* reports of several hosts arrive in any order */
         const bool cause = run_was_killed(j, &j->children[i]) && !run_was_killed(j, &j->children[j->first_failed]);
@@ -169,11 +167,12 @@ static void run_note_ended(run_job *j) {
     if (first >= 0) run_note_failed(j, first);
 }
 
-/* Enters the next stage of ending the job: SIGTERM, then SIGKILL. */
+/* Ends the job more forcefully: with SIGTERM the first time, then with SIGKILL. */
 static void run_escalate(run_job *j) {
     char text[256];
     int sig = j->ending == RUN_GRACE && !j->end_signal ? SIGTERM : SIGKILL;
-    for (int i = 0; i < j->started && j->ending == RUN_KILL_SENT; i++) /* a host may be unreachable */
+    /* a host may be unreachable, so kills the remote shells to hosts too */
+    for (int i = 0; i < j->started && j->ending == RUN_KILL_SENT; i++)
         if (!j->children[i].ended) kill(-j->children[i].pid, SIGKILL);
     if (j->ending == RUN_KILL_SENT) {
         j->deadline_ms = run_now_ms() + RUN_TERM_MS;
@@ -190,7 +189,7 @@ static void run_escalate(run_job *j) {
 static bool run_is_end_signal(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
 
 static void run_forward_signal(run_job *j, int sig) {
-    if (sig == SIGTSTP) { /* no effect in the ranks' own sessions */
+    if (sig == SIGTSTP) { /* Ctrl-Z does not reach the ranks, which have sessions of their own */
         run_signal_all(j, SIGSTOP);
         raise(SIGSTOP);
         run_signal_all(j, SIGCONT);
@@ -217,7 +216,7 @@ static void run_forward_signal(run_job *j, int sig) {
     run_signal_all(j, sig);
 }
 
-/* Opens a signalfd for SIGCHLD and those signals below that this process does not ignore, as it does under nohup. */
+/* Opens a signalfd for SIGCHLD and for the signals in `all`, except those that this process ignores, as under nohup. */
 ESP__FN int run_signals_open(run_job *j) {
     static const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     signal(SIGCHLD, SIG_DFL);
@@ -241,7 +240,7 @@ static void run_take_signals(run_job *j) {
     run_note_ended(j);
 }
 
-/* Handles a signal from the launcher, in `run --part`. If its input ends, the launcher or connection is gone. */
+/* Handles a signal from the launcher, in `run --part`. The end of the input means that the launcher is gone. */
 static void run_take_control(run_job *j) {
     unsigned char sig;
     if (read(j->control, &sig, 1) == 1) {
@@ -260,7 +259,7 @@ static int run_streams_open(const run_job *j) {
     return n;
 }
 
-/* Kills processes that ranks have left behind, and reads what remains in the pipes. */
+/* Kills processes that ranks have started and left, and reads what remains in the pipes. */
 static void run_sweep(run_job *j) {
     for (int i = 0; i < j->started; i++) {
         kill(-j->children[i].pid, SIGKILL);
@@ -272,7 +271,7 @@ static void run_sweep(run_job *j) {
     }
 }
 
-/* Sleeps until something happens or `deadline_ms`, and handles it. */
+/* Waits until something happens, at most until `deadline_ms`, and handles it. */
 static void run_round(run_job *j, struct pollfd *p) {
     int n = 0, wait = -1;
     int64_t left = j->deadline_ms - run_now_ms();
@@ -294,7 +293,6 @@ static void run_round(run_job *j, struct pollfd *p) {
     if (p[1].revents) run_take_control(j);
 }
 
-/* Runs until every rank has ended and all its output is forwarded. */
 ESP__FN void run_watch(run_job *j) {
     struct pollfd *p = tool_realloc(NULL, (size_t)(4 + 2 * j->started) * sizeof *p);
     bool lingering = false;
@@ -316,7 +314,7 @@ ESP__FN void run_watch(run_job *j) {
     free(p);
 }
 
-/* Writes the last lines of output, for a limited time, as the reader may have stopped reading. */
+/* Writes the last lines of output. Waits only for a limited time, since the reader may have stopped reading. */
 static void run_drain(run_job *j) {
     for (int s = 0; s < 2; s++)
         for (run_sink *k = &j->sinks[s]; run_sink_waiting(k) && !j->drop; run_sink_flush(k)) {
@@ -325,7 +323,6 @@ static void run_drain(run_job *j) {
         }
 }
 
-/* Prints the job's result, and returns the exit status. */
 static int run_conclude(run_job *j) {
     char text[256];
     if (j->out->broken && j->out->broken != EPIPE) {
@@ -341,7 +338,6 @@ static int run_conclude(run_job *j) {
     return of_shell ? TOOL_FAILED : c->status;
 }
 
-/* Kills and reaps all processes of the job. Returns the job's exit status. */
 ESP__FN int run_finish(run_job *j) {
     run_sweep(j);
     for (int i = 0; i < j->started; i++) waitpid(j->children[i].pid, NULL, 0);

@@ -1,4 +1,4 @@
-/* read.c: reads a statistics file that grows, and may be truncated or replaced. Must not know how it is shown. */
+/* read.c: reads a statistics file that a job appends to. The file may be truncated or replaced meanwhile. */
 #include "tools/top/top.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ ESP__FN void top_job_free(top_job *j) {
     memset(j, 0, sizeof *j);
 }
 
-/* Handles a header line, with which a job begins. Drops the data of an earlier job in the same file. */
+/* Handles the line with which a job begins. Drops the data of an earlier job in the same file. */
 static void top_take_header(top_job *j, json_t *line) {
     long garbage = j->garbage, lines = j->lines;
     json_t *list = json_object_get(line, "tensors");
@@ -124,7 +124,7 @@ static void top_file_open(top_file *f) {
     f->caught_up = st.st_size > TOP_CATCH_UP ? st.st_size - TOP_CATCH_UP : 0;
 }
 
-/* Parses the complete lines in `part`, and keeps an incomplete last one. */
+/* Parses the complete lines in `part`, and keeps the incomplete last one. */
 static void top_file_lines(top_file *f, top_job *j) {
     static const char sample[] = "{\"kind\":\"sample\"";
     size_t done = 0;
@@ -137,7 +137,7 @@ static void top_file_lines(top_file *f, top_job *j) {
         done += len + 1;
     }
     memmove(f->part, f->part + done, f->len -= done);
-    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* the file has no statistics */
+    if (f->len > TOP_LINE_MAX) f->len = 0, j->garbage++; /* no line of statistics is so long */
 }
 
 static bool top_file_read(top_file *f, top_job *j) {
@@ -154,7 +154,7 @@ ESP__FN void top_follow(top_file *f, top_job *j) {
     struct stat st;
     if (f->fd < 0) top_file_open(f);
     for (int again = 0; f->fd >= 0 && again < 2; again++) {
-        if (fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size < f->at) { /* truncated: start again */
+        if (fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size < f->at) { /* the file was truncated */
             lseek(f->fd, 0, SEEK_SET);
             f->at = f->caught_up = 0;
             f->len = 0;

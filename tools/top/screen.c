@@ -1,16 +1,14 @@
-/* screen.c: formats a job's statistics as lines of text for a screen or a pipe. Must not know where they come from. */
+/* screen.c: formats a job's statistics as lines of text for a screen or a pipe. */
 #include "tools/top/top.h"
 #include "tools/common/quantity.h"
 #include <math.h>
 
-/* The screen as it has been built so far. */
 typedef struct top_page {
     const top_view *view;
     esp__text *out;
     int rows;
 } top_page;
 
-/* Removes control characters, which could disturb the terminal. */
 static void top_clean(char *text) {
     for (unsigned char *p = (unsigned char *)text; *p; p++) {
         if (*p < ' ' || *p == 0x7f) *p = '?';
@@ -18,7 +16,7 @@ static void top_clean(char *text) {
     }
 }
 
-/* Returns how many bytes of `text` fit into `columns`. */
+/* Returns how many bytes of `text` fit into `columns` characters. */
 static size_t top_fitting(const char *text, int columns) {
     size_t n = 0;
     for (int used = 0; text[n]; n++) {
@@ -28,7 +26,7 @@ static size_t top_fitting(const char *text, int columns) {
     return n;
 }
 
-/* Adds a line, and cuts it to the screen's width. Prints bold text only on a terminal. */
+/* Prints a line, cut to the screen's width. Bold text is printed only on a terminal. */
 static void top_line(top_page *p, bool bold, const char *fmt, ...) ESP__PRINTF(3, 4);
 static void top_line(top_page *p, bool bold, const char *fmt, ...) {
     char text[1024];
@@ -47,13 +45,12 @@ static void top_line(top_page *p, bool bold, const char *fmt, ...) {
     p->rows++;
 }
 
-/* Returns a time as text, or "-" if it is not finite. */
 static const char *top_us(double us) { return isfinite(us) ? tool_time(us * 1000) : "-"; }
 static const char *top_size(double bytes) { return isfinite(bytes) ? tool_bytes(bytes) : "-"; }
 
 static const char *top_ago(double s) {
     char *out = tool_scratch();
-    if (s < 0) s = 0; /* another machine's clock may be ahead */
+    if (s < 0) s = 0; /* the clock of the job's machine may be ahead */
     if (s < 60)
         snprintf(out, 32, "%.0f s", s);
     else if (s < 7200)
@@ -63,7 +60,7 @@ static const char *top_ago(double s) {
     return out;
 }
 
-/* Draws each number as a bar of one character, in Unicode or in ASCII. */
+/* Draws a bar chart with one character for each number, in Unicode or in ASCII. */
 static void top_spark(const top_view *v, const double *x, int n, char *out, size_t cap) {
     static const char *const fine[] = {"\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
     static const char *const plain[] = {"_", ".", ",", "-", "~", "=", "*", "#"};
@@ -72,7 +69,7 @@ static void top_spark(const top_view *v, const double *x, int n, char *out, size
     for (int i = 0; i < n; i++) least = fmin(least, x[i]), most = fmax(most, x[i]);
     *out = 0;
     for (int i = 0; i < n && at + 4 < cap; i++) {
-        /* the bars' height stands for at least 10% of the lowest value, so that nearly equal steps look equal */
+        /* the chart's height is at least 10% of the lowest value, so that nearly equal steps look equal */
         double range = fmax(most - least, least * 0.1), part = range > 0 ? (x[i] - least) / range : 0;
         int k = (int)(part * 7.999);
         at += (size_t)snprintf(out + at, cap - at, "%s", (v->utf8 ? fine : plain)[k < 0 ? 0 : k > 7 ? 7 : k]);
@@ -92,7 +89,7 @@ static void top_bar(const top_view *v, double part, int columns, char *out, size
 
 static int top_columns(const top_page *p) { return p->view->columns ? p->view->columns : 100; }
 
-/* Returns the step time that counts as 100% for other times: the mean, as those are means too. */
+/* Returns the step time that counts as 100%. It is the mean, since the times that are compared with it are means. */
 static double top_mean(const json_t *sample) {
     double mean = top_number_in(sample, "step_us", "mean");
     return mean > 0 ? mean : top_number_in(sample, "step_us", "median");
@@ -107,7 +104,6 @@ static void top_title(top_page *p, const top_job *j) {
              top_number(h, "rank"), top_number(h, "pid"), top_text(h, "host"));
 }
 
-/* Shows whether the job still runs. */
 static void top_status(top_page *p, const top_job *j) {
     const json_t *s = j->sample;
     double every = top_number(j->header, "every_s"), age = p->view->now - top_number(s, "time"),
@@ -174,7 +170,7 @@ static void top_times(top_page *p, const top_job *j) {
              isfinite(comp / mean) ? 100 * comp / mean : 0);
 }
 
-/* Returns the name of level k (0 is the innermost), or NULL. Older headers have two levels without names. */
+/* Returns the name of level k (0: inside a machine), or NULL. Files of older versions have two levels without names. */
 static const char *top_level(const top_job *j, size_t k) {
     static const char *const two[] = {"intra", "inter"};
     const json_t *levels = json_object_get(j->header, "levels");
@@ -182,7 +178,6 @@ static const char *top_level(const top_job *j, size_t k) {
     return k < ESP_LEVELS ? json_string_value(json_array_get(levels, k)) : NULL;
 }
 
-/* Returns the width of the column of level names: that of the longest one, but at least ten. */
 static int top_level_width(const top_job *j) {
     int width = 10;
     for (size_t k = 0; top_level(j, k); k++)
@@ -225,7 +220,7 @@ static int top_by_error(const void *a, const void *b) {
     return (x->error < y->error) - (x->error > y->error);
 }
 
-/* Shows the tensors with the largest compression errors first: as many as fit, or ten if the output is no screen. */
+/* Shows the tensors with the largest compression errors: as many as fit, or ten if the output is no screen. */
 static void top_tensors(top_page *p, const top_job *j) {
     size_t n = 0, most = p->view->rows ? (size_t)p->view->rows : 10;
     const top_tensor **list = tool_realloc(NULL, j->n_tensors * sizeof *list);

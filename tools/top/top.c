@@ -1,5 +1,5 @@
-/* top.c: `espresso top` shows the statistics of a running job (ESPRESSO_STATS) on a terminal, or prints them once. Must
- * not know the file's format. */
+/* top.c: `espresso top` shows the statistics of a running job on a terminal, or prints them once. A job writes them if
+ * ESPRESSO_STATS names a file. */
 #include "tools/top/top.h"
 #include "tools/run/run.h"
 #include <errno.h>
@@ -17,10 +17,10 @@ static const tool_flag top_flags[] = {
 };
 
 /* ---- the terminal ------------------------------------------------------------------------------------------------ */
-/* The terminal's state. It is global because signal handlers use it. */
+/* Global since signal handlers use it. */
 static struct {
     struct termios before;
-    bool keys; /* stdin reads single keys now */
+    bool keys; /* stdin returns single keys */
     volatile sig_atomic_t shown, resized, ended;
 } top_terminal;
 
@@ -28,13 +28,13 @@ static void top_write(const char *text, size_t len) {
     while (len) {
         ssize_t n = write(1, text, len);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* the terminal is closed, and SIGHUP follows */
+        if (n <= 0) return;
         text += n;
         len -= (size_t)n;
     }
 }
 
-/* Restores the terminal. Uses only async-signal-safe calls, since signal handlers call it. */
+/* Restores the terminal. Uses only async-signal-safe functions, since signal handlers call it. */
 static void top_hide(void) {
     static const char back[] = "\033[?25h\033[?1049l";
     if (!top_terminal.shown) return;
@@ -65,7 +65,7 @@ static void top_on_crash(int sig) {
     signal(sig, SIG_DFL);
     raise(sig);
 }
-/* Handles Ctrl-Z: shows the shell's screen while this process is stopped. */
+/* Handles Ctrl-Z: restores the terminal while this process is stopped. */
 static void top_on_stop(int sig) {
     const int saved = errno;
     (void)sig;
@@ -107,7 +107,7 @@ static top_view top_view_now(int terminal) {
     v.now = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
     if (terminal && ioctl(1, TIOCGWINSZ, &w) == 0 && w.ws_col && w.ws_row) {
         v.columns = w.ws_col;
-        v.rows = w.ws_row - 1; /* the last line names the keys */
+        v.rows = w.ws_row - 1; /* leaves a line, which names the keys */
     } else if (terminal) {
         v.columns = 80;
         v.rows = 23;
@@ -128,7 +128,7 @@ static void top_draw(const top_file *f, const top_job *j) {
     esp__text_free(&t);
 }
 
-/* Waits at most `ms` for a key. Returns false if it means to quit. */
+/* Waits at most `ms` for a key. Returns false if that key means to quit. */
 static bool top_wait(int ms) {
     struct pollfd p = {.fd = top_terminal.keys ? 0 : -1, .events = POLLIN};
     char key[16];
@@ -197,7 +197,7 @@ static int top_main(const tool_command *self, int argc, char **argv) {
     top_file file = {.path = argv[at], .fd = -1};
     top_follow(&file, &job);
     int screen = !once && !json && isatty(1) && term && strcmp(term, "dumb") != 0;
-    /* a missing file may still appear, but a folder never becomes a file */
+    /* waits for a missing file, which may still appear, but fails for a folder */
     int status =
         screen && (!file.error || file.error == ENOENT) ? top_watch(&file, &job) : top_once(self, &file, &job, json);
     top_file_close(&file);

@@ -1,4 +1,4 @@
-/* top.h: for the files of `espresso top`: what is known of a job, the statistics file, and the screen. */
+/* top.h: for `espresso top`: what it has read of a job, the statistics file, and the screen. */
 #ifndef ESPRESSO_TOOLS_TOP_H
 #define ESPRESSO_TOOLS_TOP_H
 #include "tools/common/args.h"
@@ -11,32 +11,32 @@ extern const tool_command top_command;
 enum { TOP_HISTORY = 120, TOP_LINE_MAX = 64 << 20, TOP_CATCH_UP = 4 << 20 };
 
 typedef struct top_tensor {
-    const char *name; /* points into the header or into `own` */
+    const char *name; /* points into `header` */
     double elements, error, feedback;
     int sampled;
 } top_tensor;
 
-/* What is known of the job from the lines read so far. JSON objects are NULL before the file has them. */
+/* What the lines read so far tell about the job. JSON objects are NULL until the file has them. */
 typedef struct top_job {
     json_t *header, *strategy, *sample, *end;
-    char *sample_line; /* the sample's line as it was read */
-    json_t *index;     /* maps a tensor's name to its index in `tensors` */
+    char *sample_line;
+    json_t *index;
     top_tensor *tensors;
     size_t n_tensors;
     double history[TOP_HISTORY]; /* medians of the step time, the oldest first */
     int n_history;
-    long strategies; /* number of strategies seen so far */
-    long garbage;    /* number of lines that are not JSON */
+    long strategies;
+    long garbage;
     long lines;
 } top_job;
 
 typedef struct top_file {
     const char *path;
-    int fd; /* -1 if it is not open */
+    int fd;
     dev_t dev;
     ino_t ino;
-    off_t at, caught_up; /* next byte to read; skips samples before caught_up */
-    char *part;          /* the incomplete last line */
+    off_t at, caught_up; /* next byte to read; samples that begin before caught_up are skipped */
+    char *part;
     size_t len, cap;
     int error; /* errno of the last attempt to open the file, or 0 */
 } top_file;
@@ -45,7 +45,7 @@ typedef struct top_file {
 ESP__FN double top_number(const json_t *object, const char *key);
 ESP__FN double top_number_in(const json_t *object, const char *group, const char *key);
 ESP__FN const char *top_text(const json_t *object, const char *key);
-ESP__FN void top_follow(top_file *f, top_job *j); /* reads all new lines */
+ESP__FN void top_follow(top_file *f, top_job *j);
 ESP__FN void top_job_free(top_job *j);
 ESP__FN void top_file_close(top_file *f);
 /* Defined in screen.c: */

@@ -1,7 +1,7 @@
-/* test_alloc.c lets the n-th allocation of one rank fail, once or with all later ones, for n = 1, 2, ... The rank must
- * get ESP_E_NOMEM with a text, or continue if the library promises that. The other ranks must soon get an error that
- * names this rank. Nothing may leak, and the library may use only the user's allocator (the linker redirects malloc to
- * this file, see tests.mk). */
+/* test_alloc.c lets allocation number n of one rank fail, alone or with all later ones, for n = 1, 2, ... The rank must
+ * get ESP_E_NOMEM with a text, or continue where the library promises that. The other ranks must soon get an error that
+ * names this rank. Nothing may leak, and the library may use only the user's allocator. The linker redirects malloc to
+ * this file to check that. */
 /* runs: slow asan-long no-tsan: too slow; other tests run such jobs under the sanitizer */
 #include "tests/lib/test.h"
 #include <execinfo.h>
@@ -9,10 +9,10 @@ enum { RANKS = 4, COUNT = 600, WAIT_MS = 20000, OPEN_MS = 300 };
 
 /* ---- the user's allocator, one for each rank --------------------------------------------------------------------- */
 typedef struct pool {
-    atomic_int live, seen, hits; /* blocks in use; allocations; failed ones */
-    int fail_at, sticky;         /* number of the failing allocation; 0: none fails */
-    atomic_int wrong;            /* blocks freed with a wrong size */
-    int at_connect, at_opened;   /* `seen` before ranks connect, and after esp_open */
+    atomic_int live, seen, hits; /* blocks in use; allocations; allocations that failed */
+    int fail_at, sticky;         /* number of the allocation that fails, or 0; whether all later ones fail too */
+    atomic_int wrong;
+    int at_connect, at_opened; /* number of allocations before ranks connect, and after esp_open */
 } pool;
 
 void *__real_malloc(size_t n);
@@ -24,7 +24,7 @@ void *__wrap_aligned_alloc(size_t align, size_t n);
 void *__wrap_calloc(size_t n, size_t m);
 void *__wrap_realloc(void *p, size_t n);
 
-/* Counts allocations by libc's malloc. Only a plan without a context may use it; then these allocations fail, too. */
+/* Counts allocations by malloc. Only the planner may use it without a context, and then these allocations fail too. */
 static atomic_int watching, past, libc_live_fail, libc_seen, libc_hits;
 static int libc_fails(void) {
     if (atomic_load(&watching)) atomic_fetch_add(&past, 1);
@@ -45,7 +45,7 @@ static void *pool_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align
     if (p->fail_at && (n == p->fail_at || (p->sticky && n > p->fail_at))) {
         if (!atomic_fetch_add(&p->hits, 1) && getenv("VERBOSE")) {
             void *at[12];
-            backtrace_symbols_fd(at, backtrace(at, 12), 2); /* resolve with addr2line */
+            backtrace_symbols_fd(at, backtrace(at, 12), 2); /* addr2line finds the lines of these addresses */
         }
         return NULL;
     }
@@ -80,15 +80,14 @@ typedef struct scenario {
     int32_t size, per_machine;
     esp_config config;
     esp_status (*body)(esp_ctx *ctx, const struct scenario *c);
-    const char *tensor_codec, *gather; /* for the first tensor */
+    const char *tensor_codec, *gather;
     uint32_t tensor_flags;
-    int goes_on;        /* the library must survive the failure */
-    const char *env[2]; /* a variable and its value */
+    int goes_on; /* true if the job must go on after the failure */
+    const char *env[2];
 } scenario;
 
 static char path[64];
 
-/* Runs the call unless an earlier one failed. */
 #define DO(call)                                                                                                       \
     do {                                                                                                               \
         if (s == ESP_OK) s = (call);                                                                                   \
@@ -162,7 +161,7 @@ static esp_status saves(esp_ctx *ctx, const scenario *c) {
     DO(esp_state_save(ctx, path));
     DO(esp_state_load(ctx, path));
     DO(step(ctx));
-    DO(esp_strategy_set(ctx, "fp32")); /* the tensors' residuals become pending */
+    DO(esp_strategy_set(ctx, "fp32")); /* leaves over the tensors' residuals, which fp32 has no use for */
     DO(esp_state_save(ctx, path));
     DO(step(ctx));
     DO(esp_state_load(ctx, path));
@@ -225,7 +224,7 @@ static esp_status asks_nonsense(esp_ctx *ctx, const scenario *c) {
     DO(esp_start(ctx));
     return s == ESP_E_NOT_FOUND ? ESP_OK : s;
 }
-/* Strategy auto with made-up costs: it measures, plans, activates a plan that compresses, and keeps it. */
+/* Strategy auto with made-up costs. It measures, makes a plan that compresses, activates it, and keeps it. */
 static uint64_t auto_step(void *user, esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
         if (esp__option_compresses(&ctx->active.strategy.units[i].option)) return 7000000;
@@ -332,10 +331,10 @@ static scenario all[] = {
     {"profile", 2, 1, {.backend = "loop"}, trains, 0, 0, 0, 1, {"ESPRESSO_PROFILE", path}},
 };
 
-/* ---- one run ----------------------------------------------------------------------------------------------------- */
+/* ---- one attempt ------------------------------------------------------------------------------------------------ */
 typedef struct outcome {
     esp_status status;
-    int opened, at_end; /* at_end: in its last call, so others may be finished */
+    int opened, at_end; /* at_end: it failed in its last call, so that other ranks may be finished */
     char text[2048];
 } outcome;
 typedef struct run_of {
@@ -380,7 +379,7 @@ static void *rank_main(void *arg) {
     o->status = esp_open(&cfg, &ctx);
     p->at_opened = atomic_load(&p->seen);
     if (ctx) o->status = c->body(ctx, c);
-    /* Every rank must see the failure, even if the victim failed in its last call. */
+    /* every rank must notice the failure, even if it was in the victim's last call */
     if (ctx && !o->status && c->size > 1 && c->body != opens) {
         o->status = esp_barrier(ctx);
         o->at_end = 1;
@@ -390,7 +389,7 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-/* Runs a scenario. Returns 1 if an allocation failed. */
+/* Tries a scenario once. Returns 1 if an allocation has failed. */
 static int run_once(const scenario *c, int32_t victim, int fail_at, int sticky, uint32_t timeout_ms, run_of *r) {
     rank_of ranks[RANKS];
     memset(r, 0, sizeof *r);
@@ -419,7 +418,7 @@ static void report(const scenario *c, int32_t victim, int n, int sticky, int32_t
                   r->out[rank].text);
 }
 
-/* Returns 1 if rank k's error names a rank whose error names the victim. Other groups notice only that rank. */
+/* Returns 1 if rank k's error names a rank whose error names the victim. Other groups may notice only that rank. */
 static int names_by_another(const scenario *c, const run_of *r, int32_t victim, int32_t k) {
     char named[2][32];
     snprintf(named[0], sizeof named[0], "rank %d", (int)victim);
@@ -440,11 +439,11 @@ static const char *wrong_with(const scenario *c, const run_of *r, int32_t victim
     if (atomic_load(&r->pool[k].wrong)) return "a block was freed with another size";
     if (o->status && !*o->text) return "an error without text";
     if (!hit) return o->status ? "an error, though no allocation failed" : NULL;
-    /* A rank that cannot join tries again until the timeout. */
+    /* a rank that cannot join tries again until the timeout */
     if (r->timeout_ms == OPEN_MS && (!failed || r->out[victim].status == ESP_E_TIMEOUT)) return NULL;
     if (k == victim) return o->status == ESP_E_NOMEM || (c->goes_on && !failed) ? NULL : "not ESP_E_NOMEM";
     if (!o->status) return failed && !r->out[victim].at_end ? "no error where another rank has one" : NULL;
-    /* A rank without memory for its final message seems to the others to have died, but notices nothing itself. */
+    /* without memory, the victim could not tell the others that it leaves, so that to them it seems to have died */
     if (!failed && r->out[victim].at_end && o->status == ESP_E_PEER && strstr(o->text, named)) return NULL;
     if (!failed) return "an error where the rank itself went on";
     if (!strstr(o->text, named) && !names_by_another(c, r, victim, k)) return "the error does not name the rank";
@@ -460,14 +459,13 @@ static void check(const scenario *c, int32_t victim, int n, int sticky, int hit,
     if (seconds > WAIT_MS / 2000.0) report(c, victim, n, sticky, victim, "the run took longer than 10 s", r);
 }
 
-/* Lets each allocation of one rank fail, from the connection of the ranks on. TEST_ALL (make test-all) tries all, else
- * only every few, and different ones for each rank and mode. If a rank fails before it has connected, the others wait
- * until their timeout, which is short then. */
+/* Lets each allocation of one rank fail, from when ranks connect. `make test-all` tries all, otherwise some are
+ * skipped. If a rank fails before it has connected, the others wait for a timeout, which is short here. */
 enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
     const double began = test_seconds();
-    const char *from = getenv("FROM"); /* FROM=n begins at allocation n, to debug it */
+    const char *from = getenv("FROM"); /* for debugging: the first allocation to fail */
     int runs = 0;
     if (c->env[0]) setenv(c->env[0], c->env[1], 1);
     run_once(c, victim, 0, 0, WAIT_MS, &r);
@@ -496,7 +494,7 @@ TEST(each_allocation_fails) {
     assert_int_equal(bad, 0);
 }
 
-/* The planner without a context uses malloc. */
+/* The planner uses malloc if it has no context. */
 TEST(a_plan_fails_cleanly) {
     static const esp_cost_point quick[] = {{1, 1000}, {100000, 20000}};
     const esp_plan_tensor tensors[] = {{.name = "a", .elements = 100000, .compute_ns = 1e5},

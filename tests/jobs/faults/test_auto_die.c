@@ -1,5 +1,5 @@
-/* test_auto_die.c kills ranks while the autopilot measures, plans, switches or checks. Every other rank must get an
- * error that names the killed one, and no file may stay behind. */
+/* test_auto_die.c kills ranks while strategy auto measures, plans, changes the strategy or checks its gain. Every other
+ * rank must get an error that names the killed one, and no file may stay behind. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -9,16 +9,15 @@ enum { MEASURING, PROBING, PLANNING, SWITCHING, SWITCHED };
 static const char *const situations[] = {"killed while measuring", "killed in a probe", "killed while planning",
                                          "killed at the switch", "killed after the switch"};
 
-/* When the victim dies. Child processes inherit it. */
+/* when the victim dies; child processes inherit it */
 static int situation, depth;
 static int32_t victim;
-/* The context of this rank. */
 static esp_ctx *own;
 static int own_depth;
 
 static void die(void) { kill(getpid(), SIGKILL); }
 
-/* ---- made-up costs: the plan is always better, so that auto switches to it ---- */
+/* ---- made-up costs: plans are always faster, so that strategy auto activates them ---- */
 static uint64_t made_up_step(void *user, esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     int now = situation == MEASURING  ? a->phase == ESP__AUTO_MEASURE && (int)a->phase_steps == depth
@@ -54,7 +53,7 @@ static esp_status made_up_costs(void *user, esp_ctx *ctx, esp_plan_system *s, es
     return ESP_OK;
 }
 
-/* ---- dying inside the switch: at one of its allocations, between the ranks' exchanges ---- */
+/* ---- dying at an allocation while the strategy changes ---- */
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
     if (situation == SWITCHING && a && own->job.rank == victim && a->phase == ESP__AUTO_PLAN && a->all &&
@@ -63,7 +62,7 @@ static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t a
     return test_host_alloc(user, d, bytes, align);
 }
 
-/* ---- dying soon after measuring began ---- */
+/* ---- dying soon after measuring has begun ---- */
 static void *die_soon(void *arg) {
     usleep((useconds_t)depth * 1000);
     die();
@@ -131,7 +130,7 @@ static void body_train(procs *p, int32_t rank) {
     free(grads);
 }
 
-/* Kills rank `who` in that situation. All others must fail with its name, and must be able to close. */
+/* Kills rank `who` in that situation. All others must get an error that names it, and must be able to close. */
 static void killed(int where, int32_t who, int deep) {
     procs p;
     char name[32];

@@ -9,7 +9,7 @@
 
 #include "espresso_impl/job/peers.h"
 
-/* The version that a rank sends in its hello. The linker redirects calls of esp__hello_make to this file (tests.mk). */
+/* The library version that a rank states when it connects. The linker redirects esp__hello_make to this file. */
 static const char *chaos_version = ESPRESSO_VERSION;
 void __real_esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
 void __wrap_esp__hello_make(const esp__peers *p, uint64_t job, esp__hello *out);
@@ -37,7 +37,7 @@ static void run_kind(void **state) {
 
 static int skip_kind(kind k) {
 #if defined(__SANITIZE_ADDRESS__)
-    if (k == MEMORY) return 1; /* the sanitizer maps terabytes, so no limit works */
+    if (k == MEMORY) return 1; /* the sanitizer maps terabytes, so that no limit works */
 #endif
     return k == LINK_CUT;
 }

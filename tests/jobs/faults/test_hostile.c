@@ -1,7 +1,7 @@
-/* test_hostile.c connects a job of 4 ranks over TCP and trains, while hostile processes open connections of all kinds.
- * The ranks must connect, results must be correct, and memory and descriptors of rank 0 must not grow with the
- * connections. ESPRESSO_HOSTILE=100000 (make hostile) sets the number of hostile connections while the job connects,
- * and while it runs. */
+/* test_hostile.c connects 4 ranks over TCP and trains, while hostile processes open connections of all kinds. Ranks
+ * must connect, results must be correct, and memory and descriptors of rank 0 must not grow with the connections.
+ * ESPRESSO_HOSTILE=100000 (as in make hostile) sets the number of hostile connections while ranks connect, and
+ * afterwards. */
 /* runs: quiet no-tsan: ranks are processes; job/test_secret has their threads */
 #include "tests/lib/test.h"
 #include <sys/un.h>
@@ -16,10 +16,9 @@ enum { SANITIZED = 0 };
 enum { RANKS = 4, HOSTILES = 2, HELD = 200, COUNT = 20000, PLACES = ESP__CANDIDATES + RANKS };
 static const char secret[] = "a secret that nobody else knows";
 
-/* Shared by the test and the hostile processes. */
 typedef struct flood {
-    atomic_int running, connected; /* connected: all ranks are, so the port is closed */
-    atomic_ullong made;            /* connections made, or tried when the port is closed */
+    atomic_int running, connected; /* connected: all ranks are connected, so that the port is closed */
+    atomic_ullong made;            /* connections made, or attempts when the port is closed */
     atomic_ullong kinds[16], got_in, datagrams;
     hello_bytes replay[2]; /* messages of a real rank with this secret */
     char root[64];
@@ -37,7 +36,7 @@ static void on_log(void *user, const esp_log_event *ev) {
         fprintf(stderr, "rank 0: %s\n", ev->message);
 }
 
-/* Runs a step. If p->b->go is 2 on rank 0, it sends that in the last element, which sets *done on all ranks. */
+/* Runs a step. If p->b->go is 2 on rank 0, it sends that with the gradient, which sets *done on all ranks. */
 static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float *grad, int *done) {
     float want = 0;
     esp_stream here = ESP_ZERO;
@@ -52,7 +51,7 @@ static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float
     return s;
 }
 
-/* Registers backend shm under a second name, because ranks that wait for two backends need sockets with names. */
+/* Registers backend shm under a second name, since ranks that wait for two backends need sockets with names. */
 static const esp_plugin *shm_again(const esp_host *h) {
     static esp_backend again;
     static const esp_backend *const list[] = {&again};
@@ -78,7 +77,7 @@ static void body_rank(procs *p, int32_t rank) {
     int done = 0;
     alarm(900);
     setenv("ESPRESSO_SECRET", secret, 1);
-    while (rank == 3 && atomic_load(&p->b->go) == 0) usleep(1000); /* joins in the middle of the flood */
+    while (rank == 3 && atomic_load(&p->b->go) == 0) usleep(1000); /* joins while hostile processes connect */
     cfg.rank = rank;
     cfg.size = RANKS;
     cfg.root = f->root;
@@ -137,13 +136,13 @@ static int attack(int kind, uint64_t serial, int *fd) {
         return -1;
     case HALF: send(*fd, f->replay[0].data, f->replay[0].n / 2 + serial % 20, MSG_NOSIGNAL); return *fd;
     case HUGE_SIZE: send(*fd, &huge, sizeof huge, MSG_NOSIGNAL); return *fd;
-    case SLOW_WRITER: return *fd;                                 /* a loop below sends it a byte at a time */
-    case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* never reads the challenge */
+    case SLOW_WRITER: return *fd;                                 /* bytes are sent one by one below */
+    case SLOW_READER: hello_send(*fd, &f->replay[0]); return *fd; /* never reads the answer */
     case RESET:
         hello_send(*fd, &f->replay[0]);
         setsockopt(*fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         return -1;
-    case REPLAY: /* sends the hello before the challenge */
+    case REPLAY: /* sends both messages at once, without waiting for the answer to the first */
         hello_send(*fd, &f->replay[0]);
         hello_send(*fd, &f->replay[1]);
         if (hello_receive(*fd, answer, sizeof answer) == ESP__MSG_CHALLENGE)
@@ -173,7 +172,7 @@ static void hostile(int which) {
         const int connected = atomic_load(&f->connected);
         fd = hello_connect(f->root, 0);
         if (fd < 0) {
-            atomic_fetch_add(&f->made, connected != 0); /* counts attempts at the closed port */
+            atomic_fetch_add(&f->made, connected != 0);
             if (!connected) usleep(1000);
             if (connected && serial % 64 == 0) usleep(1000);
             continue;
@@ -296,7 +295,7 @@ TEST(test_flood) {
     procs_init(&p, RANKS);
     procs_start_all(&p, body_rank);
     assert_true(PROCS_AWAIT(&p, other, 0, 3));
-    usleep(300000); /* ranks 1 and 2 have joined, rank 3 waits */
+    usleep(300000); /* ranks 1 and 2 have joined, and rank 3 waits */
     before = memory_kb(p.pid[0], "VmRSS");
     fds_before = descriptors(p.pid[0]);
     atomic_store(&f->running, 1);
@@ -318,7 +317,7 @@ TEST(test_flood) {
     assert_true(fds_most <= fds_before + PLACES + 2);
 
     t0 = esp__now_ns();
-    atomic_store(&p.b->go, 1); /* rank 3 joins during the flood */
+    atomic_store(&p.b->go, 1); /* rank 3 joins */
     assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
     print_message("rank 3 joined and all trained 20 steps %.2f s after it came\n", (double)(esp__now_ns() - t0) / 1e9);
     atomic_store(&f->connected, 1);

@@ -1,5 +1,5 @@
-/* test_peers_die.c kills or stops ranks, which are processes, or lets them exit without a final message. It uses only
- * the connections of job/peers.h, and prints the time until other ranks notice. */
+/* test_peers_die.c kills or stops ranks, or lets them exit without telling the others. Ranks are processes that only
+ * connect (job/peers.h). It prints how long others need to notice. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -21,7 +21,7 @@ static void on_late(void *user, int32_t rank, uint32_t tensor) {
     atomic_store(&s->me->straggler_tensor, tensor);
     atomic_store(&s->me->straggler, rank);
 }
-/* Answers an inquiry: rank r waits for rank r - 1 at tensor 10 + r. */
+/* Answers the question what this rank waits for: rank r waits for rank r - 1 at tensor 10 + r. */
 static void on_answer(void *user, esp__answer *out) {
     self *s = (self *)user;
     out->waits_for = (s->rank + s->p->size - 1) % s->p->size;
@@ -50,7 +50,7 @@ static void note(report *me, esp_status s) {
     atomic_store(&me->status, s);
 }
 
-/* Runs allgathers without end, so that some thread of each rank is always blocked. */
+/* Makes allgathers without end, so that a thread of each rank is always blocked. */
 static void body_exchange(procs *p, int32_t rank) {
     self me;
     uint64_t in = 1, out[MAX_PROCS];
@@ -115,7 +115,7 @@ static void body_exit(procs *p, int32_t rank) {
     } else if (open_peers(p, rank, &me, 20000)) {
         usleep(20000);
         atomic_store(&me.me->noticed_ns, esp__now_ns());
-        _exit(0); /* a normal exit, but without a final message */
+        _exit(0); /* exits without telling the others */
     }
 }
 TEST(test_exit_without_leaving) {
@@ -127,7 +127,7 @@ TEST(test_exit_without_leaving) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* After the death of rank 1, its child process still has the sockets open: rank 1 must count as dead. */
+/* When rank 1 has died, its child process still has the sockets open. Rank 1 must count as dead. */
 static void body_with_child(procs *p, int32_t rank) {
     if (rank == 1) {
         self me;
@@ -161,7 +161,7 @@ TEST(test_forked_child_does_not_hide_a_death) {
 #endif
 }
 
-/* A child process closes its copy of the connections, without effect on the rank. */
+/* A child process closes its copy of the connections, which must not affect the rank. */
 static void body_child_closes(procs *p, int32_t rank) {
     self me;
     uint64_t in = 1, out[MAX_PROCS];
@@ -189,7 +189,7 @@ TEST(test_forked_child_may_close) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A rank is killed after it has connected, while the last rank has not connected yet. */
+/* A rank is killed after it has connected, while another one has not connected yet. */
 static void body_open_only(procs *p, int32_t rank) {
     self me;
     atomic_store(&p->b->rank[rank].ready, 1);
@@ -213,7 +213,7 @@ TEST(test_killed_while_meeting) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A stopped rank has open sockets, but does not answer. Rank r waits for rank r - 1, down to the stopped one. */
+/* A stopped rank does not answer, but its sockets are open. Rank r waits for rank r - 1, down to the stopped one. */
 static void body_suspect(procs *p, int32_t rank) {
     self me;
     esp__peers *peers = open_peers(p, rank, &me, 20000);
@@ -293,7 +293,7 @@ static void body_leaks(procs *p, int32_t rank) {
         peers = open_peers(p, rank, &me, i % 2 && rank == 2 ? 100 : 20000);
         esp__peers_close(peers, NULL, 0, NULL, NULL);
     }
-    p->size++; /* one rank is missing */
+    p->size++;
     for (int i = 0; i < 3; i++) {
         self me;
         esp__peers_close(open_peers(p, rank, &me, 50), NULL, 0, NULL, NULL);

@@ -1,12 +1,11 @@
-/* test_shrink.c kills or stops ranks while they train, and the others continue with esp_shrink. The training loss of a
- * rank is |w - c|^2 / 2 with its own point c, so that training converges to the mean of the remaining ranks' points. */
+/* test_shrink.c kills or stops ranks while they train, and the others go on with esp_shrink. The loss of a rank is |w -
+ * c|^2 / 2 with a point c of its own, so that training converges to the mean of the remaining ranks' points. */
 /* runs: quiet no-tsan: ranks are processes: context/test_shrink has threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
 
 enum { N = 6000, TENSORS = 3, ALL = N * TENSORS, STEPS = 60 };
 
-/* The result of a rank. */
 typedef struct outcome {
     atomic_int steps, shrinks, rank, size, machines, bad;
     atomic_ullong hash;
@@ -15,7 +14,7 @@ typedef struct outcome {
 } outcome;
 typedef struct page {
     outcome of[MAX_PROCS];
-    float sent[2][MAX_PROCS][ALL]; /* decoded payloads before and after the loss */
+    float sent[2][MAX_PROCS][ALL]; /* payloads as decoded, before and after the loss */
 } page;
 
 /* The job under test. Child processes inherit it. */
@@ -23,9 +22,9 @@ static struct {
     const char *codec, *strategy, *backend, *progress;
     int32_t machine[MAX_PROCS];
     uint32_t timeout_ms, flags;
-    int32_t dies[MAX_PROCS];     /* step in which a rank dies, or 0              */
+    int32_t dies[MAX_PROCS];     /* step in which a rank dies, or 0 */
     int32_t delay_us[MAX_PROCS]; /* time from its esp_shrink to its death, or 0 */
-    int32_t stops;               /* rank that stops in step 20, or -1            */
+    int32_t stops;               /* rank that stops in step 20, or -1 */
     int steps;
     double lr;
 } job;
@@ -99,7 +98,7 @@ static esp_status push_all(esp_ctx *ctx, int32_t origin, float *g, int step) {
     return s ? s : esp_wait_all(ctx);
 }
 
-/* Returns 1 if g is the mean of w - c over the remaining ranks. Points are whole numbers, and w is the same on all
+/* Returns 1 if g is the mean of w - c over the remaining ranks. Points are whole numbers, and w is equal on all
  * ranks. */
 static int is_mean(procs *p, const float *g, const float *w, const uint8_t *left) {
     int n = 0;
@@ -145,7 +144,7 @@ static void body(procs *p, int32_t origin) {
         for (int i = 0; i < ALL; i++) g[i] = w[i] - point(origin, i);
         s = push_all(ctx, origin, g, step);
         if (!s && !job.codec && !is_mean(p, g, w, left)) atomic_fetch_add(&out->bad, 1);
-        /* Compressed gradients do not become 0, so the learning rate must. */
+        /* compressed gradients do not become 0, so the learning rate must */
         const float lr = (float)(job.codec ? job.lr / (1 + step / 20.0) : job.lr);
         for (int i = 0; i < ALL && !s; i++) w[i] -= lr * g[i];
         if (!s) atomic_store(&out->steps, ++step);
@@ -153,12 +152,12 @@ static void body(procs *p, int32_t origin) {
             s = go_on(p, ctx, origin, w, &step, left);
             if (!s) atomic_fetch_add(&out->shrinks, 1);
             if (s) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-            if (s && strstr(out->text, "other ranks")) break; /* the other ranks continue without this one */
+            if (s && strstr(out->text, "other ranks")) break; /* the others go on without this rank */
             if (s && strstr(out->text, "must not both go on")) break;
         }
     }
     if (s && ctx) snprintf(out->text, sizeof out->text, "%.500s", esp_last_error(ctx));
-    /* Waits for slower ranks, which would lose this rank in their last step if it closed now. */
+    /* waits for slower ranks, which would lose this one in their last step if it closed now */
     for (int32_t r = 0, ms = 0; r < p->size && !s && ms < 10000; r++)
         for (; left[r] && atomic_load(&shared->of[r].steps) < job.steps && ms < 10000; ms++) usleep(1000);
     for (int i = 0; i < ALL; i++) {
@@ -180,7 +179,7 @@ static void body(procs *p, int32_t origin) {
     atomic_store(&p->b->rank[origin].status, s);
 }
 
-/* Checks that the ranks in `left` trained to the end together. */
+/* Checks that the ranks in `left` have trained to the end together. */
 static void expect_left(procs *p, const char *left, double distance) {
     int32_t n = 0, first = -1, rank = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r] == '1';
@@ -222,12 +221,12 @@ static void lose(int32_t size, int32_t per_machine, const char *codec, const cha
 TEST(test_each_rank_flat) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 4, NULL, NULL, victim, 1e-3);
 }
-/* Two machines of two ranks lose one rank. Machines of different sizes allow only flat options. */
+/* Two machines of two ranks lose one rank. Machines of different sizes allow only options without levels. */
 TEST(test_each_rank_of_two_machines) {
     for (int32_t victim = 0; victim < 4; victim++) lose(4, 2, NULL, NULL, victim, 1e-3);
     for (int32_t victim = 0; victim < 4; victim += 3) lose(4, 2, "topk:ratio=0.5", NULL, victim, 1.0);
 }
-/* Of machines with 3 ranks and 1 rank, the second is lost: a single machine is left. */
+/* One machine has 3 ranks and another one rank, which is lost. A single machine is left. */
 TEST(test_last_rank_of_a_machine) {
     procs p;
     job_begin(&p, 4, 3, "fp16", NULL);
@@ -250,7 +249,7 @@ TEST(test_one_after_the_other) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
     job.dies[2] = 15;
-    job.dies[0] = 30; /* one rank left per machine: two levels again */
+    job.dies[0] = 30; /* each machine has one rank left, so that there are two levels again */
     run(&p);
     expect_left(&p, "0101", 1e-2);
     assert_int_equal(atomic_load(&shared->of[1].shrinks), 2);
@@ -268,12 +267,12 @@ TEST(test_one_after_the_other) {
 TEST(test_two_at_once) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
-    job.dies[0] = job.dies[1] = 15; /* a whole machine dies */
+    job.dies[0] = job.dies[1] = 15;
     run(&p);
     expect_left(&p, "0011", 1e-3);
     assert_int_equal(procs_end(&p), 0);
 }
-/* Another rank dies inside esp_shrink, also the one to which the others connect. */
+/* Another rank dies inside esp_shrink. It may be the one to which the others connect. */
 TEST(test_during_the_shrink) {
     for (int k = 0; k < 12; k++) {
         procs p;
@@ -289,7 +288,7 @@ TEST(test_during_the_shrink) {
     }
 }
 
-/* The job continues without a stopped rank. When that rank resumes, it gets an error, and the others notice nothing. */
+/* The job goes on without a stopped rank. If that rank runs again, it gets an error, and the others notice nothing. */
 static void stop_one(int32_t victim, const char *left) {
     procs p;
     uint64_t end = esp__now_ns() + 30000000000u;
@@ -317,7 +316,7 @@ TEST(test_stopped) {
     stop_one(2, "1101");
     stop_one(0, "0111");
 }
-/* Rank 1 of 2 cannot know whether rank 0 has died, so it must not continue alone: rank 0 may do the same. */
+/* Rank 1 of 2 cannot know whether rank 0 has died, so it must not go on alone: rank 0 might do the same. */
 TEST(test_too_few) {
     procs p;
     job_begin(&p, 2, 2, NULL, NULL);
@@ -332,7 +331,7 @@ TEST(test_too_few) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* Strategy auto starts again after the loss. */
+/* Strategy auto measures and plans again after a rank is lost. */
 TEST(test_auto) {
     procs p;
     for (int32_t victim = 0; victim < 3; victim += 2) {
@@ -346,19 +345,18 @@ TEST(test_auto) {
 }
 
 /* ---- residuals --------------------------------------------------------------------------------------------------- */
-/* Sums this rank's residuals. */
 static void residuals(const esp_ctx *ctx, float *out) {
     memset(out, 0, ALL * sizeof *out);
     for (uint32_t i = 0; i < ctx->active.n_feedback; i++) {
         const esp__feedback *f = &ctx->active.feedback[i];
         if (f->residual) memcpy(out + f->place.first * N + f->offset, f->residual, f->count * sizeof *out);
     }
-    for (uint32_t i = 0; i < TENSORS; i++) /* pending residuals have no place in the new strategy */
+    for (uint32_t i = 0; i < TENSORS; i++) /* residuals that the strategy has no use for */
         for (int k = 0; k < N && ctx->model.tensors[i].pending_residual; k++)
             out[i * N + (uint32_t)k] += ctx->model.tensors[i].pending_residual[k];
 }
 
-/* Runs a step and computes what this rank sent: gradient + old residual - new residual. */
+/* Runs a step, and computes what this rank has sent: gradient + old residual - new residual. */
 static esp_status step_sends(esp_ctx *ctx, int32_t origin, int step, float *g, float *sent) {
     float *before = malloc(ALL * sizeof *before), *after = malloc(ALL * sizeof *after);
     residuals(ctx, before);
@@ -424,7 +422,8 @@ TEST(test_residuals) {
     keep_residuals("topk:ratio=0.05", 4, 1, 0);
     keep_residuals("topk:ratio=0.05", 4, 0, ESP_DISCARDABLE);
     keep_residuals("efsignsgd", 4, 3, 0);
-    keep_residuals("topk:ratio=0.05", 2, 2, 0); /* residuals of a machine's sum become pending */
+    /* residuals of a machine's sum are left over, since only options without levels remain */
+    keep_residuals("topk:ratio=0.05", 2, 2, 0);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */

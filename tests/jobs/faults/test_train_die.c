@@ -1,5 +1,5 @@
-/* test_train_die.c kills, stops, slows or closes a rank in the middle of training steps. Every other rank must get an
- * error that names it. Times until then are printed, without a limit. */
+/* test_train_die.c kills, stops, slows or closes a rank in the middle of steps. Every other rank must get an error that
+ * names it. Prints how long that takes, without a limit. */
 /* runs: quiet no-tsan: ranks are processes; context/test_step has their threads */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -76,7 +76,7 @@ static void body_train(procs *p, int32_t rank) {
     free(grads);
 }
 
-/* Checks that all other ranks failed with status `want` and a text that contains the victim and `word`. */
+/* Checks that all other ranks have failed with status `want`, and a text that contains the victim and `word`. */
 static void expect_all(procs *p, int32_t victim, esp_status want, const char *word, uint64_t t0, const char *how) {
     char who[32];
     uint64_t returned = 0, closed = 0;
@@ -96,7 +96,7 @@ static void expect_all(procs *p, int32_t victim, esp_status want, const char *wo
         assert_int_equal(atomic_load(&x->status), want);
         assert_non_null(strstr(x->text, who));
         assert_non_null(strstr(x->text, word));
-        assert_int_equal(atomic_load(&x->other), 0); /* the context keeps its error */
+        assert_int_equal(atomic_load(&x->other), 0); /* later calls must fail too */
         if (atomic_load(&x->returned_ns) > returned) returned = atomic_load(&x->returned_ns);
         if (atomic_load(&x->closed_ns) > closed) closed = atomic_load(&x->closed_ns);
     }
@@ -144,7 +144,7 @@ TEST(test_killed_with_compression) {
                                 "inter.allgather > decomp@cpu > intra.allgather");
 }
 
-/* A stopped rank: all others name it after their timeout. */
+/* If a rank is stopped, all others name it after their timeout. */
 TEST(test_stopped) {
     codec = option = NULL;
     for (int32_t victim = 1; victim < 4; victim += 2) {
@@ -159,8 +159,7 @@ TEST(test_stopped) {
     }
 }
 
-/* Over a slow link each step takes longer than the timeout, although no op does. That is no error, and a stopped rank
- * must still be found. */
+/* Over a slow link a step, but no op, may take longer than the timeout. Still, a stopped rank must be found. */
 TEST(test_stopped_where_steps_are_long) {
     procs p;
     uint64_t t0;
@@ -177,7 +176,7 @@ TEST(test_stopped_where_steps_are_long) {
     warm = 10;
 }
 
-/* Errors name a rank that computes for too long, although it answers inquiries. */
+/* Errors name a rank that computes for too long, although it still answers the other ranks' questions. */
 TEST(test_slow) {
     procs p;
     uint64_t t0;
@@ -190,7 +189,6 @@ TEST(test_slow) {
     assert_int_equal(procs_end(&p), 0);
 }
 
-/* A rank closes its context while the others continue. */
 TEST(test_left) {
     procs p;
     uint64_t t0;

@@ -1,7 +1,6 @@
-/* relay.c emulates a network cable between two TAP devices, for hosts.sh on kernels without netem.
- *   relay DEVICE DEVICE MICROSECONDS
- * It delays packets from the first to the second device. Packets in the other direction are not delayed, so that a
- * packet over two such cables waits for one timer only. It must not know what the packets are. */
+/* relay.c emulates a network cable between two TAP devices, for hosts.sh on kernels without netem. Usage: relay DEVICE
+ * DEVICE MICROSECONDS. It delays packets only from the first device to the second, so that a packet over two such
+ * cables waits for one timer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +24,6 @@ typedef struct packet {
     char data[PACKET_MAX];
 } packet;
 
-/* One direction of the cable. */
 typedef struct direction {
     int from, to;
     int64_t delay_ns;
@@ -50,7 +48,7 @@ static int open_tap(const char *name) {
     exit(1);
 }
 
-/* Reads new packets and writes those that are due. Returns the time at which the next is due, or 0 if none waits. */
+/* Reads new packets, and writes those that are due. Returns the time at which the next one is due, or 0 for none. */
 static int64_t move(direction *d) {
     while (d->end - d->begin < PACKETS) {
         packet *p = &d->ring[d->end % PACKETS];

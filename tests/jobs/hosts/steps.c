@@ -1,7 +1,6 @@
-/* steps.c is a program for tests with several hosts: N steps with known means, and pauses between them.
- *   steps N MILLISECONDS [RANK]
- * Rank 0 prints a line after the first step, and every rank one after the last if all means were correct. RANK kills
- * itself after half of the steps, and the others continue without it. */
+/* steps.c is a program for tests with several hosts. Usage: steps N MILLISECONDS [RANK]. It runs N steps with known
+ * means, and pauses between them. Rank 0 prints a line after the first step, and every rank after the last if all means
+ * were correct. RANK kills itself after half of the steps, and the others continue without it. */
 #include "espresso.h"
 #include <math.h>
 #include <signal.h>
@@ -36,7 +35,7 @@ static int step(esp_ctx *ctx, uint32_t id, int k, int elastic) {
     return 0;
 }
 
-/* Continues without the lost rank. Sets *k to the step of the first remaining rank. */
+/* Continues without the lost rank. Sets *k to the step of rank 0, so that all ranks continue at the same step. */
 static int go_on(esp_ctx *ctx, int *k) {
     if (check(esp_shrink(ctx), ctx) || check(esp_broadcast(ctx, k, sizeof *k, 0), ctx)) return 1;
     printf("rank %d of %d goes on at step %d\n", (int)esp_rank(ctx), (int)esp_size(ctx), *k);
@@ -59,7 +58,7 @@ int main(int argc, char **argv) {
         failed = step(ctx, id, k, victim >= 0);
         if (failed < 0) {
             failed = go_on(ctx, &k);
-            victim = esp_size(ctx); /* ranks have new numbers now */
+            victim = esp_size(ctx);
             k--;
             continue;
         }

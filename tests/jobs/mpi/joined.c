@@ -1,6 +1,6 @@
-/* joined.c is a test program that uses MPI itself: mpirun -n 4 joined funnelled|serialized|multiple|world|half|unset.
+/* joined.c is a test program that calls MPI itself: mpirun -n 4 joined funnelled|serialized|multiple|world|half|unset.
  * It starts MPI, opens a context on backend mpi, runs steps with MPI calls between them, closes, and finalizes MPI.
- * With `half`, odd and even ranks form two jobs, by esp_config.backend "mpi:comm=HANDLE". Compiled with mpicc. */
+ * With `half`, even and odd ranks form two jobs, by esp_config.backend "mpi:comm=HANDLE". */
 #include "espresso.h"
 #include <mpi.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
     MPI_Comm comm = MPI_COMM_WORLD;
     MPI_Init_thread(&argc, &argv, wanted, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (!strcmp(mode, "half")) MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &comm); /* and in reverse order */
+    if (!strcmp(mode, "half")) MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &comm); /* in reverse order */
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     if (comm != MPI_COMM_WORLD) snprintf(backend, sizeof backend, "mpi:comm=%ld", (long)MPI_Comm_c2f(comm));

@@ -1,7 +1,7 @@
-/* options.c is one rank of a job that a launcher started, for the tests of backend mpi. It runs every K-th option of
- * the decision tree on the backend that the environment names: mpirun -n 4 options [K [PLUGIN]], where PLUGIN puts the
- * gradients on its CUDA device. Codec none must give the exact mean, other codecs the same bits on all ranks, and no
- * residual may be lost. */
+/* options.c is a rank of a job that a launcher has started, to test backend mpi: mpirun -n 4 options [K [PLUGIN]]. It
+ * tries every K-th option on the backend that the environment names. PLUGIN puts the gradients on its CUDA device.
+ * Without compression the mean must be exact, codecs must give the same bits on all ranks, and no residual may be
+ * lost. */
 #include "tests/strategy/run_options.h"
 
 static const char *const none[] = {"none", NULL};

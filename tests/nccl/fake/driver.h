@@ -1,6 +1,6 @@
-/* driver.h belongs to fake.c and has the CUDA driver's functions that the backend uses, on host memory. A stream is a
- * thread that runs its work late and in order. A call that breaks a rule of the driver ends the process, and prints the
- * rule. */
+/* driver.h belongs to fake.c. It has the functions of the CUDA driver that the backend uses, on host memory. A stream
+ * is a thread that runs its work late and in order. A call that breaks a rule of the driver ends the process, and
+ * prints the rule. */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 #include <pthread.h>
@@ -30,22 +30,21 @@ static pthread_cond_t gpu_news = PTHREAD_COND_INITIALIZER;
 static unsigned gpu_seed = 1;
 static unsigned gpu_random(void) { return (gpu_seed = gpu_seed * 1664525u + 1013904223u) >> 8; }
 
-/* ---- the device that a thread has -------------------------------------------------------------------------------- */
+/* ---- the device that a thread uses ------------------------------------------------------------------------------- */
 static __thread int gpu_stack[16], gpu_depth;
 static int gpu_current(const char *call) {
     if (!gpu_depth) fake_wrong("%s: the thread has no context", call);
     return gpu_stack[gpu_depth - 1];
 }
-static int gpu_contexts[FAKE_GPUS], gpu_inited, gpu_live; /* gpu_live: blocks, streams and events not freed */
+static int gpu_contexts[FAKE_GPUS], gpu_inited, gpu_live; /* gpu_live: blocks, streams and events that are not freed */
 
-/* Returns the number of devices, from FAKE_GPUS in the environment. */
 static int gpu_count(void) {
     const char *env = getenv("FAKE_GPUS");
     const int n = env ? atoi(env) : FAKE_GPUS;
     return n < 0 || n > FAKE_GPUS ? FAKE_GPUS : n;
 }
 
-/* A process whose parent has called cuInit cannot use CUDA. */
+/* Fails in a process whose parent has called cuInit, as CUDA does. */
 FAKE_EXPORT int cuInit(unsigned flags) {
     static pid_t process;
     if (process && process != getpid()) return 3;
@@ -97,7 +96,6 @@ typedef struct gpu_block {
     struct gpu_block *next;
 } gpu_block;
 static gpu_block *gpu_blocks;
-/* Memory that was registered with a communicator. */
 typedef struct gpu_known {
     const uint8_t *at;
     uint64_t bytes;
@@ -105,7 +103,7 @@ typedef struct gpu_known {
     struct gpu_known *next;
 } gpu_known;
 static gpu_known *gpu_all_known;
-static uint64_t gpu_left = UINT64_MAX; /* calls of alloc that still succeed */
+static uint64_t gpu_left = UINT64_MAX; /* allocations that still succeed */
 FAKE_EXPORT void fake_allocations(uint64_t left);
 FAKE_EXPORT void fake_allocations(uint64_t left) { gpu_left = left; }
 FAKE_EXPORT int fake_remains(void);
@@ -147,7 +145,7 @@ static int gpu_free(const void *p, int pinned) {
     free(b);
     return 0;
 }
-/* Returns 1 if these bytes are in a block of the device (or pinned). The caller holds the lock. */
+/* Returns whether the bytes are in a block of device memory or, if `pinned`, of pinned memory. Needs the lock. */
 static int gpu_holds(const void *p, uint64_t bytes, int pinned) {
     const uint8_t *at = (const uint8_t *)p;
     for (const gpu_block *b = gpu_blocks; b; b = b->next)
@@ -163,9 +161,9 @@ FAKE_EXPORT int cuMemFreeHost(void *p) { return gpu_free(p, 1); }
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
 typedef struct gpu_work {
     struct gpu_work *next;
-    int (*ready)(void *arg); /* NULL if it can run at once */
-    void (*run)(void *arg);  /* both are called with the lock held */
-    void *arg;               /* freed afterwards */
+    int (*ready)(void *arg);
+    void (*run)(void *arg); /* both are called with the lock held */
+    void *arg;
 } gpu_work;
 typedef struct gpu_stream {
     struct gpu_stream *next;
@@ -185,7 +183,8 @@ static void *gpu_main(void *arg) {
     pthread_mutex_lock(&gpu_lock);
     while (!s->quit || s->first) {
         gpu_work *w = s->first;
-        if (!w || (w->ready && !w->ready(w->arg))) { /* other processes do not notify, so this polls */
+        /* asks again after a while, since other processes send no signal */
+        if (!w || (w->ready && !w->ready(w->arg))) {
             struct timespec soon;
             clock_gettime(CLOCK_REALTIME, &soon);
             soon.tv_nsec += 200000;
@@ -196,7 +195,7 @@ static void *gpu_main(void *arg) {
                 pthread_cond_wait(&gpu_news, &gpu_lock);
             continue;
         }
-        if (gpu_random() % 8 == 0) { /* makes the work late */
+        if (gpu_random() % 8 == 0) {
             const unsigned us = gpu_random() % 100;
             pthread_mutex_unlock(&gpu_lock);
             usleep(us);
@@ -213,7 +212,7 @@ static void *gpu_main(void *arg) {
     pthread_mutex_unlock(&gpu_lock);
     return NULL;
 }
-/* Returns 1 if `p` is a stream. The caller holds the lock. */
+/* Returns whether `p` is a stream. The caller holds the lock. */
 static int gpu_is_stream(const void *p) {
     for (const gpu_stream *s = gpu_streams; s; s = s->next)
         if (s == p) return 1;
@@ -321,7 +320,7 @@ FAKE_EXPORT int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, si
 FAKE_EXPORT int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream) {
     return gpu_copy_async(to, (void *)(uintptr_t)from, bytes, stream, 1);
 }
-/* The following functions are only for plugin_standin.c. */
+/* The functions below are only for plugin_standin.c. */
 FAKE_EXPORT int cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
     gpu_copy *c = (gpu_copy *)malloc(sizeof *c);
     *c = (gpu_copy){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes};
@@ -376,7 +375,7 @@ static int gpu_has_passed(void *arg) {
 }
 static void gpu_nothing(void *arg) { (void)arg; }
 FAKE_EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
-    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* later recordings must not change this wait */
+    gpu_event *copy = (gpu_event *)malloc(sizeof *copy); /* later recordings of the event must not change this wait */
     gpu_current("cuStreamWaitEvent");
     pthread_mutex_lock(&gpu_lock);
     *copy = *(gpu_event *)event;
@@ -391,7 +390,7 @@ FAKE_EXPORT int cuEventSynchronize(void *event) {
     pthread_mutex_unlock(&gpu_lock);
     return 0;
 }
-/* For tests only: copies at once. */
+/* Only for tests. They copy at once. */
 FAKE_EXPORT int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
     return memcpy((void *)(uintptr_t)to, from, bytes), 0;
 }

@@ -1,4 +1,4 @@
-/* fake.c is a stand-in for NCCL and the CUDA driver, for machines without a GPU: a shared library whose ranks are
+/* fake.c is a stand-in for NCCL and the CUDA driver, for machines without a GPU. It is a shared library whose ranks are
  * threads or processes of one machine, and whose devices are host memory. It runs calls late and in stream order, and
  * ends the process if a caller breaks a rule of NCCL's manual. So it tests the backend's calls, and not NCCL. With
  * FAKE_OLD it is version 2.14, without later functions. */
@@ -29,15 +29,15 @@ static const char *const kinds[] = {"ncclAllReduce", "ncclReduce",    "ncclReduc
                                     "ncclBroadcast", "ncclAllGather", "ncclAlltoAll",
                                     "ncclGather",    "ncclSend",      "ncclRecv"};
 typedef struct call {
-    int kind, type, op, root; /* root is also the peer of a send or receive */
+    int kind, type, op, root; /* root: also the other rank of a send or receive */
     uint64_t count, number;
     const uint8_t *src;
     uint8_t *dst;
     void *stream;
     struct comm *comm;
-    uint64_t here; /* bit q: rank q has sent its part */
+    uint64_t here; /* bit q is set once the data of rank q has arrived */
 } call;
-/* The calls of a group on one comm, which are enqueued together. */
+/* The calls of a group on one communicator. They are enqueued together. */
 typedef struct kernel {
     struct comm *comm;
     int n, refs;
@@ -49,10 +49,10 @@ typedef struct comm {
     world w;
     int rank, n, device, error, aborted, finalized, delay, running;
     uint64_t number;
-    kernel *waits; /* work to enqueue after `delay` polls */
+    kernel *waits; /* calls to enqueue after `delay` polls */
     float scales[OPS];
     int types[OPS], n_ops;
-    struct comm *next; /* next in the list of freed comms */
+    struct comm *next;
 } comm;
 
 static __thread call group[GROUP];
@@ -101,8 +101,8 @@ typedef struct meeting {
     const world_post *post[RANKS];
     const uint8_t *src[RANKS];
 } meeting;
-/* Sets out to the reduction of element i over the ranks. Like NCCL, it rounds f16 at every addition, and MAX and MIN
- * ignore NaNs. */
+/* Sets `out` to the reduction of element i over all ranks. It does as NCCL: rounds 16-bit floats at every addition, and
+ * ignores NaNs in MAX and MIN. */
 static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     const uint64_t e = bytes_of(t->type), at = i * e;
     if (n == 1 && t->scale >= 1 && t->scale <= 1) { /* a sum over one rank is a copy */
@@ -132,7 +132,7 @@ static void reduce_one(const meeting *t, int n, uint64_t i, uint8_t *out) {
     store(t->type, out, all);
 }
 
-/* Reduces many elements; faster for the sums that most tests use. */
+/* Reduces many elements, and faster for sums of floats, since most tests use these. */
 static void reduce(const meeting *t, int n, uint64_t first, uint64_t count, uint8_t *out) {
     const int plain = n > 1 && t->type == FLOAT32 && t->op == SUM;
     float *to = (float *)(void *)out;
@@ -148,13 +148,13 @@ static void reduce(const meeting *t, int n, uint64_t first, uint64_t count, uint
     }
 }
 
-/* ---- kernels: all of this with the lock held --------------------------------------------------------------------- */
+/* ---- kernels, all run with the lock held ------------------------------------------------------------------------- */
 static world_post post_of(const call *c, uint64_t bytes) {
     const int own = c->op >= FIRST_OWN_OP;
     return (world_post){c->kind,  c->type, own ? SUM : c->op, c->root, own ? c->comm->scales[c->op - FIRST_OWN_OP] : 1,
                         c->count, bytes};
 }
-/* Returns the data of rank q in this collective. */
+/* Returns rank q's data of this collective. Ends the process if that rank calls another one. */
 static const world_post *joined_by(const call *c, int q) {
     const world_post *p = world_post_read(&c->comm->w, c->number, q, -1), mine = post_of(c, 0);
     if (p->count != mine.count || p->kind != mine.kind || p->type != mine.type || p->root != mine.root ||
@@ -163,7 +163,7 @@ static const world_post *joined_by(const call *c, int q) {
                    kinds[c->kind], (int)c->count, q, kinds[p->kind], (int)p->count);
     return p;
 }
-/* Return the bytes of a rank's source and of its result. */
+/* Return the sizes in bytes of a rank's source and of its result. */
 static uint64_t source_bytes(const call *c) {
     const uint64_t n = (uint64_t)c->comm->n, one = c->count * bytes_of(c->type);
     if (c->kind == RECV || (c->kind == BROADCAST && c->root != c->comm->rank)) return 0;
@@ -182,7 +182,7 @@ static void kernel_free(kernel *k) {
     free(k);
     pthread_cond_broadcast(&gpu_news);
 }
-/* Publishes a copy of this rank's data, which others may read later. */
+/* Copies this rank's data to where other ranks read it later. */
 static void kernel_begin(void *arg) {
     kernel *k = *(kernel **)arg;
     world *w = &k->comm->w;
@@ -251,7 +251,7 @@ static void kernel_end(void *arg) {
             finish(&k->calls[i]);
     kernel_free(k);
 }
-/* Runs the function with the lock, for streams of a test's device, which call without it. */
+/* Runs the function with the lock held, for streams of a test's device, which do not hold it. */
 static int hooked(void (*run)(void *), void *arg) {
     pthread_mutex_lock(&gpu_lock);
     run(arg);
@@ -287,7 +287,7 @@ static comm *known(void *c, const char *name) {
     if (!m || m->magic != MAGIC) fake_wrong("%s: the communicator is gone", name);
     return m;
 }
-/* Returns the address at which the device's thread can access all these bytes. The caller holds the lock. */
+/* Returns the address at which the device's thread accesses these bytes. The caller holds the lock. */
 static uint8_t *reachable(const call *c, const void *p, uint64_t bytes, const char *what) {
     if (!bytes) return (uint8_t *)(uintptr_t)p;
     if (gpu_is_stream(c->stream)) {
@@ -299,7 +299,7 @@ static uint8_t *reachable(const call *c, const void *p, uint64_t bytes, const ch
     if (!own) fake_wrong("%s: %s of %d bytes is not device memory", kinds[c->kind], what, (int)bytes);
     return own;
 }
-/* Returns 1 if source and result do not overlap, or overlap as the manual allows for operations in place. */
+/* Returns whether source and result do not overlap, or overlap as NCCL's manual allows. */
 static int in_place_as_told(const call *c) {
     const uint64_t from = source_bytes(c), to = result_bytes(c), own = (uint64_t)c->comm->rank;
     if (!from || !to || c->src >= c->dst + to || c->dst >= c->src + from) return 1;
@@ -313,7 +313,6 @@ static int in_place_as_told(const call *c) {
     default: return 0;
     }
 }
-/* Counts buffers in memory that is registered with their communicator. */
 static int n_registered;
 FAKE_EXPORT int fake_registered(void) {
     pthread_mutex_lock(&gpu_lock);
@@ -354,7 +353,6 @@ static int add(call c) {
     group[group_n++] = c;
     return OK;
 }
-/* Records a call for fake_record: "ncclAllReduce ", or "(ncclSend ncclRecv ) " for a group. */
 static char records[RANKS][4096];
 static void record(int rank, const char *text) {
     char *at = records[rank];

@@ -1,4 +1,4 @@
-/* life.h belongs to fake.c and creates and ends communicators. */
+/* life.h belongs to fake.c. It creates and ends communicators. */
 #ifndef FAKE_LIFE_H
 #define FAKE_LIFE_H
 
@@ -110,7 +110,7 @@ static void unregister_all(const comm *m, int may) { (void)m, (void)may; }
 #endif
 static void comm_free(comm *m) {
     static comm *gone;
-    m->magic = 0; /* not freed, to detect later use */
+    m->magic = 0; /* the memory stays, so that later use is found */
     m->next = gone;
     gone = m;
     gpu_live--;
@@ -131,7 +131,7 @@ FAKE_EXPORT int ncclCommDestroy(void *c) {
     pthread_mutex_unlock(&gpu_lock);
     return OK;
 }
-/* Ends running collectives on this rank; other ranks continue to wait. */
+/* Ends running collectives on this rank only. Other ranks wait until they abort too. */
 FAKE_EXPORT int ncclCommAbort(void *c) {
     comm *m = known(c, "ncclCommAbort");
     gpu_current("ncclCommAbort");

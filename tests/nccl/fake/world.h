@@ -1,5 +1,5 @@
-/* world.h belongs to fake.c: the ranks of a communicator, threads or processes, exchange data through files in a folder
- * in shared memory, which the unique id names. So a killed rank leaves nothing locked. */
+/* world.h belongs to fake.c. The ranks of a communicator, which are threads or processes, exchange data through files
+ * in a folder in shared memory, so that a killed rank leaves nothing locked. */
 #ifndef FAKE_WORLD_H
 #define FAKE_WORLD_H
 #include <dirent.h>
@@ -12,24 +12,23 @@
 
 enum { RANKS = 64, WORLD_NAME = 96, WORLD_OPEN = 4096 };
 
-/* The memory that all ranks map. */
 typedef struct world_shared {
     int joined, left, lost, device[RANKS];
-    int32_t process[RANKS]; /* process id; 0 before it joins and after it leaves */
-    /* All collectives before this number have ended, so their files are not needed. */
+    int32_t process[RANKS]; /* process id; 0 before the rank joins and after it leaves */
+    /* Each rank has finished all collectives before this number. Their files can be deleted. */
     uint64_t done[RANKS];
 } world_shared;
 typedef struct world {
     char folder[WORLD_NAME];
     world_shared *all;
     int rank, n;
-    uint64_t kept; /* files of this rank's collectives before it are deleted */
+    uint64_t kept; /* files of this rank's collectives before this number are deleted */
     uint64_t sent[RANKS], got[RANKS];
-    /* [number % WORLD_OPEN] 1 if it ended before an earlier collective, which runs in another stream. */
+    /* 1 if that collective has ended while an earlier one still runs in another stream; index: number % WORLD_OPEN */
     uint8_t did[WORLD_OPEN];
 } world;
 
-/* A file's header: the call that sends its bytes. */
+/* A file's header: the call whose data follows. */
 typedef struct world_post {
     int kind, type, op, root;
     float scale;
@@ -46,14 +45,14 @@ static void world_name(char out[WORLD_NAME]) {
              (unsigned)__atomic_add_fetch(&number, 1, __ATOMIC_SEQ_CST), (unsigned long)now.tv_sec,
              (unsigned long)now.tv_nsec);
 }
-/* Returns 0 if the rank has joined. */
+/* Returns 0 if the rank has joined, otherwise -1. */
 static int world_join(world *w, const char *folder, int rank, int n, int device) {
     char path[WORLD_NAME + 16];
     int fd = -1;
     snprintf(w->folder, sizeof w->folder, "%.95s", folder);
     snprintf(path, sizeof path, "%.95s/ranks", folder);
     w->rank = rank, w->n = n;
-    for (int i = 0; i < 100 && fd < 0; i++) { /* another rank that gave up may remove it meanwhile */
+    for (int i = 0; i < 100 && fd < 0; i++) { /* a rank that gives up may remove the folder meanwhile */
         if (mkdir(folder, 0700) && errno != EEXIST) return -1;
         fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     }
@@ -68,7 +67,7 @@ static int world_join(world *w, const char *folder, int rank, int n, int device)
 }
 static int world_joined(const world *w) { return __atomic_load_n(&w->all->joined, __ATOMIC_SEQ_CST); }
 
-/* The last rank removes the folder. */
+/* Leaves the communicator. The last rank removes the folder. */
 static void world_leave(world *w) {
     int others = 0;
     __atomic_store_n(&w->all->process[w->rank], 0, __ATOMIC_SEQ_CST);
@@ -93,7 +92,7 @@ static void world_path(const world *w, char out[WORLD_NAME + 64], uint64_t numbe
     else
         snprintf(out, WORLD_NAME + 64, "%s/m%llu.%d.%d", w->folder, (unsigned long long)number, from, to);
 }
-/* Writes a file for rank `to`, or for all ranks if it is -1. */
+/* Writes a file for rank `to`, or for all ranks if `to` is -1. */
 static void world_post_write(world *w, uint64_t number, int to, const world_post *p, const void *bytes) {
     char path[WORLD_NAME + 64], hidden[WORLD_NAME + 68];
     world_path(w, path, number, w->rank, to);
@@ -135,7 +134,7 @@ static void world_message_took(world *w, int from) {
     world_path(w, path, w->got[from]++, from, w->rank);
     unlink(path);
 }
-/* Ends collective `number` on this rank, and deletes its files that all ranks have read. */
+/* Records that this rank has finished a collective, and deletes its files that all ranks have read. */
 static void world_did(world *w, uint64_t number) {
     char path[WORLD_NAME + 64];
     uint64_t least = w->all->done[w->rank];

@@ -1,5 +1,5 @@
-/* page_data.h makes up plans for tests of the pages: with realistic sizes, options and times, scheduled by the rules in
- * docs/design/planner.md. It does not use the planner, so that tests can quickly make plans of any size. */
+/* page_data.h makes up plans for tests of the pages, of any size, with realistic options and times. It does not use the
+ * planner, which would be slow. */
 #ifndef ESPRESSO_TESTS_PAGE_DATA_H
 #define ESPRESSO_TESTS_PAGE_DATA_H
 #include <stdio.h>
@@ -52,14 +52,14 @@ static inline void fake_model(fake_plan *f, uint32_t n, const char *first_name) 
     f->model.update_ns = 500e3;
 }
 
-static int fake_racks; /* nonzero: jobs have three levels */
+static int fake_racks; /* nonzero: jobs have racks */
 static int fake_cores; /* nonzero: collectives also occupy a core */
 
 static inline uint64_t fake_kept(const esp_plan_event *e, int lane) {
     return lane < 2 || lane == ESP_PLAN_LANES - 1 ? e->core_ns : e->link_ns;
 }
 
-/* Returns the lanes of a collective, by the levels of its scope. */
+/* Returns a bit for each link that a collective uses. */
 static inline uint8_t fake_lanes(const char *step) {
     static const char *const levels[] = {"intra", "inter", "outer"};
     uint8_t lanes = 0;
@@ -70,7 +70,6 @@ static inline uint8_t fake_lanes(const char *step) {
     return lanes ? lanes : fake_racks ? 28 : 12;
 }
 
-/* Makes the ops of an option, with copies to and from the host around compression on the CPU. */
 static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements, int group) {
     double bytes = 4.0 * (double)elements;
     uint8_t step = 0;
@@ -101,7 +100,7 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
     }
 }
 
-/* Makes the units: the tensors, or in a plan every 16th tensor split in two, and small neighbours merged in pairs. */
+/* If `planned` is set, splits every 16th tensor in two, and merges small neighbours in pairs. */
 static inline void fake_units(fake_plan *f, int planned) {
     const char *const none = fake_racks ? "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"
                                         : "intra.reduce_scatter > inter.allreduce > intra.allgather";
@@ -130,7 +129,7 @@ static inline void fake_units(fake_plan *f, int planned) {
     f->page.n_units = k;
 }
 
-/* Starts every op as soon as its input and lanes are ready, the earliest first. */
+/* Starts every op as soon as its input is ready and its cores and links are free. */
 static inline void fake_schedule(fake_plan *f) {
     uint64_t lane[ESP_PLAN_LANES] = {0};
     uint32_t n_units = f->page.n_units, n_tensors = f->model.n_tensors, tensor = 0, out = 0;
@@ -183,7 +182,7 @@ static inline void fake_schedule(fake_plan *f) {
     free(units);
 }
 
-/* Computes the report's times slowly, from the ops that run between each two begins or ends. */
+/* Computes the report's times in a simple and slow way, from which ops run at each moment. */
 static inline int fake_by_time(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;

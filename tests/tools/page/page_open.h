@@ -1,6 +1,5 @@
-/* page_open.h: opens a page in headless Chromium, with checks inserted into it (page_check*.js), and reports their
- * results. Without Chromium the test is skipped. Must not know the content of the page. Include after
- * tools/page/page.c. */
+/* page_open.h opens a page in headless Chromium, with checks inserted into it (page_check*.js), and reports their
+ * results. Without Chromium the test is skipped. */
 #ifndef ESPRESSO_TESTS_PAGE_OPEN_H
 #define ESPRESSO_TESTS_PAGE_OPEN_H
 #include "tests/lib/test.h"
@@ -33,7 +32,7 @@ static inline const char *page_browser(void) {
     return NULL;
 }
 
-/* Writes the page with the checks: some before the page's own scripts, the others at the end. */
+/* Writes the page with the checks. Some come before the page's own scripts, the others at the end. */
 static inline void page_with_checks(const char *page, const char *checks, const char *constants, const char *to) {
     char *html = page_read_file(page), *first = page_read_file("tests/tools/page/page_check.js"),
          *last = page_read_file(checks);
@@ -48,7 +47,6 @@ static inline void page_with_checks(const char *page, const char *checks, const 
     free(html), free(first), free(last);
 }
 
-/* Opens the page, and fails the test if a check failed. */
 static inline void page_open(const char *page, const char *checks, const char *flags, const char *first_tensor) {
     char path[128], command[1024], constants[128] = "const expectedName=";
     const char *name = page_browser();

@@ -1,9 +1,9 @@
-/* test_page.c: the pages and the trace have valid JSON whatever the names are, and the pages work: headless Chromium
- * opens each, clicks and hovers (page_check*.js). Without Chromium those tests are skipped. */
+/* test_page.c checks that the pages and the trace have valid JSON whatever the names are, and that the pages work:
+ * headless Chromium opens each, clicks and hovers (page_check*.js). Those tests are skipped without Chromium. */
 /* runs: long */
 #include "tests/lib/test.h"
 #include "tools/page/page.h"
-#include "tools/page/page.inc" /* the strings that page.c contains */
+#include "tools/page/page.inc"
 #include "page_data.h"
 #include "page_open.h"
 
@@ -15,7 +15,7 @@ static page_info info = {.model = "made-up & more",
                          .ranks_per_machine = 8,
                          .command = "espresso plan --model 'made up'"};
 
-/* ---- JSON: a parser that returns the end of a value, or NULL ----------------------------------------------------- */
+/* ---- a JSON parser, which returns the end of a value, or NULL ---------------------------------------------------- */
 static const char *json_blank(const char *s) { return s + strspn(s, " \t\r\n"); }
 
 static const char *json_string(const char *s) {
@@ -73,7 +73,7 @@ static void write_timeline(FILE *f, uint32_t n_tensors, int both, const char *na
 }
 
 TEST(data_is_json) {
-    /* Names with quotes, markup and control characters, and with invalid UTF-8: overlong, truncated, surrogates. */
+    /* names with quotes, markup and control characters, and with invalid UTF-8: overlong, truncated, surrogates */
     static const char *const names[] = {odd_name,    "\x01\x1f\x7f\t\n\"\\", "\xff\xfe",         "\xc0\xaf",
                                         "a\xe2\x82", "\xed\xa0\x80",         "\xf0\x9f\x98\x80", "\xf4\x90\x80\x80",
                                         "]]>&lt;"};
@@ -86,7 +86,7 @@ TEST(data_is_json) {
         assert_non_null(data);
         const char *begin = strchr(data, '>') + 1, *end = json_value(begin, 0);
         if (!end) fail_msg("not JSON with the name %zu", i);
-        /* The first markup after the data is the end of its script. */
+        /* the first markup after the data ends its script */
         assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
         assert_ptr_equal(memchr(begin, '<', (size_t)(end - begin)), NULL);
         assert_null(strstr(html, "http:"));
@@ -115,7 +115,7 @@ TEST(trace_is_json) {
             lanes += (uint32_t)__builtin_popcount(pages[i].events[k].lanes);
     uint32_t found = 0;
     for (const char *at = text; (at = strstr(at, "\"ph\":\"X\"")); at++) found++;
-    assert_int_equal(found, lanes + 4); /* forward and update of each page */
+    assert_int_equal(found, lanes + 4); /* forward pass and update of each plan */
     assert_non_null(strstr(text, "\"name\":\"comp@gpu\""));
     assert_non_null(strstr(text, "\"thread_name\",\"pid\":2,\"tid\":3,\"args\":{\"name\":\"inter\"}"));
     assert_non_null(strstr(text, "\"step\":3,\"bytes\":"));
@@ -124,7 +124,7 @@ TEST(trace_is_json) {
     for (int i = 0; i < 2; i++) fake_free(&plans[i]);
 }
 
-/* The trace has ops of all levels, each in the lane of its level. */
+/* The trace has ops of all levels, each in the row of its link. */
 TEST(a_trace_of_racks) {
     fake_plan plan;
     uint32_t lanes = 0, found = 0;
@@ -146,7 +146,8 @@ TEST(a_trace_of_racks) {
     fake_free(&plan);
 }
 
-/* In a trace, ops are as long as they occupy the lane, and have their duration in details. Cores come before links. */
+/* In a trace, an op is as long as it occupies a core or link. Its details have its duration. Cores come before
+ * links. */
 TEST(a_trace_of_cores) {
     fake_plan plan;
     char expected[3][160];
@@ -181,7 +182,7 @@ TEST(a_trace_of_cores) {
     fake_free(&plan);
 }
 
-/* Writes a page with a predicted step above the measured ops: each is a tenth later, and one is missing. */
+/* Writes a page with a predicted step above the measured one, where each op is a tenth later, and one is missing. */
 static void write_measured(FILE *f) {
     fake_plan plan;
     fake_make(&plan, 12, 1, 1e9, odd_name);
@@ -242,7 +243,6 @@ TEST(a_full_disk_is_noticed) {
     fake_free(&plan);
 }
 
-/* embed.sh makes C strings of each source, with correct escapes. */
 TEST(strings_are_those_of_the_sources) {
     char path[128], line[4096];
     for (size_t i = 0; i < sizeof page_files / sizeof *page_files; i++) {
@@ -300,7 +300,7 @@ TEST(timeline_of_what_was_measured) {
     page_open(path, "tests/tools/page/page_check_measured.js", "--window-size=1500,1100", odd_name);
 }
 
-/* For a plan of the planner, the page computes the same exposed time, bubbles and step time as the report. */
+/* The page computes the same exposed time, idle times and step time of a plan as the planner's report has. */
 TEST(timeline_of_a_real_plan) {
     const char *espresso = getenv("ESPRESSO_COMMAND");
     char path[128], command[512];

@@ -1,5 +1,5 @@
-/* board.h has the memory that the driver and the ranks of a run share: the run's plan, made from its seed, and a report
- * of each rank. It is a mapped file, so that a launcher may start the ranks. */
+/* board.h has the memory that the driver and the ranks share: the plan of a job, which follows from a random seed, and
+ * each rank's report. It is a mapped file, so that ranks may be started by a launcher. */
 #ifndef CHAOS_BOARD_H
 #define CHAOS_BOARD_H
 #include "espresso.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum { RANKS = 4, TENSORS = 7, STEPS_MAX = 20000, SAVE_STEPS = 2, WARM_STEPS = 3, PATH_ROOM = 200 };
-enum { NOT_REPORTED = 1 }; /* a value of report.status */
+enum { NOT_REPORTED = 1 };
 
 typedef enum kind {
     KILL,
@@ -36,12 +36,11 @@ typedef enum kind {
     KINDS
 } kind;
 
-/* The result that a run must have. */
 typedef enum want {
-    WANT_OK,      /* no error, and correct results */
-    WANT_PEER,    /* ESP_E_PEER on all ranks except the victim */
+    WANT_OK,
+    WANT_PEER,    /* ESP_E_PEER on all ranks except the faulty one, the victim */
     WANT_TIMEOUT, /* ESP_E_TIMEOUT on all ranks except the victim */
-    WANT_DIFFER   /* an error on all ranks, see is_wanted */
+    WANT_DIFFER   /* an error on all ranks, see is_wanted() */
 } want;
 
 enum { /* variants of kind ORDER: wrong calls */
@@ -49,7 +48,7 @@ enum { /* variants of kind ORDER: wrong calls */
        WAIT_UNPUSHED,
        STRATEGY_IN_STEP,
        START_TWICE,
-       BARRIER_FOR_STEP, /* from here on the calls end the job */
+       BARRIER_FOR_STEP, /* this call and those below end the job */
        OTHER_COUNT,
        OTHER_CALL,
        CLOSE_EARLY,
@@ -64,21 +63,21 @@ typedef struct plan {
     kind kind;
     uint64_t seed;
     int32_t victim;
-    uint32_t setup, variant, caller; /* caller: the trainer's thread runs the ops */
-    /* When the fault comes: the victim's step, its pushes, and a delay (for KILL and STOP after all are ready). */
+    uint32_t setup, variant, caller; /* caller: ops run on the trainer's thread, as with ESPRESSO_PROGRESS=caller */
+    /* When the fault happens: the victim's step, how many tensors it has pushed, and for KILL and STOP a delay. */
     uint32_t step, pushes, delay_us;
-    uint32_t amount;            /* bytes of memory or disk, descriptors, or an errno */
+    uint32_t amount;            /* bytes of memory or disk, file descriptors, or an errno */
     uint32_t timeout_ms, steps; /* steps: 0 trains until an error */
-    int resume;                 /* for STOP: the victim continues afterwards */
+    int resume;                 /* after STOP, the victim continues */
 } plan;
 
 typedef struct report {
     atomic_int pid, step, ready, resumed;
-    atomic_int status; /* status of the failed call, ESP_OK, or NOT_REPORTED */
-    atomic_int pushes; /* pushes that succeeded in the last step      */
+    atomic_int status; /* status of the call that failed, ESP_OK, or NOT_REPORTED */
+    atomic_int pushes;
     atomic_ullong fault_ns, returned_ns, closed_ns;
-    atomic_int wrong; /* a wrong result, described in `why`           */
-    atomic_int again; /* 1 + status of the second job, or 0 */
+    atomic_int wrong; /* nonzero after a wrong result, which `why` describes */
+    atomic_int again; /* 1 + status of the second job, or 0 if there was none */
     atomic_int ended;
     char text[1400], why[400];
     atomic_ullong saved[2]; /* hashes of the last state and of the one being saved */
@@ -87,16 +86,16 @@ typedef struct report {
 
 typedef struct board {
     plan plan;
-    int32_t launched;         /* started by --launcher: no second, smaller job */
-    atomic_int go, survivors; /* bits of ranks, 0 until known */
+    int32_t launched;         /* started by --launcher: no second, smaller job follows */
+    atomic_int go, survivors; /* survivors: a bit for each rank, 0 until known */
     char root[64], folder[PATH_ROOM], backend[128];
     report rank[RANKS];
 } board;
 
 static const struct kind_info {
     const char *name, *what;
-    int timed;   /* measure how soon others notice the fault */
-    int silence; /* measure from ESPRESSO_TIMEOUT_MS on */
+    int timed;   /* whether to measure how soon others notice the fault */
+    int silence; /* whether to measure from the timeout on */
 } kinds[KINDS] = {
     [KILL] = {"kill", "kill -9 in a step", 1, 0},
     [KILL_OPEN] = {"kill-open", "kill -9 while the job opens", 0, 0},
@@ -114,7 +113,7 @@ static const struct kind_info {
     [LINK_CUT] = {"link-cut", "a link is cut for 3 s: needs hosts, so tests/jobs/hosts has it", 0, 0},
 };
 
-/* Codecs and options of runs. With `exact`, averages have no rounding error. */
+/* Codecs and options of jobs. If `exact` is set, means have no rounding error. */
 static const struct setup {
     const char *codec, *option;
     int exact, feedback, flat;
@@ -146,7 +145,6 @@ static inline uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
     for (; bytes; bytes--, at++) h = (h ^ *at) * 0x100000001b3ull;
     return h;
 }
-/* Makes all random choices of a run. */
 static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     static const uint32_t refusals[] = {EPERM, ENOSYS, ENOMEM, EMFILE};
     uint64_t s = seed * 64 + (uint64_t)k;
@@ -180,7 +178,7 @@ static inline plan plan_make(kind k, uint64_t seed, uint32_t timeout_ms) {
     if (k == DISK) p.amount = test_random64(&s) >> 40 & 0xffff, p.steps = 10;
     if (k == ORDER) p.variant %= ORDERS, p.steps = 12;
     if (k == PUSH) p.variant %= PUSHES, p.steps = 12;
-    /* Only the timeout ends these runs. */
+    /* only the timeout ends these jobs */
     if (k == ORDER && (p.variant == STRATEGY_ALONE || p.variant == BARRIER_FOR_STEP)) p.timeout_ms = 2 * timeout_ms;
     if (k == PUSH && p.variant == ONE_NEVER_PUSHES) p.timeout_ms = 2 * timeout_ms;
     if (k == CODEC || k == VERSION) p.steps = 12;
@@ -196,7 +194,7 @@ static inline want plan_want(const plan *p) {
     case SLOW:
     case DISK:
     case MEMORY:
-    case NO_MEMFD: return WANT_OK; /* judge_all_or_none also accepts an error */
+    case NO_MEMFD: return WANT_OK; /* judge_all_or_none() also accepts an error */
     case ORDER: return p->variant < BARRIER_FOR_STEP ? WANT_OK : p->variant == CLOSE_EARLY ? WANT_PEER : WANT_DIFFER;
     case PUSH: return p->variant == ONLY_ONE_PUSHES ? WANT_OK : WANT_DIFFER;
     case VERSION:

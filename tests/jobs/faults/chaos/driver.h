@@ -1,4 +1,5 @@
-/* driver.h runs a job once: starts ranks, kills or stops one, waits for reports, and checks that nothing is left. */
+/* driver.h runs a job once: starts the ranks, kills or stops one, waits for reports, and checks that nothing is
+ * left. */
 #ifndef CHAOS_DRIVER_H
 #define CHAOS_DRIVER_H
 #include "judge.h"
@@ -6,7 +7,7 @@
 typedef struct options {
     const char *backend, *launcher; /* launcher: such as "mpirun -n 4" */
     uint32_t timeout_ms;
-    double bound_ms; /* time limit to notice a fault */
+    double bound_ms; /* limit for noticing a fault, in ms */
     int verbose;
 } options;
 
@@ -43,7 +44,7 @@ static inline void signal_rank(run *x, int32_t r, int sig) {
     const pid_t pid = x->o->launcher ? (pid_t)atomic_load(&x->b->rank[r].pid) : x->pid[r];
     if (pid > 0) kill(pid, sig);
 }
-/* Reaps the ranks, and kills those that have not ended by the deadline. Reports ranks that ended unexpectedly. */
+/* Reaps the ranks, and kills those that have not ended by the deadline. Reports those that ended unexpectedly. */
 static inline void ranks_end(run *x, uint64_t deadline, result *out) {
     const plan *p = &x->b->plan;
     int status = 0;
@@ -114,7 +115,7 @@ static inline void inject(run *x, result *out) {
     usleep(p->timeout_ms * 500ull);
     signal_rank(x, p->victim, SIGCONT);
 }
-/* Ends or continues the victim after the other ranks have noticed the fault. */
+/* When the other ranks have noticed the fault, ends the victim or lets it continue. */
 static inline void inject_after(run *x) {
     const plan *p = &x->b->plan;
     int all = (1 << RANKS) - 1;
@@ -146,7 +147,7 @@ static inline int run_folder(run *x, int create) {
     return 1;
 }
 
-/* Reports sockets and files in /dev/shm that the job has left behind. */
+/* Reports sockets, and files in /dev/shm, that the job has left behind. */
 static inline void run_left(run *x, int shm_before, result *out) {
     char line[512];
     const char *name = strchr(x->b->root, ':') + 1;

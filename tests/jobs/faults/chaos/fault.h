@@ -1,4 +1,4 @@
-/* fault.h has the faults that a rank causes itself. The driver kills and stops ranks. */
+/* fault.h has the faults that a rank causes itself. Ranks are killed and stopped by the driver. */
 #ifndef CHAOS_FAULT_H
 #define CHAOS_FAULT_H
 #include "self.h"
@@ -16,14 +16,14 @@ static inline void limit_set(int what, uint64_t most) {
     l.rlim_cur = most < l.rlim_max ? most : l.rlim_max;
     setrlimit((__rlimit_resource_t)what, &l);
 }
-/* Limits the address space to its present size and `more` bytes. */
+/* Limits the address space to its present size plus `more` bytes. */
 static inline void limit_memory(uint64_t more) {
     unsigned long pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");
     if (f && fscanf(f, "%lu", &pages) == 1) limit_set(RLIMIT_AS, pages * (uint64_t)sysconf(_SC_PAGESIZE) + more);
     if (f) fclose(f);
 }
-/* Makes memfd_create fail with `error` for the rest of the process. The second job must do without it, too, or fail. */
+/* Makes memfd_create fail with `error` from now on. The second job of the process must work without it, or fail. */
 static inline void refuse_memfd(uint32_t error) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -36,7 +36,6 @@ static inline void refuse_memfd(uint32_t error) {
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* Causes the faults that begin before esp_open. */
 static inline void fault_before_open(self *x) {
     if (!is_victim(x)) return;
     if (x->p->kind == MEMORY && x->p->variant == BEFORE_OPEN) limit_memory(x->p->amount);
@@ -48,7 +47,6 @@ static inline void fault_before_open(self *x) {
 static inline void fault_before_start(self *x) {
     if (is_victim(x) && x->p->kind == MEMORY && x->p->variant == BEFORE_START) limit_memory(x->p->amount);
 }
-/* Ends a fault, if it can be ended. */
 static inline void fault_over(self *x) {
     limit_set(RLIMIT_AS, RLIM_INFINITY);
     limit_set(RLIMIT_NOFILE, 1024);
@@ -67,7 +65,6 @@ static inline int disk_small(self *x) {
     return syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) == 0 &&
            mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", folder, "tmpfs", 0, "size=6m") == 0;
 }
-/* Fills the disk with a file, then frees `room` bytes. */
 static inline void disk_fill(self *x, uint64_t room) {
     static const char zeros[4096];
     char path[PATH_ROOM + 80];
@@ -88,13 +85,12 @@ static inline void disk_free(self *x) {
 
 /* ---- states ---- */
 static inline esp_status state_hash_put(void *user, void *data, uint64_t bytes) {
-    /* byte by byte, since the stream may arrive in different pieces */
+    /* byte by byte, since the state may arrive in pieces of any size */
     uint64_t h = *(uint64_t *)user;
     for (uint64_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
     *(uint64_t *)user = h;
     return ESP_OK;
 }
-/* Hashes a rank's state file. Returns 0 if there is none. */
 static inline uint64_t state_file_hash(const char *folder, int32_t rank) {
     char path[PATH_ROOM + 128];
     uint8_t piece[4096];
@@ -107,7 +103,7 @@ static inline uint64_t state_file_hash(const char *folder, int32_t rank) {
     return h;
 }
 
-/* Saves the state to a disk that may be full: on all ranks or on none. The driver compares me->saved[1]. */
+/* Saves the state to a disk that may be full. The driver checks that it is saved on all ranks or on none. */
 static inline void disk_step(self *x, uint32_t step, int small) {
     char folder[PATH_ROOM + 64], path[PATH_ROOM + 80];
     disk_folder(x, folder);
@@ -155,7 +151,8 @@ static inline esp_status save_step(self *x) {
 static inline void must_refuse(self *x, esp_status s, const char *call) {
     if (s != ESP_E_STATE) wrong(x, "%s returned %s: %.200s", call, esp_status_name(s), esp_last_error(x->ctx));
 }
-/* Wrong calls of the victim, which must be refused without effect on the others. `pushed`: tensors pushed so far. */
+/* Makes wrong calls on the victim, which must be refused without effect on others. `pushed` tensors were pushed
+ * before. */
 static inline void refused_calls(self *x, uint32_t pushed) {
     const esp_stream here = ESP_ZERO;
     uint32_t id;
@@ -169,7 +166,8 @@ static inline void refused_calls(self *x, uint32_t pushed) {
     must_refuse(x, esp_start(x->ctx), "a second esp_start");
     must_refuse(x, esp_tensor_add(x->ctx, &d, &id), "esp_tensor_add after esp_start");
 }
-/* Calls of the victim that do not match those of the other ranks. Sets *instead if they replace the step. */
+/* Makes calls on the victim that do not match those of other ranks. Sets *instead if they take the place of the
+ * step. */
 static inline esp_status unfit_calls(self *x, int *instead) {
     float some[200] = {0};
     esp_status s = ESP_OK;

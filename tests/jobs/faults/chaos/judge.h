@@ -1,12 +1,12 @@
-/* judge.h checks the reports of a run. It does not know processes. */
+/* judge.h checks the reports of a job. */
 #ifndef CHAOS_JUDGE_H
 #define CHAOS_JUDGE_H
 #include "board.h"
 #include <stdarg.h>
 
 typedef struct result {
-    int failed, busy; /* busy: ranks were too slow, so nothing was tested */
-    int late;         /* ranks that noticed the fault after the bound */
+    int failed, busy; /* busy: ranks were too slow, so that nothing was tested */
+    int late;
     double noticed_ms[RANKS];
     int n_noticed;
     char why[4000];
@@ -26,7 +26,7 @@ static inline int is_lost(const plan *p) {
     return p->kind == KILL || p->kind == KILL_OPEN || p->kind == KILL_SAVE || p->kind == EXIT || p->kind == STOP;
 }
 
-/* Checks that averages of a step have the same bits on all ranks that finished it. */
+/* Checks that the means of a step have the same bits on all ranks that have finished it. */
 static inline void judge_averages(board *b, result *out) {
     for (int k = 0; k < STEPS_MAX; k++) {
         uint64_t first = 0;
@@ -44,7 +44,7 @@ static inline void judge_averages(board *b, result *out) {
     }
 }
 
-/* Checks that the error of a rank inside a step names the tensor, the op, and its number. */
+/* Checks that a rank's error in a step names the tensor, the op, and the op's number. */
 static inline void judge_place(board *b, int r, result *out) {
     const report *x = &b->rank[r];
     if (!atomic_load(&x->pushes) || !atomic_load(&x->ready)) return;
@@ -70,7 +70,8 @@ static inline int names(const char *text, int32_t rank) {
     return 0;
 }
 
-/* Returns 1 if rank r's error names the victim, perhaps through other ranks' errors. `seen`: bits of those ranks. */
+/* Returns 1 if rank r's error names the victim, or a rank whose error leads to it. `seen` has a bit per rank
+ * visited. */
 static inline int leads_to_victim(const board *b, int r, int seen) {
     if (r == b->plan.victim || names(b->rank[r].text, b->plan.victim)) return 1;
     for (int q = 0; q < RANKS && strstr(b->rank[r].text, "see its own error"); q++)
@@ -78,13 +79,12 @@ static inline int leads_to_victim(const board *b, int r, int seen) {
     return 0;
 }
 
-/* Over MPI, only rank 0 announces that others have left. Without rank 0, ranks may wait until the timeout. */
+/* Over MPI, only rank 0 announces that others have left. Without it, ranks may wait until the timeout. */
 static inline int may_time_out(const board *b, esp_status s) {
     const plan *p = &b->plan;
     return b->launched && p->kind == ORDER && p->variant == CLOSE_EARLY && p->victim == 0 && s == ESP_E_TIMEOUT;
 }
 
-/* Returns 1 if s is a correct result for rank r. */
 static inline int is_wanted(const board *b, int r, esp_status s) {
     const plan *p = &b->plan;
     if (may_time_out(b, s)) return 1;
@@ -94,10 +94,10 @@ static inline int is_wanted(const board *b, int r, esp_status s) {
     case WANT_OK: return s == ESP_OK;
     default: break;
     }
-    /* All ranks time out at about the same moment, and the victim may close before another rank's timeout. */
+    /* all ranks time out at about the same moment, and the victim may close before another rank's timeout */
     if ((p->kind == PUSH && p->variant == ONE_NEVER_PUSHES) || (p->kind == ORDER && p->variant == STRATEGY_ALONE))
         return s == ESP_E_TIMEOUT || s == ESP_E_PEER;
-    /* Without shared memory, ranks in mismatched collectives wait for each other until the timeout. */
+    /* without shared memory, ranks in collectives that do not match wait for each other until the timeout */
     if (b->launched && (p->kind == ORDER || p->kind == PUSH) && s == ESP_E_TIMEOUT) return 1;
     if (p->kind == ORDER && p->variant == BARRIER_FOR_STEP && !plan_setup(p)->flat)
         return s == ESP_E_MISMATCH || s == ESP_E_TIMEOUT;
@@ -122,7 +122,7 @@ static inline void judge_rank(board *b, int r, uint64_t fault_ns, double bound_m
     }
     if (!is_wanted(b, r, s)) fault_found(out, "rank %d: %s %s\n", r, esp_status_name(s), x->text);
     if (w == WANT_OK || out->failed) return;
-    /* A rank that got no CPU time may look like the victim: the run is repeated with a longer timeout. */
+    /* a rank that got no processor time looks like the victim, so the job is repeated with a longer timeout */
     if (w == WANT_TIMEOUT && s == ESP_E_TIMEOUT && !names(x->text, p->victim)) out->busy = 1;
     const int waits =
         (p->kind == PUSH && p->variant == ONE_NEVER_PUSHES) || (p->kind == ORDER && p->variant == STRATEGY_ALONE);
@@ -135,7 +135,7 @@ static inline void judge_rank(board *b, int r, uint64_t fault_ns, double bound_m
     if (kinds[p->kind].timed) judge_time(b, r, fault_ns, bound_ms, out);
 }
 
-/* Checks a fault that may be an error: then it must be an error on all ranks, which names the victim. */
+/* Checks a fault that need not cause an error. If there is one, all ranks must have it, and it must name the victim. */
 static inline void judge_all_or_none(board *b, result *out) {
     const plan *p = &b->plan;
     int failed = 0;
@@ -155,7 +155,7 @@ static inline void judge_all_or_none(board *b, result *out) {
     }
 }
 
-/* Checks the files after a kill in esp_state_save: each must be complete, from the save before or the new one. */
+/* Checks the files after a rank was killed in esp_state_save. Each must be complete, and either old or new. */
 static inline void judge_files(board *b, uint64_t (*hash)(const char *, int32_t), result *out) {
     for (int r = 0; r < RANKS; r++) {
         char folder[PATH_ROOM + 64];

@@ -1,4 +1,4 @@
-/* rank.h is the program of a rank: it trains to an error or the last step, then opens a second job with the others. */
+/* rank.h is what a rank does: it trains until an error or the last step, then opens a second job with others. */
 #ifndef CHAOS_RANK_H
 #define CHAOS_RANK_H
 #include "fault.h"
@@ -9,7 +9,7 @@ static inline void exit_here(self *x, uint32_t step, uint32_t pushed) {
     if (x->p->kind != EXIT || !is_victim(x) || step != x->p->step || pushed != x->p->pushes) return;
     usleep(x->p->delay_us / 4);
     atomic_store(&x->me->fault_ns, esp__now_ns());
-    _exit(0); /* a normal exit, but without a final message */
+    _exit(0); /* the rank exits without telling the others */
 }
 static inline esp_status push_all(self *x, uint32_t step, uint32_t except) {
     const esp_stream here = ESP_ZERO;
@@ -37,12 +37,12 @@ static inline esp_status train_step(self *x, uint32_t step) {
     gradients_fill(x, step);
     if (odd && x->p->kind == PUSH && x->p->variant == ONLY_ONE_PUSHES) except = x->p->pushes % TENSORS;
     if (odd && x->p->kind == PUSH && x->p->variant == ONE_NEVER_PUSHES && is_victim(x)) {
-        s = push_all(x, step, 0); /* the tensor that is needed first comes last */
+        s = push_all(x, step, 0); /* the tensor that is needed first is pushed last */
         return s ? s : esp_wait(x->ctx, 1);
     }
     s = push_all(x, step, is_victim(x) ? TENSORS : except);
     if (!s) s = esp_wait_all(x->ctx);
-    /* A tensor that only the victim pushed causes an error that names it, and the job continues. */
+    /* a tensor that only the victim pushed causes an error that names it, and the job continues */
     if (except < TENSORS && !is_victim(x)) {
         char name[32];
         snprintf(name, sizeof name, "'layer%u.weight'", (unsigned)except);
@@ -60,7 +60,7 @@ static inline void change_strategy(self *x) {
     char *text = strdup(esp_strategy_text(x->ctx));
     if (is_victim(x)) limit_memory(x->p->amount);
     const esp_status s = esp_strategy_set(x->ctx, text);
-    atomic_store(&x->me->saved[1], s ? 1 : 2); /* the driver compares all ranks */
+    atomic_store(&x->me->saved[1], s ? 1 : 2); /* must be the same on all ranks, which the driver checks */
     if (s && s != ESP_E_NOMEM) wrong(x, "esp_strategy_set: %s: %.200s", esp_status_name(s), esp_last_error(x->ctx));
     free(text);
 }
@@ -90,7 +90,7 @@ static inline void tell(self *x, esp_status s) {
     atomic_store(&x->me->returned_ns, esp__now_ns());
     snprintf(x->me->text, sizeof x->me->text, "%s", s ? esp_last_error(x->ctx) : "");
     if (s && x->ctx && atomic_load(&x->me->ready) && x->p->kind != ORDER && x->p->kind != PUSH) {
-        const esp_stream here = ESP_ZERO; /* the context keeps its error */
+        const esp_stream here = ESP_ZERO; /* later calls must fail too */
         const esp_status then = esp_push(x->ctx, 0, x->grad[0], here);
         if (then != s && x->p->kind != KILL_SAVE)
             wrong(x, "after %s a push returns %s", esp_status_name(s), esp_status_name(then));
@@ -112,7 +112,6 @@ static inline void first_job(self *x) {
     fault_over(x);
 }
 
-/* The remaining ranks open a second job in the same processes, and train. */
 static inline void second_job(self *x) {
     char root[80];
     esp_status s;
@@ -136,8 +135,8 @@ static inline void second_job(self *x) {
     atomic_store(&x->me->again, 1);
 }
 
-/* Checks that descriptors, threads, mappings of shared memory and children are as before the first job. A joined thread
- * may stay in /proc for a moment. */
+/* Checks that descriptors, threads, mappings of shared memory and children are as before the first job. A thread may
+ * stay in /proc for a moment after it has ended. */
 static inline void left_behind(self *x, int files, int threads) {
     char line[512];
     int more = 0;
@@ -152,7 +151,6 @@ static inline void left_behind(self *x, int files, int threads) {
     if (waitpid(-1, NULL, WNOHANG) != -1) wrong(x, "a child is left");
 }
 
-/* Returns the rank from the launcher's environment, or -1. */
 static inline int32_t rank_from_environment(void) {
     static const char *const names[] = {"ESPRESSO_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -160,7 +158,7 @@ static inline int32_t rank_from_environment(void) {
     return -1;
 }
 
-/* The main of `program --rank BOARD RANK`. RANK is "-" if a launcher sets it in the environment. */
+/* Main function of `program --rank BOARD RANK`. RANK is "-" if a launcher sets it in the environment. */
 static inline int rank_main(const char *path, const char *number) {
     board *b = board_map(path, 0);
     self x;
@@ -168,11 +166,11 @@ static inline int rank_main(const char *path, const char *number) {
     x.rank = *number == '-' ? rank_from_environment() : atoi(number);
     if (!b || x.rank < 0 || x.rank >= RANKS) return 2;
     if (b->launched)
-        setenv("ESPRESSO_MACHINE", x.rank < RANKS / 2 ? "chaos0" : "chaos1", 1); /* overrides the launcher */
+        setenv("ESPRESSO_MACHINE", x.rank < RANKS / 2 ? "chaos0" : "chaos1", 1); /* replaces the launcher's setting */
     else
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(90);
-    signal(SIGXFSZ, SIG_IGN); /* else RLIMIT_FSIZE kills the process */
+    signal(SIGXFSZ, SIG_IGN); /* otherwise RLIMIT_FSIZE kills the process */
     x.b = b;
     x.p = &b->plan;
     x.me = &b->rank[x.rank];

@@ -1,4 +1,4 @@
-/* report.h runs a kind of fault many times and measures when ranks notice. It has the command line of `make soak`. */
+/* report.h makes many jobs with one kind of fault, and measures when ranks notice. It reads the flags of test_chaos. */
 #ifndef CHAOS_REPORT_H
 #define CHAOS_REPORT_H
 #include "driver.h"
@@ -15,7 +15,7 @@ static int double_order(const void *a, const void *b) {
 }
 static void tally_free(tally *t) { free(t->ms); }
 
-/* Runs the seeds first, first + 1, ... If the ranks were too slow, repeats the run with a longer timeout. */
+/* Makes jobs with the seeds first, first + 1, ... If ranks were too slow, repeats a job with a longer timeout. */
 static void tally_runs(tally *t, kind k, uint64_t first, unsigned runs, const options *o) {
     t->ms = (double *)realloc(t->ms, (t->n + runs * (size_t)RANKS) * sizeof *t->ms);
     for (unsigned i = 0; i < runs; i++) {
@@ -25,7 +25,7 @@ static void tally_runs(tally *t, kind k, uint64_t first, unsigned runs, const op
             run_once(k, first + i, &slower, state_file_hash, &r);
             if (!r.busy) break;
             t->busy++;
-            r.failed = 1; /* replaced by the next try */
+            r.failed = 1;
         }
         t->runs++;
         t->failed += r.failed;

@@ -1,4 +1,4 @@
-/* self.h is one rank of a run: its context, its gradients, and the check of their averages. */
+/* self.h is a rank of a job: its context, its gradients, and the check of their means. */
 #ifndef CHAOS_SELF_H
 #define CHAOS_SELF_H
 #include "board.h"
@@ -8,16 +8,15 @@ typedef struct self {
     board *b;
     const plan *p;
     report *me;
-    int32_t rank, size; /* rank and size in the job that is open now */
+    int32_t rank, size; /* in the job that is open now */
     int second;
     esp_ctx *ctx;
     float *grad[TENSORS];
-    int32_t ids[RANKS]; /* original rank of each rank of the open job */
+    int32_t ids[RANKS]; /* numbers in the first job of the ranks of the open job */
 } self;
 
 static inline int is_victim(const self *x) { return x->ids[x->rank] == x->p->victim; }
 
-/* Records a wrong result. Keeps the first one of a rank. */
 __attribute__((format(printf, 2, 3))) static inline void wrong(self *x, const char *fmt, ...) {
     va_list ap;
     if (atomic_load(&x->me->wrong)) return;
@@ -27,7 +26,7 @@ __attribute__((format(printf, 2, 3))) static inline void wrong(self *x, const ch
     atomic_store(&x->me->wrong, 1);
 }
 
-/* Gradients are small whole numbers, so that sums and means of exact setups are exact. */
+/* Gradients are small whole numbers, so that sums and means have no rounding error without compression. */
 static inline float gradient(int32_t rank, uint32_t tensor, uint32_t step, uint64_t i) {
     return (float)(int32_t)((i * 7 + tensor * 3u + step * 5u) % 17) - 8.0f + (float)(rank * 4);
 }
@@ -80,7 +79,7 @@ static inline esp_status job_start(self *x) {
     for (uint32_t i = 0; i < TENSORS && !s; i++) {
         esp_tensor_desc d;
         tensor_describe(x, i, name, &d);
-        /* The two machines have different numbers of survivors, which only flat options allow. */
+        /* machines with different numbers of ranks allow only options without levels */
         if (x->second && x->size != RANKS && !plan_setup(x->p)->flat)
             d.option = d.codec ? setups[3].option : setups[0].option;
         s = esp_tensor_add(x->ctx, &d, &id);
@@ -97,7 +96,7 @@ static inline void gradients_fill(self *x, uint32_t step) {
         for (uint64_t i = 0; i < tensor_count[t]; i++) x->grad[t][i] = gradient(x->ids[x->rank], t, step, i);
 }
 
-/* Checks a tensor's average. `pushed`: bits of the ids that pushed it; the other ranks count as zeros. */
+/* Checks a tensor's mean. `pushed` has a bit for each rank that has pushed it. Others count as zeros. */
 static inline void average_check(self *x, uint32_t t, uint32_t step, uint32_t pushed) {
     for (uint64_t i = 0; i < tensor_count[t]; i++) {
         float sum = 0;
@@ -111,7 +110,7 @@ static inline void average_check(self *x, uint32_t t, uint32_t step, uint32_t pu
     }
 }
 
-/* Checks all averages of a step. Only the victim pushed tensor `except`, if that is below TENSORS. */
+/* Checks all means of a step. Only the victim has pushed tensor `except`, if that is less than TENSORS. */
 static inline void averages_check(self *x, uint32_t step, uint32_t except) {
     uint64_t h = 1;
     for (uint32_t t = 0; t < TENSORS; t++) {
