@@ -230,8 +230,15 @@ typedef struct esp_codec_args {
      *  scratch_bytes of a part after rounding that up to a multiple of 64. */
     const esp_buf *scratch;
     esp_stream stream;
+    /** Number of ranks whose gradients are already added in the numbers to compress, such as those of a machine: sums
+     *  may be that much larger than gradients (decompress: the same of the payloads). 1 or 0: the rank's own gradient. */
+    uint32_t n_summed, reserved0;
 } esp_codec_args;
 
+/** Returns how many ranks' gradients are added in the numbers of a call, at least 1. */
+static inline uint32_t esp_summed_of(const esp_codec_args *a) {
+    return ESP_HAS(esp_codec_args, a, n_summed) ? a->n_summed : 1;
+}
 /** Returns the residual of part t of a call, or NULL without error feedback. */
 static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
     return a->residual ? ESP__CAST(float *, a->residual[t].ptr) : NULL;

@@ -29,10 +29,10 @@ ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
     return v - ((v & 0x7FFFu) == 0x7F80u);
 }
 ESP_ELEMENT float half_from_bf16(uint32_t v) { return bits_float(v << 16); }
-/* Writes bf16 numbers, and the residual unless it is NULL. `down` and `up` are 1, since bf16 has f32's range. */
-ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
+/* Writes bf16 numbers, and the residual unless it is NULL. bf16 has f32's range, so nothing is scaled or limited. */
+ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float most,
                                           uint64_t n) {
-    (void)down, (void)up;
+    (void)down, (void)most;
     if (!residual) {
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_bf16(phi[i]);
@@ -57,8 +57,8 @@ ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float sca
     }
     return 0;
 }
-ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
-           (out, phi, residual, down, up, n))
+ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, float down, float most, uint64_t n),
+           (out, phi, residual, down, most, n))
 ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
 
 /* ---- f16 -------------------------------------------------------------------------------------------------- */
@@ -82,15 +82,16 @@ ESP_ELEMENT float half_from_f16(uint32_t h) {
     return bits_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
 }
 
-ESP_ELEMENT float half_f16_clamp(float x) {
-    const float c = x > HALF_F16_MAX ? HALF_F16_MAX : x;
-    return c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
+ESP_ELEMENT float half_clamp(float x, float most) {
+    const float c = x > most ? most : x;
+    return c < -most ? -most : c;
 }
 
-/* Writes down * phi as f16. With a residual, phi is first limited to the range, and the residual is phi - up * out,
- * where up * down == 1. Without a residual, a value beyond the range becomes Inf. */
-ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
+/* Writes down * phi as f16, where `down` is a power of two. With a residual, phi is first limited to -most ... most,
+ * and the residual is phi - out / down. Without a residual, a value beyond the range becomes Inf. */
+ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float most,
                                          uint64_t n) {
+    const float up = 1 / down;
     if (!residual) {
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++) out[i] = (uint16_t)half_any_f16(down * phi[i]);
@@ -98,7 +99,7 @@ ESP_INLINE uint64_t half_f16_encode_body(half_u16 *out, const float *phi, float 
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        const uint32_t v = half_to_f16(down * half_f16_clamp(phi[i]));
+        const uint32_t v = half_to_f16(down * half_clamp(phi[i], most));
         out[i] = (uint16_t)v;
         residual[i] = phi[i] - up * half_from_f16(v);
     }
@@ -115,15 +116,15 @@ ESP_INLINE uint64_t half_f16_add_body(float *out, const half_u16 *in, float scal
     return 0;
 }
 ESP_KERNEL_SCALAR(half_f16_encode,
-                  (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
-                  (out, phi, residual, down, up, n))
+                  (half_u16 * out, const float *phi, float *residual, float down, float most, uint64_t n),
+                  (out, phi, residual, down, most, n))
 ESP_KERNEL_SCALAR(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n),
                   (out, in, scale, set, n))
 #ifdef ESP_SIMD_X86 /* hardware conversion, same bits */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
-                                                     float up, uint64_t n) {
-    const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);
-    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(up), nan = _mm256_set1_ps(bits_float(0x7FC00000u));
+                                                     float most, uint64_t n) {
+    const __m256 lim = _mm256_set1_ps(most), neg = _mm256_set1_ps(-most);
+    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(1 / down), nan = _mm256_set1_ps(bits_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         const __m256 p = _mm256_loadu_ps(phi + i);
@@ -133,12 +134,12 @@ ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float 
         _mm_storeu_si128((__m128i *)(void *)(out + i), v);
         if (residual) _mm256_storeu_ps(residual + i, _mm256_sub_ps(p, _mm256_mul_ps(_mm256_cvtph_ps(v), u)));
     }
-    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, up, n - i);
+    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, most, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const float *phi, float *residual, float down,
-                                                         float up, uint64_t n) {
-    const __m512 lim = _mm512_set1_ps(HALF_F16_MAX), neg = _mm512_set1_ps(-HALF_F16_MAX);
-    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(up), nan = _mm512_set1_ps(bits_float(0x7FC00000u));
+                                                         float most, uint64_t n) {
+    const __m512 lim = _mm512_set1_ps(most), neg = _mm512_set1_ps(-most);
+    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(1 / down), nan = _mm512_set1_ps(bits_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const __m512 p = _mm512_loadu_ps(phi + i);
@@ -148,7 +149,7 @@ ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const fl
         _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
         if (residual) _mm512_storeu_ps(residual + i, _mm512_sub_ps(p, _mm512_mul_ps(_mm512_cvtph_ps(v), u)));
     }
-    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, up, n - i);
+    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, most, n - i);
 }
 ESP_TARGET_AVX2 static uint64_t half_f16_add_avx2(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
     const __m256 s = _mm256_set1_ps(scale);
@@ -170,7 +171,8 @@ ESP_TARGET_AVX512 static uint64_t half_f16_add_avx512(float *out, const half_u16
     return half_f16_add_scalar(out + i, in + i, scale, set, n - i);
 }
 #endif
-ESP_KERNEL_PICK(half_f16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n))
+ESP_KERNEL_PICK(half_f16_encode,
+                (half_u16 * out, const float *phi, float *residual, float down, float most, uint64_t n))
 ESP_KERNEL_PICK(half_f16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n))
 
 /* ---- either format ------------------------------------------------------------------------------------------ */

@@ -1,7 +1,7 @@
 /* recode.h: implements of=(SPEC) of codecs fp16 and bf16: an inner codec compresses, and its f32 values are sent as
  * 16-bit numbers. The inner codec's values() finds them in its body. If n bodies will be summed, values are
- * multiplied by 2^-a with a = recode_exponent(n), so that the sum cannot overflow. Values beyond the range are
- * clipped, and the residual, which the host computes, keeps the difference. */
+ * multiplied by 2^-a, so that the sum cannot overflow; so are values that are sums over ranks. Values beyond the range
+ * are clipped, and the residual, which the host computes, keeps the difference. */
 #ifndef ESP_RECODE_H
 #define ESP_RECODE_H
 #include "codecs/common/dense.h"
@@ -25,11 +25,16 @@ typedef struct recode_format {
     const esp_round *rounds; /* the only round */
 } recode_format;
 
-/* Returns the exponent a that keeps the sum of n values in range. */
-static inline uint64_t recode_exponent(const recode_format *f, uint32_t n) {
+/* Returns the exponent a that keeps the sum of n_bodies bodies in range. Each may itself be of a sum over ranks. */
+static inline uint64_t recode_exponent(const recode_format *f, const esp_codec_args *args, uint32_t n_bodies) {
+    const uint64_t n = (uint64_t)n_bodies * esp_summed_of(args);
     uint64_t a = 0;
     while (a < f->most_exponent && (uint64_t)1 << a < n) a++;
     return a;
+}
+/* Returns the largest magnitude that a rank sends: the format's, or for a sum over n ranks n times that. */
+static inline float recode_most(const recode_format *f, const esp_codec_args *a) {
+    return f->is_f16 ? f->largest * (float)esp_summed_of(a) : f->largest;
 }
 
 typedef struct recode {
@@ -99,26 +104,23 @@ typedef struct recode_job {
     const recode *r;
     float *values;
     half_u16 *halves;
-    float down, up;
+    float down, up, most;
 } recode_job;
 
 static inline void recode_to_halves(void *arg, uint64_t begin, uint64_t end) {
     const recode_job *j = (const recode_job *)arg;
-    const float most = j->r->format->largest;
     float *v = j->values;
-    for (uint64_t i = begin; i < end; i++) {
-        const float c = v[i] > most ? most : v[i];
-        v[i] = c < -most ? -most : c;
-    }
-    half_encode_for(j->r->format->is_f16, j->r->simd)(j->halves + begin, v + begin, NULL, j->down, j->up, end - begin);
+    for (uint64_t i = begin; i < end; i++) v[i] = half_clamp(v[i], j->most);
+    half_encode_for(j->r->format->is_f16, j->r->simd)(j->halves + begin, v + begin, NULL, j->down, j->most,
+                                                      end - begin);
 }
 static inline void recode_from_halves(void *arg, uint64_t begin, uint64_t end) {
     const recode_job *j = (const recode_job *)arg;
     half_add_for(j->r->format->is_f16, j->r->simd)(j->values + begin, j->halves + begin, j->up, 1, end - begin);
 }
 static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a) {
-    const float up = (float)((uint64_t)1 << (r->reducible ? recode_exponent(r->format, a->n_reduced) : 0));
-    const recode_job j = {r, NULL, NULL, 1 / up, up};
+    const float up = (float)((uint64_t)1 << recode_exponent(r->format, a, r->reducible ? a->n_reduced : 1));
+    const recode_job j = {r, NULL, NULL, 1 / up, up, recode_most(r->format, a)};
     return j;
 }
 

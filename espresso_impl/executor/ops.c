@@ -123,6 +123,7 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     c->args.source = op->codec.source;
     c->args.comp_index = op->codec.comp_index;
     c->args.n_reduced = op->codec.n_reduced ? op->codec.n_reduced : 1;
+    c->args.n_summed = op->codec.n_summed;
     c->part.key = u->key;
     esp__unit_shape(u, r->length, &c->part.rows, &c->part.cols);
     c->args.round = op->round;
