@@ -145,7 +145,8 @@ enum {
     ESP_OPTIMIZER_ADAM = 3      /* Adam, AdamW and similar ones */
 };
 /** Configuration of a context. Members that are zero, NULL or "" select their default. esp_open copies the strings.
- *  Environment variables ESPRESSO_* override members (docs/use/using.md). Growable. */
+ *  Environment variables ESPRESSO_* override members (docs/use/using.md). Growable: later versions may append members.
+ */
 typedef struct esp_config {
     uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
@@ -204,7 +205,7 @@ enum {
     ESP_RAW = 1u << 1,  /* the tensor is never compressed */
     ESP_SHARD = 1u << 2 /* each rank gets only its part of the result (esp_part) */
 };
-/** A tensor. esp_tensor_add copies the strings. Growable. */
+/** A tensor. esp_tensor_add copies the strings. Growable: later versions may append members. */
 typedef struct esp_tensor_desc {
     uint32_t struct_size;       /* 0 means the size in this header */
     esp_dtype dtype;            /* dtype of the gradient; 0 means ESP_F32 */
@@ -332,7 +333,8 @@ typedef esp_status (*esp_io_fn)(void *user, void *data, uint64_t bytes);
 ESPRESSO_API esp_status esp_state_write(esp_ctx *ctx, esp_io_fn write, void *user);
 ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user);
 
-/** Statistics of this rank since esp_start. Times are in nanoseconds. Growable: set struct_size. */
+/** Statistics of this rank since esp_start. Times are in nanoseconds. Growable: set struct_size, as later versions may
+ * append members. */
 typedef struct esp_stats {
     uint32_t struct_size, reserved0;
     uint64_t steps;
@@ -352,7 +354,7 @@ typedef struct esp_stats {
     /** Upper limit of this rank's share of the backends' buffers. Not in memory_bytes. 0 if unknown. */
     uint64_t backend_bytes;
 } esp_stats;
-/** Compression error and residual of one tensor. Growable: set struct_size. */
+/** Compression error and residual of one tensor. Growable: set struct_size, as later versions may append members. */
 typedef struct esp_tensor_stats {
     uint32_t struct_size;
     /** Number of measurements. 0 if the tensor is not compressed, or neither ESPRESSO_STATS nor "auto" measures it. */

@@ -21,8 +21,7 @@ static int esp__event_before(const void *a, const void *b) {
     return x->unit != y->unit ? (x->unit < y->unit ? -1 : 1) : (int)x->step - (int)y->step;
 }
 
-/* ---- exposed time: visits the starts and ends of all ops in order of time
- * ------------------------------------------ */
+/* ---- exposed time: visits the starts and ends of all ops in order of time ---------------------------------------- */
 typedef struct esp__edge_of_op {
     uint64_t at;
     int32_t delta;

@@ -259,8 +259,7 @@ ESP__FN double esp__collective_ns(const esp_plan_system *s, uint32_t scope, uint
 ESP__FN double esp__measured_ns(const esp_plan_system *s, const esp_cost_curve *curve, uint32_t scope, uint32_t coll,
                                 double before, double piece, uint32_t flows);
 ESP__FN double esp__payload_bytes(const esp_plan_codec *c, uint64_t elements);
-/* ---- problem/round_sizes.c: codecs that exchange payloads several times, or compress matrices
- * --------------------- */
+/* ---- problem/round_sizes.c: codecs that exchange payloads several times, or compress matrices -------------------- */
 /* Returns the number of matrix columns of the tensor or chunk, or 0 if it is no matrix or no codec takes matrices. */
 ESP__FN uint64_t esp__unit_cols(const esp__problem *p, const esp__extent *u);
 static inline int esp__has_small(const esp__problem *p, uint32_t first, uint32_t n) {

@@ -43,7 +43,7 @@ typedef struct esp_buf {
     esp_device dev;
 } esp_buf;
 
-/** A part of a tensor, which a codec gets as an array of numbers. Growable. */
+/** A part of a tensor, which a codec gets as an array of numbers. Growable: later versions may append members. */
 struct esp_tensor {
     uint32_t struct_size;
     esp_dtype dtype;
@@ -64,7 +64,7 @@ typedef struct esp_payload {
 } esp_payload;
 
 /* ---- host services ----------------------------------------------------------------------------------------------- */
-/** A message for the log. Growable. */
+/** A message for the log. Growable: later versions may append members. */
 typedef struct esp_log_event {
     uint32_t struct_size;
     int32_t level; /* ESP_LOG_* */
@@ -146,7 +146,7 @@ struct esp_bound {
 };
 
 /** Properties of an opened codec that may depend on its parameters. The host copies them from the table before it calls
- *  traits(). Growable. */
+ *  traits(). Growable: later versions may append members. */
 typedef struct esp_traits {
     uint32_t struct_size;
     uint32_t wire_version; /* as in esp_codec; a wrapper's includes the inner codec's */
@@ -173,7 +173,8 @@ enum { ESP_MODEL_TIMES = 8 };
 /* esp_codec_model.flags. LOSSY means that the codec may harm training, so strategy "auto" watches the loss. Other
  * codecs at most round each number to a shorter format. */
 enum { ESP_MODEL_LOSSY = 1u << 0 };
-/** A codec's sizes, times and error, for planner and autopilot. The host sets it to zero before the call. Growable. */
+/** A codec's sizes, times and error, for planner and autopilot. The host sets it to zero before the call. Growable:
+ * later versions may append members. */
 typedef struct esp_codec_model {
     uint32_t struct_size, flags;              /* flags: ESP_MODEL_* */
     esp_payload_size sent;                    /* payload size if payloads are sent to be decoded */
@@ -191,7 +192,7 @@ typedef struct esp_values {
     uint64_t offset, count, rest;
 } esp_values;
 
-/** Arguments of compress and decompress. Growable.
+/** Arguments of compress and decompress. Growable: later versions may append members.
  *
  *  compress, for each part t:
  *      payload[t]  := code(beta * residual[t] + gamma * tensor[t])
@@ -249,7 +250,8 @@ static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
  *  they must not change `self`.
  *  Memory: only open allocates. Errors: log what is wrong (host->log), then return the status.
  *  Tables for different devices may have the same name. They must then agree in wire_version, rounds, params, caps
- *  (except LISTS and FUSED_RESIDUAL), and in whether they have finalize. Growable. */
+ *  (except LISTS and FUSED_RESIDUAL), and in whether they have finalize. Growable: later versions may append members.
+ */
 typedef struct esp_codec {
     uint32_t struct_size;
     uint32_t wire_version; /* version of the payload's format, from 1; the same on all ranks */
@@ -311,11 +313,11 @@ enum {
 enum { ESP_COLL_ALLREDUCE = 1, ESP_COLL_ALLGATHER = 2, ESP_COLL_ALLTOALL = 3, ESP_COLL_REDUCE_SCATTER = 4 };
 enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
 
-/** The ranks of a communicator (comm). Growable. Valid during open() only, except `parent`.
- *  Level 0 is all ranks. Levels 1 to n_levels are nested: level 1 is the innermost, such as the ranks of one machine,
- *  and the last is the outermost. A group of level k joins several groups of level k - 1: it has one rank of each,
- *  always the one with the same index. A group of several levels has all ranks that have the same index in each other
- *  level. */
+/** The ranks of a communicator (comm). Growable: later versions may append members. Valid during open() only, except
+ * `parent`. Level 0 is all ranks. Levels 1 to n_levels are nested: level 1 is the innermost, such as the ranks of one
+ * machine, and the last is the outermost. A group of level k joins several groups of level k - 1: it has one rank of
+ * each, always the one with the same index. A group of several levels has all ranks that have the same index in each
+ * other level. */
 typedef struct esp_group {
     uint32_t struct_size;
     int32_t rank, size;     /* this rank's index in the group, and the group's size */
@@ -332,9 +334,9 @@ typedef struct esp_group {
     void *user;
 } esp_group;
 
-/** One collective. Growable. The buffer has `count` items. An *item* is `width` numbers of `dtype`; or, where
- *  slot_bytes is not 0, one payload slot of slot_bytes bytes. On n ranks, part(p) is items p * c to min(count, (p +
- *  1) * c) - 1, with c = ceil(count / n): the last parts may be shorter or empty.
+/** One collective. Growable: later versions may append members. The buffer has `count` items. An *item* is `width`
+ * numbers of `dtype`; or, where slot_bytes is not 0, one payload slot of slot_bytes bytes. On n ranks, part(p) is items
+ * p * c to min(count, (p + 1) * c) - 1, with c = ceil(count / n): the last parts may be shorter or empty.
  *
  *     op              src            dst                     may alias
  *     ALLREDUCE       count          count, reduced          dst == src
@@ -363,7 +365,8 @@ typedef struct esp_coll {
     uint64_t width;    /* numbers per item, such as a matrix's columns; 0 means 1 */
 } esp_coll;
 
-/** Bytes that this rank has received over a comm, and the comm's memory. Growable. */
+/** Bytes that this rank has received over a comm, and the comm's memory. Growable: later versions may append members.
+ */
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
     uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
@@ -372,7 +375,8 @@ typedef struct esp_traffic {
     uint64_t memory_bytes; /* most memory of this rank's share of buffers; 0 if unknown */
 } esp_traffic;
 
-/** The ranks of a job that a launcher's library, such as MPI, has already connected. Growable. */
+/** The ranks of a job that a launcher's library, such as MPI, has already connected. Growable: later versions may
+ * append members. */
 typedef struct esp_meeting {
     uint32_t struct_size, reserved0;
     int32_t rank, size;
@@ -381,8 +385,9 @@ typedef struct esp_meeting {
     void *user;
 } esp_meeting;
 
-/** A backend runs collectives. Growable. Threads: calls on comms with the same parent come from one thread at a time;
- *  only wake and abort may come from any thread at any time. Only open, close and meet may block. */
+/** A backend runs collectives. Growable: later versions may append members. Threads: calls on comms with the same
+ * parent come from one thread at a time; only wake and abort may come from any thread at any time. Only open, close and
+ * meet may block. */
 typedef struct esp_backend {
     uint32_t struct_size, reserved0;
     uint64_t caps;    /* ESP_BACKEND_* */
@@ -433,7 +438,7 @@ enum { ESP_MEM_DEVICE = 0, ESP_MEM_PINNED = 1 };
 /* esp_device_table.caps. With HOST_ACCESS, the host can access the device's memory directly, and a call that enqueues
  * work returns when the work is done. */
 enum { ESP_DEVICE_HOST_ACCESS = 1u << 0 };
-/** A kind of device. Growable.
+/** A kind of device. Growable: later versions may append members.
  *  Streams: a function with a stream enqueues work and returns before it is done. Its buffers stay valid until the
  *  stream has done the work. `dst` and `src` are memory of the device, or pinned memory.
  *  Threads: any thread may call; calls on one stream come from one thread at a time. */
@@ -478,7 +483,8 @@ typedef struct esp_device_table {
 } esp_device_table;
 
 /* ---- the plugin's entry ------------------------------------------------------------------------------------------ */
-/** The tables of a plugin. They are in static storage, since an accepted plugin is never unloaded. Growable. */
+/** The tables of a plugin. They are in static storage, since an accepted plugin is never unloaded. Growable: later
+ * versions may append members. */
 struct esp_plugin {
     uint32_t struct_size;
     uint32_t n_codecs, n_backends, n_devices;

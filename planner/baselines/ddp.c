@@ -26,8 +26,7 @@ ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d) {
     esp__scheme_fill(p, d, &esp__form_ring, ESP_ON_GPU, ESP__NO_CODEC);
 }
 
-/* ---- fp16_compress_hook: DDP's buckets, cast to half precision, summed in half precision, and cast back
- * ------------ */
+/* ---- fp16_compress_hook: DDP's buckets, cast to half precision, summed in half precision, and cast back ---------- */
 /* If the caller gives no costs of codec fp16, it takes as long as a cast at the speed of GPU memory. */
 static const char esp__fp16_name[] = "fp16";
 

@@ -10,8 +10,7 @@
 #define ESP__COSTS_H
 #include "espresso_impl/executor/executor.h"
 
-/* ---- probe.c: one microbenchmark, by all ranks at the same time, between steps
- * ------------------------------------- */
+/* ---- probe.c: one microbenchmark, by all ranks at the same time, between steps ----------------------------------- */
 /* esp__probe_collective measures one collective. All ranks of the level call it at the same time. It runs the
  * collective `repeats` times, after one time that does not count. `bytes` are those of the whole buffer, as in the
  * planner's tables. `room` has esp__probe_room(...) bytes or more, zeros or finite floats, the same number on every

@@ -63,8 +63,8 @@ static esp__calibration_line esp__calibration_solve(const esp__calibration_sums 
     return l;
 }
 
-/* Fits a latency and a rate to a level's points. For an outermost level without points, takes those of collectives over
- * all ranks. */
+/* Fits a latency and a rate to the measured times of collectives at one level, such as between machines. If the
+ * outermost level was not measured, fits them to the times of collectives over all ranks. */
 static esp__calibration_line esp__calibration_level(const esp_ctx *ctx, const esp__calibration *s, uint8_t want) {
     esp__calibration_sums own, flat;
     memset(&own, 0, sizeof own);

@@ -7,8 +7,7 @@
 
 enum { FILES_INPUT_BYTES = 1 << 30, FILES_KEY_MAX = 256 };
 
-/* ---- values and where they are in the file
- * ------------------------------------------------------------------------- */
+/* ---- values and where they are in the file ----------------------------------------------------------------------- */
 ESP__FN files_place files_at(const files_place *object, const char *key) {
     return (files_place){object, key, 0, json_object_get(object->value, key)};
 }

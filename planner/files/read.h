@@ -90,8 +90,7 @@ ESP__FN void files_get_version(files_input *in, const files_place *root, const c
         memset(f, 0, sizeof *f);                                                                                       \
     }
 
-/* ---- readers of the files that a costs file contains
- * --------------------------------------------------------------- */
+/* ---- readers of the files that a costs file contains ------------------------------------------------------------- */
 ESP__FN void files_read_model(files_input *in, const files_place *root, void *out);
 ESP__FN void files_read_gc(files_input *in, const files_place *root, void *out);
 ESP__FN void files_read_system(files_input *in, const files_place *root, void *out);

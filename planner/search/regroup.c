@@ -6,8 +6,7 @@
 enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
 static const uint64_t esp__chunk_least = 4096;
 
-/* ---- groups and chunks of equal size
- * ------------------------------------------------------------------------------- */
+/* ---- groups and chunks of equal size ----------------------------------------------------------------------------- */
 /* If a codec takes matrices, chunks have whole rows. */
 static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__extent *u) {
     const esp_plan_tensor *t = &p->model->tensors[tensor];

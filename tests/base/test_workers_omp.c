@@ -256,8 +256,8 @@ TEST(test_same_results) {
     }
 }
 
-/* The process has the trainer's team and at most three threads of the library: for compression, for links, and the
- * watchdog, which a job of one rank does not have. Only "pthreads" adds more. */
+/* With ESPRESSO_WORKERS=openmp, the process has the trainer's team and at most three threads of the library: for
+ * compression, for links, and the watchdog, which a job of one rank does not have. With pthreads it has more. */
 TEST(test_one_pool) {
 #pragma omp parallel num_threads(TEAM)
     {}

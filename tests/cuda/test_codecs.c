@@ -152,8 +152,7 @@ TEST(last_number) {
                 } else {
                     cf_fill(g, n, CF_RANDOM);
                 }
-                if (how.step < 2)
-                    cf_fill((float *)(void *)p.cpu.at[TW_E], n, CF_RANDOM);
+                if (how.step < 2) cf_fill((float *)(void *)p.cpu.at[TW_E], n, CF_RANDOM);
                 pair_up(&p, TW_E);
                 pair_up(&p, TW_G);
                 pair_compress(&c, &list, 1, &how);

@@ -76,7 +76,8 @@ static inline float rounds_reduced(const esp_codec_args *a) {
     return x;
 }
 
-/* Makes the payload of an exchange before the last: this rank's range or, in a second one, twice the common range. */
+/* Makes the payload of an exchange before the last. The first exchange sends this rank's range of values. The second
+ * sends twice the range that all ranks then have in common, so that a test can tell the two apart. */
 static inline esp_status rounds_early(const rounds_self *s, const esp_codec_args *a, rounds_state *state) {
     const uint64_t n = a->tensor[0]->count, alone = n < ROUNDS_ALONE;
     esp_payload_header h = esp_payload_header_of(s->id, 1, 0, n, alone ? 0 : 4, 0), got;

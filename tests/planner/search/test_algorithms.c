@@ -109,8 +109,8 @@ static uint64_t optimum(opened_problem *g, esp__schedule *d, const esp__choices 
     return best;
 }
 
-/* With up to three tensors the result is nearly always optimal, though Algorithm 1 ignores tensors whose transfer ends
- * before the next one can begin. */
+/* With up to three tensors, the paper's Algorithm 1 nearly always finds the optimum, although it does not consider
+ * tensors whose transfer ends before the next one can begin. */
 TEST(near_optimum) {
     uint32_t cases = 0, exact = 0;
     double worst = 0.0;
