@@ -45,12 +45,16 @@ static int32_t esp__log_level(const esp_ctx *ctx) {
     return level > 0 ? level : ESP_LOG_WARN;
 }
 
+static bool esp__log_is_own(const esp_ctx *ctx) { return ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log); }
+
+ESP__FN bool esp__log_speaks(const esp_ctx *ctx) { return esp__log_is_own(ctx) || !ctx || !esp__base_of(ctx)->rank; }
+
 /* Passes an event to the user's log, or writes it to stderr by one call, so that lines of several ranks do not mix. */
 static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     char line[ESP__ERROR_MAX + 128];
     int n = 0;
     if (ev->level < ESP_LOG_ERROR || ev->level > ESP_LOG_DEBUG || ev->level > esp__log_level(ctx)) return;
-    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log)) {
+    if (esp__log_is_own(ctx)) {
         esp__base_of(ctx)->user_host->log(esp__base_of(ctx)->user_host->user, ev);
         return;
     }
@@ -107,7 +111,7 @@ ESP__FN void esp__plugin_log(void *user, const esp_log_event *ev) {
         char text[ESP__ERROR_MAX];
         snprintf(text, sizeof text, "%s", copy.message);
         memcpy(esp__detail_text, text, sizeof text);
-        if (!ctx || !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log)) copy.level = ESP_LOG_INFO;
+        if (!esp__log_is_own(ctx)) copy.level = ESP_LOG_INFO;
     }
     esp__log_event(ctx, &copy);
 }

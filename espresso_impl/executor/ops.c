@@ -181,10 +181,11 @@ static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp_
     esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
     l->n = 0;
-    for (uint32_t k = 0; k < each; k++) {
+    uint32_t k = 0;
+    do { /* there is at least one */
         esp__compress_range(ctx, op, &ranges[k], k, &c);
         if (each > 1) esp__call_list_add(l, &c);
-    }
+    } while (++k < each);
     if (each > 1) esp__call_list_take(&c, l);
     esp_status s = esp__call_compress(&c, m->phi, m->phi ? m->phi + m->has.phi_count / 2 : NULL);
     if (s)
