@@ -11,6 +11,7 @@ typedef struct esp__workers esp__workers;
 typedef struct esp__base {
     const esp_host *user_host;
     int32_t log_level, rank, size;
+    int32_t process; /* rank in the launcher's job, if the program gave another rank; else -1 */
     esp__workers *workers;
     struct esp__registry *registry;
     struct esp__device_list *devices;

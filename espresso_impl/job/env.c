@@ -66,6 +66,26 @@ static esp_status esp__env_pair(const char *rank_name, const char *size_name, es
     return ESP_OK;
 }
 
+/* Returns the launcher whose variables are set, or NULL. */
+static const esp__launcher *esp__env_launcher(void) {
+    for (size_t i = 0; i < sizeof esp__launchers / sizeof *esp__launchers; i++) {
+        const esp__launcher *l = &esp__launchers[i];
+        const bool slurm = !strcmp(l->name, "Slurm");
+        if (!esp__env_get(l->rank) && !esp__env_get(l->size)) continue;
+        if (l->required && !esp__env_get(l->required)) continue;
+        if (slurm && (!esp__env_slurm_step() || !esp__env_get(l->size))) continue;
+        return l;
+    }
+    return NULL;
+}
+
+ESP__FN int32_t esp__env_process(void) {
+    const esp__launcher *l = esp__env_launcher();
+    const char *rank = esp__env_get("ESPRESSO_RANK");
+    if (!rank && l) rank = esp__env_get(l->rank);
+    return rank ? (int32_t)strtol(rank, NULL, 10) : -1;
+}
+
 /* Reads rank and size from ESPRESSO_*, esp_config or a launcher's variables (then it sets *found). */
 static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const esp__launcher **found) {
     if (esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE")) {
@@ -82,13 +102,8 @@ static esp_status esp__env_rank(const esp_config *cfg, esp__where *out, const es
         out->size = cfg->size;
         return ESP_OK;
     }
-    for (size_t i = 0; i < sizeof esp__launchers / sizeof *esp__launchers; i++) {
-        const esp__launcher *l = &esp__launchers[i];
-        const bool slurm = !strcmp(l->name, "Slurm");
-        if (!esp__env_get(l->rank) && !esp__env_get(l->size)) continue;
-        if (l->required && !esp__env_get(l->required)) continue;
-        if (slurm && (!esp__env_slurm_step() || !esp__env_get(l->size))) continue;
-        *found = l;
+    const esp__launcher *l = *found = esp__env_launcher();
+    if (l) {
         out->launcher = l->name;
         return esp__env_pair(l->rank, l->size, out);
     }

@@ -54,7 +54,10 @@ static esp_status esp__profile_parse(esp_ctx *ctx, esp__profile *r, const char *
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: '%s' is not known: there are steps, skip and name", key);
     }
     char whole[PATH_MAX];
-    if (!s && esp__path_absolute(path, whole)) s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: the path is too long");
+    int error = s ? 0 : ctx->job.rank ? esp__path_absolute(path, whole) : esp__path_of_context(ctx, path, whole);
+    if (error)
+        s = esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "ESPRESSO_PROFILE: %s: %s", path,
+                      strerror(error));
     r->path = s ? NULL : esp__strdup(ctx, whole);
     if (!s && (!r->path || !r->name)) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
     return s;

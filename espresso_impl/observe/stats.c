@@ -37,7 +37,10 @@ static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const ch
     esp__stats_out *o = &f->out[f->n_out++];
     o->prometheus = len >= 5 && !strcmp(name + len - 5, ".prom");
     char whole[PATH_MAX];
-    if (esp__path_absolute(path, whole)) return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: the path is too long");
+    const int error = esp__path_of_context(ctx, path, whole);
+    if (error)
+        return esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "ESPRESSO_STATS: %s: %s", path,
+                         strerror(error));
     o->path = esp__strdup(ctx, whole);
     return o->path ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
 }
