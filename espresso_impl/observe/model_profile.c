@@ -147,7 +147,8 @@ ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) 
     }
     const double whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
     const double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
-    head->spread = whole > 0 ? wide / whole : 0;
+    /* not relative to the backward time, which is tiny if all gradients are pushed at its end */
+    head->spread = head->forward_ns + whole > 0 ? wide / (head->forward_ns + whole) : 0;
 }
 
 /* Replaces each recorded time by the latest of all ranks. Collective. */
@@ -239,7 +240,8 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
                  steps);
     if (noisy && !error)
         esp__log(ctx, ESP_LOG_WARN, "profile",
-                 "%s is noisy: times spread by %.0f%%, %.1f%% of the machine's time was stolen: measure again "
+                 "%s is noisy: the backward time spread by %.0f%% of a step, %.1f%% of the machine's time was stolen: "
+                 "measure again "
                  "on a quieter machine",
                  r->path, head->spread * 100, head->stolen * 100);
 }
