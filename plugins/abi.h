@@ -231,8 +231,8 @@ typedef struct esp_codec_args {
      *  scratch_bytes of a part after rounding that up to a multiple of 64. */
     const esp_buf *scratch;
     esp_stream stream;
-    /** Number of ranks whose gradients are already added in the numbers to compress, such as those of a machine: sums
-     *  may be that much larger than gradients (decompress: the same of the payloads). 1 or 0: the rank's own gradient. */
+    /** Number of ranks whose gradients are already added in the numbers to compress, such as those of a machine, so
+     * that they may be that much larger (decompress: the same of the payloads). 1 or 0: the rank's own gradient. */
     uint32_t n_summed, reserved0;
 } esp_codec_args;
 

@@ -45,7 +45,8 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
         c->own_memory = false;
         while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) == 1) {
             double v;
-            if (!esp_params_number(val, NULL, &v) || !(v >= 0.0 && v <= 1e6) || (strcmp(key, "beta") && strcmp(key, "gamma")))
+            if (!esp_params_number(val, NULL, &v) || !(v >= 0.0 && v <= 1e6) ||
+                (strcmp(key, "beta") && strcmp(key, "gamma")))
                 return esp__fail(ctx, ESP_E_ARG,
                                  "codec '%s': feedback: '%s=%s': expected beta or gamma with a number >= 0", c->spec,
                                  key, val);

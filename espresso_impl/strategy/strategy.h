@@ -116,8 +116,8 @@ ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, con
 ESP__FN uint32_t esp__unit_chain(const esp__unit *u, esp__chain_step out[ESP__CHAIN_MAX]);
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s);
 
-/* True if built-in strategies do not compress the tensor because it is small. A tensor with a codec or option of its own
- * never is. */
+/* True if built-in strategies do not compress the tensor because it is small. A tensor with a codec or option of its
+ * own never is. */
 ESP__FN bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t);
 
 /* ---- serve.c: codecs and tensors that do not fit ---- */

@@ -11,7 +11,7 @@ typedef struct plan {
     int steps, exact, extended, narrow; /* narrow: only options that divide the mean among the ranks */
     uint32_t every, levels;             /* every: takes each `every`th option; levels: those of the job, or 0 for 2 */
     esp_dtype dtype;
-    float level; /* if not 0: all elements of all gradients are this or minus this, and so is the mean */
+    float level;      /* if not 0: all elements of all gradients are this or minus this, and so is the mean */
     esp_device where; /* where gradients are: the host's memory or a device's */
     atomic_int failures;
 } plan;

@@ -139,7 +139,8 @@ TEST(test_fit) {
      * two. */
     const esp_cost_curve *t = &s.system.inter.table[ESP_COLL_ALLGATHER];
     assert_true(t->n > 3);
-    /* Four ranks share two cores, so the planner counts a collective's processor time twice, up to its whole duration. */
+    /* Four ranks share two cores, so the planner counts a collective's processor time twice, up to its whole duration.
+     */
     assert_true(s.system.cores_per_rank == 1 &&
                 fabs(esp__curve_at(&s.system.intra.core[ESP_COLL_ALLREDUCE], 65536.0) - 6000.0) < 1.0);
     assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
