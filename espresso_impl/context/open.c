@@ -1,6 +1,7 @@
 /* open.c: opens and closes a context, connects it to the other ranks, adds tensors and changes the strategy. */
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/machine.h"
+#include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
