@@ -99,6 +99,7 @@
 #include "espresso_impl/codec/instance.c"
 #include "espresso_impl/codec/call.c"
 #include "espresso_impl/strategy/units.c"
+#include "espresso_impl/strategy/serve.c"
 #include "espresso_impl/strategy/shard.c"
 #include "espresso_impl/strategy/assign.c"
 #include "espresso_impl/strategy/strategy.c"

@@ -148,13 +148,14 @@ static void esp__plan_text_make(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     const esp_plan_report *r = &plan->report;
     char comment[1024], bound[64] = "";
-    if (r->bound_ns > 0.0) snprintf(bound, sizeof bound, "; bound %.3f us", r->bound_ns / 1e3);
-    snprintf(comment, sizeof comment,
-             "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
-             "%.3f us%s\n# made for %016llx\n",
-             p->model_name, p->system.name, p->system.machines, p->system.ranks_per_machine,
-             p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound,
-             (unsigned long long)esp__plan_hash(p));
+    if (r->bound_ns > 0.0) esp__format(bound, sizeof bound, "; bound %.3f us", r->bound_ns / 1e3);
+    esp__format(
+        comment, sizeof comment,
+        "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
+        "%.3f us%s\n# made for %016llx\n",
+        p->model_name, p->system.name, p->system.machines, p->system.ranks_per_machine,
+        p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound,
+        (unsigned long long)esp__plan_hash(p));
     plan->text = esp__schedule_text(&plan->problem, &plan->schedule, comment);
 }
 

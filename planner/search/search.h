@@ -11,6 +11,18 @@ typedef struct esp__choices {
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
 /* ---- algorithm1.c ---- */
+/* Returns how much work a pass of Algorithm 1 or 2 may take. Each change takes time for all ops, so without this limit
+ * passes would take quadratic time. Models of up to about 1000 tensors need less. */
+ESP__FN uint64_t esp__paper_work(const esp__schedule *d);
+/* Numbers of pointers: a hash table. */
+typedef struct esp__numbering {
+    const void **keys;
+    uint32_t *numbers, slots;
+} esp__numbering;
+/* Makes a table for at most n pointers. */
+ESP__FN esp__numbering esp__numbering_open(esp__problem *p, uint32_t n);
+/* Returns the pointer's number. A pointer that has none gets `next`. */
+ESP__FN uint32_t esp__number_of_key(const esp__numbering *x, const void *key, uint32_t next);
 /* Returns the candidates of each tensor or group that pass the test `wanted`. Returns all of them if `wanted` is NULL
  * or none passes. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);

@@ -130,7 +130,7 @@ static int compare_print_json(const compare_job *j) {
             json_text(row, "source", r->source);
         }
     }
-    return json_print(j->in.command, out);
+    return json_print(out);
 }
 
 static int compare_print_page(FILE *to, const void *what) {

@@ -98,5 +98,5 @@ ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s) {
         json_double(row, "memory_bytes", (double)r->memory_bytes);
         json_us(row, "plan_us", r->plan_ns);
     }
-    return json_print(in->command, out);
+    return json_print(out);
 }

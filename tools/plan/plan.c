@@ -135,7 +135,7 @@ static int plan_show_json(const plan_job *j) {
     plan_json_plan(json, &j->in, &j->plan);
     if (j->n_outcomes) plan_json_outcomes(json, j->outcomes, j->n_outcomes);
     if (j->explain) plan_json_explanation(json, &j->explanation);
-    return json_print(j->in.command, json);
+    return json_print(json);
 }
 
 static int plan_main_one(plan_job *j, int argc, char **argv) {

@@ -221,6 +221,44 @@ TEST(by_group) {
     assert_true(cases > test_repeats(20));
 }
 
+/* Models of thousands of different tensors take linear work, and each tensor is in one group. */
+TEST(many_tensors) {
+    enum { MANY = 4000 };
+    static opened_problem g;
+    simple_problem(&g, 4, 2);
+    esp_plan_tensor *tensors = calloc(MANY, sizeof *tensors);
+    static char names[MANY][8];
+    for (uint64_t i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", (int)i);
+        tensors[i] = (esp_plan_tensor){.name = names[i], .elements = 1000 + i * 7919 % 200000, .compute_ns = 1000};
+    }
+    g.in.model.tensors = tensors, g.in.model.n_tensors = MANY;
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d = {0};
+    esp__schedule_tensors(&g.p, &d);
+    esp__choices *gpu = esp__choices_of(&g.p, &d, esp__path_one_device), *both = esp__choices_of(&g.p, &d, NULL);
+    const uint64_t most = esp__paper_work(&d);
+    assert_true(most < 100000000);
+    esp__algorithm1_over(&g.p, &d, gpu);
+    assert_true(g.p.work < 3 * most);
+    esp__offloading o = {.p = &g.p, .d = &d};
+    esp__offload_groups(&o, both);
+    uint32_t *seen = calloc(MANY, sizeof *seen), n = 0;
+    for (uint32_t k = 0; k < o.n; k++)
+        for (uint32_t i = 0; i < o.groups[k].n; i++, n++) {
+            const uint32_t u = o.groups[k].members[i];
+            assert_true(!seen[u]++ && d.paths[u] == o.groups[k].from && (!i || u > o.groups[k].members[i - 1]));
+        }
+    assert_true(o.n > 100 && n > 100);
+    o.changes = esp__arena_get(&g.arena, d.n_units * sizeof *o.changes);
+    o.wanted = esp__arena_get(&g.arena, d.n_units * sizeof *o.wanted);
+    o.best = d.makespan;
+    esp__offload_by_group(&o);
+    assert_true(o.work < most + most / 10);
+    close_problem(&g);
+    free(seen), free(tensors);
+}
+
 static int any_cpu(const opened_problem *g, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++)
         if (!esp__path_on(&g->p, d->paths[u], 1u << ESP_ON_GPU)) return 1;
