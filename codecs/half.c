@@ -1,8 +1,9 @@
 /* half.c: codecs "fp16" and "bf16", which send each number in 16 bits, rounded to nearest, so that collectives can sum
- * the payloads. If n payloads will be summed, fp16 sends values times 2^-a with a = ceil(log2 n), so that the sum does
- * not overflow. A value beyond the range becomes Inf without error feedback; with it, the largest finite value is sent
- * and the residual keeps the difference. With of=(SPEC) another codec compresses, and the f32 values in its payload are
- * sent as 16 bits each (recode.h). docs/design/wire.md has the payload's format. */
+ * the payloads. If m payloads of sums over k ranks will be summed, fp16 sends values times 2^-a with a =
+ * ceil(log2(m k)), so that nothing overflows whose mean fits. A value beyond the range becomes Inf without error
+ * feedback; with it, the largest finite value is sent and the residual keeps the difference. With of=(SPEC) another
+ * codec compresses, and the f32 values in its payload are sent as 16 bits each (recode.h). docs/design/wire.md has the
+ * payload's format. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/recode.h"
@@ -63,24 +64,24 @@ static esp_status half_bound(void *self, const esp_tensor *like, uint32_t round,
 typedef struct half_job {
     const half_self *self;
     unsigned char *body;
-    float down, up;
+    float down, most;
 } half_job;
 
 static void half_encode_block(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const half_job *j = (const half_job *)user;
     half_encode_for(j->self->format->is_f16, j->self->dense.level)((half_u16 *)(j->body + 2 * at), phi, residual,
-                                                                   j->down, j->up, n);
+                                                                   j->down, j->most, n);
 }
 
 static esp_status half_compress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;
     if (half_wrap(self)) return recode_compress(half_wrap(self), a);
-    const uint64_t n = a->tensor[0]->count, exponent = recode_exponent(s->format, a->n_reduced);
+    const uint64_t n = a->tensor[0]->count, exponent = recode_exponent(s->format, a, a->n_reduced);
     esp_payload_header h = esp_payload_header_of(esp_name_hash(s->format->name), 1, 0, n, 2 * n, exponent);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK) return st;
-    const float up = (float)((uint64_t)1 << exponent);
-    half_job j = {s, (unsigned char *)esp_payload_body(a->payload), 1 / up, up};
+    half_job j = {s, (unsigned char *)esp_payload_body(a->payload), 1 / (float)((uint64_t)1 << exponent),
+                  recode_most(s->format, a)};
     if (dense_encode(&s->dense, a, &j, half_encode_block)) return ESP_OK;
     half_fill(j.body, s->format->nan, n);
     h.flags = ESP_PAYLOAD_NONFINITE;

@@ -126,7 +126,7 @@ enum {
 };
 typedef struct esp_plan_config {
     uint32_t struct_size, flags; /* struct_size 0 means the size in this header */
-    /** "espresso+" (the default), "espresso" (the paper's Algorithms 1 and 2), "fp32", "ddp", "hipress", ... */
+    /** "espresso+" (the default), "paper" (Algorithms 1 and 2 as published), "fp32", "ddp", "hipress", ... */
     const char *strategy;
     uint32_t devices;  /* devices that may compress (1 << ESP_ON_*); 0 means all */
     uint32_t max_comp; /* how often an option may compress; 0 means no limit */
@@ -154,13 +154,11 @@ typedef struct esp_plan_report {
     uint32_t compressed;
     double fp32_ns;                 /* step time without compression, groups and chunks */
     double iteration_ns;            /* predicted step time: forward, backward, update */
-    double bound_ns;                /* lower bound of the step time without groups and chunks */
-    double bound_any_ns;            /* lower bound of the step time for all strategies */
+    double bound_ns;                /* lower bound of the step time for all strategies */
     double free_compression_ns;     /* step time if compression took no time */
     double plan_ns;                 /* time that planning took */
     uint64_t memory_bytes;          /* memory of residuals and payloads, on the largest rank */
     double lane_ns[ESP_PLAN_LANES]; /* busy time of each processor and link */
-    double price[ESP_PLAN_LANES];   /* share of each in bound_ns; the sum is at most 1 */
     /** Time outside of backward in which a link is busy, and in which only compression runs. */
     double exposed_communication_ns, exposed_compression_ns;
     double bubble_ns[ESP_PLAN_LANES];  /* idle time between the first and the last op of each */

@@ -148,27 +148,15 @@ static void esp__plan_text_make(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     const esp_plan_report *r = &plan->report;
     char comment[1024], bound[64] = "";
-    if (r->bound_any_ns > 0.0) snprintf(bound, sizeof bound, "; bound %.3f us", r->bound_any_ns / 1e3);
-    snprintf(comment, sizeof comment,
-             "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
-             "%.3f us%s\n# made for %016llx\n",
-             p->model_name, p->system.name, p->system.machines, p->system.ranks_per_machine,
-             p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound,
-             (unsigned long long)esp__plan_hash(p));
+    if (r->bound_ns > 0.0) esp__format(bound, sizeof bound, "; bound %.3f us", r->bound_ns / 1e3);
+    esp__format(
+        comment, sizeof comment,
+        "# model %.200s, system %.100s: %u machines x %u ranks, strategy %.64s\n# predicted %.3f us a step; fp32 "
+        "%.3f us%s\n# made for %016llx\n",
+        p->model_name, p->system.name, p->system.machines, p->system.ranks_per_machine,
+        p->config.strategy ? p->config.strategy : "espresso+", r->iteration_ns / 1e3, r->fp32_ns / 1e3, bound,
+        (unsigned long long)esp__plan_hash(p));
     plan->text = esp__schedule_text(&plan->problem, &plan->schedule, comment);
-}
-
-static void esp__plan_bounds(esp_plan *plan, esp__bound *bound) {
-    esp__problem *p = &plan->problem;
-    esp__schedule d = {0};
-    double around = p->model->forward_ns + p->model->update_ns;
-    plan->report.bound_any_ns = plan->report.bound_ns = around + (double)esp__bound_any(p);
-    if (p->approximate) return; /* bounding many different sizes would take too long */
-    esp__schedule_tensors(p, &d);
-    esp__bound_units(p, d.units, d.n_units, bound);
-    p->bound = bound;
-    if (around + (double)bound->ns > plan->report.bound_ns) plan->report.bound_ns = around + (double)bound->ns;
-    for (uint32_t k = 0; k < ESP__LANES; k++) plan->report.price[k] = bound->lane_price[k];
 }
 
 /* Computes the paper's "Upper Bound": the best plan found if compression took no time. */
@@ -178,7 +166,7 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
     esp__schedule best = {0};
     esp_status s = esp__problem_open(other, &plan->arena, p->model, p->codecs, p->n_codecs, &p->system, &p->config, 1);
     if (s) return s;
-    other->effort = 0.25 * p->effort;
+    other->effort = 0.1 * p->effort;
     esp__search_all(other, &best);
     uint64_t makespan = best.makespan < plan->schedule.makespan ? best.makespan : plan->schedule.makespan;
     plan->report.free_compression_ns = p->model->forward_ns + p->model->update_ns + (double)makespan;
@@ -187,12 +175,11 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
 
 static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     esp__problem *p = &plan->problem;
-    esp__bound bound;
     const char *name = p->config.strategy;
     double around = p->model->forward_ns + p->model->update_ns;
     esp_status s;
     plan->report.fp32_ns = around + (double)esp__fp32_makespan(p);
-    if (!(p->config.flags & ESP_PLAN_NO_BOUND)) esp__plan_bounds(plan, &bound);
+    if (!(p->config.flags & ESP_PLAN_NO_BOUND)) plan->report.bound_ns = around + (double)esp__bound(p);
     if (strategy) {
         if ((s = esp__schedule_read(p, &plan->schedule, "strategy", strategy)) != ESP_OK) return s;
     } else if (!name || !strcmp(name, "espresso+")) {
@@ -200,13 +187,12 @@ static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     } else {
         const esp__scheme *scheme = esp__scheme_find(name);
         if (!scheme)
-            return esp__fail(
-                NULL, ESP_E_ARG,
-                "strategy '%s': expected espresso+, espresso or a comparison strategy (espresso compare lists them)",
-                name);
+            return esp__fail(NULL, ESP_E_ARG,
+                             "strategy '%s': expected espresso+ or a comparison strategy (espresso compare lists them)",
+                             name);
         scheme->make(p, &plan->schedule);
     }
-    if (!esp__schedule_allowed(p, &plan->schedule)) return esp__limits_fail(p);
+    if (!plan->schedule.n_units || !esp__schedule_allowed(p, &plan->schedule)) return esp__limits_fail(p);
     if (!(p->config.flags & ESP_PLAN_NO_BOUND) && (s = esp__plan_free_compression(plan)) != ESP_OK) return s;
     return ESP_OK;
 }

@@ -124,23 +124,12 @@ typedef struct esp__candidates {
     uint64_t elements, cols;
     uint32_t n_pieces; /* tensors in the group; several are copied together first */
     uint32_t keep;
-    uint32_t width;
     bool retimed; /* options are those of a similar size, with new times */
-    bool limited;
     uint32_t n;
-    double (*core)[ESP__LANES + 1]; /* load[] and total of each of the first n_core options */
-    /* The first n_core options are the fast ones. For each of the others, one of these needs no more time on any
-     * processor or link and in total. */
-    uint32_t n_core;
-    const esp__path *paths; /* fast ones first, each part sorted by total time */
+    double (*times)[ESP__LANES + 1]; /* load[] and total of each option */
+    const esp__path *paths;          /* sorted by total time */
     struct esp__candidates *next;
 } esp__candidates;
-
-/* When option a is so much better than option b that b is dropped. Each rule demands more than the one before it.
- *   LOADS  a needs no more time than b on any processor or link, and in total. This drops most; the search uses it.
- *   ENDS   also, a's time before its first op and after its last op on each link is no longer. Lower bounds need this.
- *   EXACT  also, a's ops occur among b's, in order, none longer. So a in place of b never lengthens a step. */
-enum { ESP__WIDTH_LOADS = 0, ESP__WIDTH_ENDS, ESP__WIDTH_EXACT };
 
 /* The planner drops an op that holds more payload bytes than both limits: this many times the tensor's own bytes, and
  * this many MiB. */
@@ -188,8 +177,7 @@ struct esp__problem {
     uint32_t n_cuts;
     /* Whether there are several machines with several ranks each; if not, options treat all ranks alike. */
     bool hierarchical;
-    /* True if the model has too many sizes to compare options for each of them. Similar sizes then share options, and
-     * no lower bound for whole tensors is computed. */
+    /* True if the model has too many sizes to compare options for each of them. Similar sizes then share options. */
     bool approximate;
     bool free_compression; /* whether compression and copies to the host take no time */
     const esp__op_template *op_templates;
@@ -198,16 +186,14 @@ struct esp__problem {
     uint32_t n_keeps;
     esp__candidates **candidate_sets;
     uint32_t n_candidate_slots, n_candidate_sets;
-    uint32_t width;
     const esp__extent *whole; /* each tensor on its own */
     esp__extent *cut_units;
     struct esp__incremental *incremental;
     esp__schedule spare[4]; /* [0] and [1] for initial.c, [2] for urgency.c */
     struct esp__timing *timing;
     struct esp__prefix **heads;
-    const esp__schedule *fp32;      /* the plan without compression; NULL until it is made */
-    const struct esp__bound *bound; /* lower bound without groups and chunks, or NULL */
-    double effort;                  /* how much to search; 1 is usual */
+    const esp__schedule *fp32; /* the plan without compression; NULL until it is made */
+    double effort;             /* how much to search; 1 is usual */
     uint64_t seed;
     /* `work` counts the ops evaluated so far. The search stops at work_end (0: never), so that it is the same on every
      * machine. */
@@ -225,8 +211,8 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
                                      const esp_plan_codec *codecs, uint32_t n_codecs, const esp_plan_system *system,
                                      const esp_plan_config *config, bool free_compression);
 
-/* Returns the options to consider for a tensor, group or chunk: at least one. Groups and chunks get the fast options of
- * a similar size, timed for their own size. */
+/* Returns the options to consider for a tensor, group or chunk: at least one. Groups and chunks get the options of a
+ * similar size, timed for their own size. */
 ESP__FN const esp__candidates *esp__candidates_get(esp__problem *p, const esp__extent *u);
 /* Times this option with this codec, even if the user forbids it. Returns NULL if it cannot run on this system. */
 ESP__FN const esp__path *esp__path_make(esp__problem *p, const esp__extent *u, const char *option, uint32_t codec);
@@ -323,16 +309,8 @@ ESP__FN int esp__out_of_time(const esp__problem *p);
 ESP__FN char *esp__schedule_text(esp__problem *p, const esp__schedule *d, const char *comment);
 
 /* ---- bound.c ----------------------------------------------------------------------------------------------------- */
-typedef struct esp__bound {
-    uint64_t ns;
-    double lane_price[ESP__LANES]; /* share of each processor and link in the bound */
-    double (*price)[ESP__LANES];   /* what 1 ns on each processor and link costs in the bound */
-    /* What 1 ns of each option's total time costs in the bound. */
-    double *chain_price;
-} esp__bound;
-ESP__FN void esp__bound_units(esp__problem *p, const esp__extent *units, uint32_t n_units, esp__bound *out);
 /* Returns a lower bound on the makespan of all plans, whichever tensors they merge or split. */
-ESP__FN uint64_t esp__bound_any(esp__problem *p);
+ESP__FN uint64_t esp__bound(esp__problem *p);
 
 /* ---- schemes: one file each in planner/baselines/ ---------------------------------------------------------------- */
 typedef struct esp__scheme {
@@ -349,6 +327,7 @@ ESP__FN const esp__scheme *esp__schemes(void);
 /* ---- search ------------------------------------------------------------------------------------------------------ */
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__algorithm2(esp__problem *p, esp__schedule *d);
+ESP__FN void esp__paper(esp__problem *p, esp__schedule *d); /* strategy "paper" */
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d);
 /* ---- plan.c: for the autopilot ----------------------------------------------------------------------------------- */
 /* Runs esp_plan_make, or esp_plan_simulate if `strategy` is not NULL, with memory from ctx's allocator. It uses nothing

@@ -229,8 +229,15 @@ typedef struct esp_codec_args {
      *  scratch_bytes of a part after rounding that up to a multiple of 64. */
     const esp_buf *scratch;
     esp_stream stream;
+    /** Number of ranks whose gradients are already added in the numbers to compress, such as those of a machine, so
+     * that they may be that much larger (decompress: the same of the payloads). 1 or 0: the rank's own gradient. */
+    uint32_t n_summed, reserved0;
 } esp_codec_args;
 
+/** Returns how many ranks' gradients are added in the numbers of a call, at least 1. */
+static inline uint32_t esp_summed_of(const esp_codec_args *a) {
+    return ESP_HAS(esp_codec_args, a, n_summed) ? a->n_summed : 1;
+}
 /** Returns the residual of part t of a call, or NULL without error feedback. */
 static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
     return a->residual ? ESP__CAST(float *, a->residual[t].ptr) : NULL;
@@ -599,4 +606,35 @@ static inline int esp_params_next(const char **at, char *key, size_t key_cap, ch
     val[n] = 0;
     *at = p;
     return depth ? -1 : 1;
+}
+/** Parses the decimal number that `text` begins with. Unlike strtod's, its result does not depend on the user's locale.
+ * Returns 0 if there is none, or if other characters follow and `end` is NULL. Else stores where it ends in *end. */
+static inline int esp_params_number(const char *text, const char **end, double *out) {
+    double value = 0, power = 1;
+    const int minus = *text == '-';
+    int digits = 0, exponent = 0, point = 0, e = 0, e_minus = 0;
+    if (minus || *text == '+') text++;
+    for (; (*text >= '0' && *text <= '9') || (*text == '.' && !point); text++) {
+        if (*text == '.') {
+            point = 1;
+            continue;
+        }
+        value = value * 10 + (*text - '0');
+        digits++;
+        exponent -= point;
+    }
+    if (!digits) return 0;
+    if (*text == 'e' || *text == 'E') {
+        const char *at = text + 1;
+        e_minus = *at == '-';
+        if (e_minus || *at == '+') at++;
+        if (*at >= '0' && *at <= '9') text = at;
+        for (; text == at && *at >= '0' && *at <= '9'; text = ++at) e = e < 1000 ? e * 10 + (*at - '0') : e;
+    }
+    exponent += e_minus ? -e : e;
+    for (int k = exponent < 0 ? -exponent : exponent; k > 0; k--) power *= 10;
+    value = exponent < 0 ? value / power : value * power;
+    if (end) *end = text;
+    *out = minus ? -value : value;
+    return end || !*text;
 }

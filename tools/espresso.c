@@ -7,6 +7,7 @@
 #include "tools/replay/replay.h"
 #include "tools/run/run.h"
 #include "tools/top/top.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -66,8 +67,16 @@ static void espresso_open_standard_streams(void) {
     if (fd > 2) close(fd);
 }
 
+/* Runs at exit: a subcommand whose output was lost ends with an error. */
+static void espresso_close_output(void) {
+    if (fflush(stdout) == 0 && !ferror(stdout)) return;
+    fprintf(stderr, "espresso: standard output cannot be written: %s\n", strerror(errno));
+    _exit(TOOL_FAILED);
+}
+
 int main(int argc, char **argv) {
     espresso_open_standard_streams();
+    atexit(espresso_close_output);
     if (argc < 2) {
         espresso_overview(stderr);
         return TOOL_USAGE;

@@ -45,7 +45,7 @@ static void backend_round(const backend_reduction *s, uint8_t *out, const float 
     if (s->type == ESP_BF16)
         backend_round_bf16_for(s->level)(h, x, n, scale);
     else
-        half_f16_encode_for(s->level)(h, x, NULL, scale, 1.0f, n);
+        half_f16_encode_for(s->level)(h, x, NULL, scale, HALF_F16_MAX, n);
 }
 /* Sets acc to a + b, or adds b to acc if a is NULL. Then writes acc * scale to out unless out is NULL. */
 static void backend_sum_halves(const backend_reduction *s, uint8_t *out, float *acc, const uint8_t *a, const uint8_t *b,

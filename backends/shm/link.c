@@ -13,22 +13,24 @@ static const double SHM_LATENCY_MOST = 1e10; /* in nanoseconds */
 /* ---- parameters ---- */
 /* Parses "1gbit", "2.5mbit" or "9600kbit". Returns bits per second, or 0 if the text is malformed. */
 static double shm_parse_rate(const char *s) {
-    char *end;
-    double v = strtod(s, &end);
+    const char *end;
+    double v;
+    if (!esp_params_number(s, &end, &v)) return 0;
     double k = !strcmp(end, "gbit")   ? 1e9
                : !strcmp(end, "mbit") ? 1e6
                : !strcmp(end, "kbit") ? 1e3
                : !strcmp(end, "bit")  ? 1
                                       : 0;
-    return end != s && v > 0 && v < 1e9 ? v * k : 0;
+    return v > 0 && v < 1e9 ? v * k : 0;
 }
 /* Parses "50us", "1.5ms" or "0us". Returns nanoseconds, or a negative number if the text is malformed or above
  * `most`. */
 static double shm_parse_span(const char *s, double most) {
-    char *end;
-    double v = strtod(s, &end);
+    const char *end;
+    double v;
+    if (!esp_params_number(s, &end, &v)) return -1;
     double k = !strcmp(end, "us") ? 1e3 : !strcmp(end, "ms") ? 1e6 : !strcmp(end, "s") ? 1e9 : -1;
-    return end != s && v >= 0 && v * k <= most && k > 0 ? v * k : -1;
+    return v >= 0 && v * k <= most && k > 0 ? v * k : -1;
 }
 
 static void shm_parse_word(const char **at, const char *stops, char *out, size_t cap) {

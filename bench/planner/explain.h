@@ -1,5 +1,5 @@
-/* explain.h: explains in one line why a planned step takes longer than its lower bound: which links or cores (lanes)
- * determine the bound, how busy they are, how long they work while no backward runs, and which op ends last. */
+/* explain.h: explains in one line why a planned step takes longer than its lower bound: how busy links and cores are,
+ * how long they work while no backward runs, and which op ends last. */
 
 static const char *const lane_names[4] = {"compute", "cpu", "intra", "inter"};
 
@@ -56,20 +56,15 @@ static void backward_of(const esp_plan *plan, double *sum, double *end) {
     }
 }
 
-static void explain(char *out, size_t room, const bench_model *m, const esp_plan *plan, const esp_plan_report *r,
-                    double bound_ns) {
+static void explain(char *out, size_t room, const bench_model *m, const esp_plan *plan, const esp_plan_report *r) {
     uint32_t n_units, last = last_unit(plan);
     const esp_plan_unit *u = esp_plan_units(plan, &n_units) + last;
     double backward, ends;
     size_t n = 0;
     backward_of(plan, &backward, &ends);
-    n += (size_t)snprintf(out, room, "%.2f ms above %.2f. The bound rests on", (r->iteration_ns - bound_ns) / 1e6,
-                          bound_ns / 1e6);
-    for (uint32_t k = 0; k < 4; k++)
-        if (r->price[k] >= 0.05)
-            n += (size_t)snprintf(out + n, room - n, " %s %.0f%%", lane_names[k], 100.0 * r->price[k]);
+    n += (size_t)snprintf(out, room, "%.2f ms above %.2f.", (r->iteration_ns - r->bound_ns) / 1e6, r->bound_ns / 1e6);
     n += (size_t)snprintf(out + n, room - n,
-                          ". Backward takes %.2f and ends at %.2f of %.2f; while none runs: links busy %.2f, "
+                          " Backward takes %.2f and ends at %.2f of %.2f; while none runs: links busy %.2f, "
                           "only compression %.2f. Lanes (busy, idle in between):",
                           backward, ends, (r->iteration_ns - m->model.forward_ns - m->model.update_ns) / 1e6,
                           r->exposed_communication_ns / 1e6, r->exposed_compression_ns / 1e6);

@@ -1,30 +1,25 @@
-/* parts.h: measures what three shortcuts of the planner's search save: dropping bad options early (pruning),
- * simulating only what a change affects (incremental evaluation), and weighting links and cores as the lower bound
- * does (prices). */
+/* parts.h: measures what two shortcuts of the planner's search save: dropping bad options early (pruning), and
+ * simulating only what a change affects (incremental evaluation). */
 
 /* ---- pruning ----------------------------------------------------------------------------------------------------- */
-/* Chooses the options to consider for each size of tensor by rule `width` (ESP__WIDTH_*). *paths is their mean number
- * per size, *core that of options that none beats on every link and core and in total time. */
-static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, uint32_t width, double *paths,
-                             double *core, double *us) {
-    double sum = 0.0, sum_core = 0.0;
+/* *paths is the mean number of candidates for a size. */
+static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, double *paths, double *us) {
+    double sum = 0.0;
     uint32_t sizes = 0;
     bench_problem b;
     esp__schedule d = {0};
     problem_open(&b, &m->model, c, 0, devices, 0);
-    b.p.width = width;
     esp__schedule_tensors(&b.p, &d);
     uint64_t start = esp__now_ns();
     for (uint32_t u = 0; u < d.n_units; u++) {
         uint32_t before = b.p.n_candidate_sets;
         const esp__candidates *candidates = esp__candidates_get(&b.p, &d.units[u]);
         if (b.p.n_candidate_sets == before) continue;
-        sum += candidates->n, sum_core += candidates->n_core;
+        sum += candidates->n;
         sizes++;
     }
     *us = 1000.0 * ms_since(start) / sizes;
     *paths = sum / sizes;
-    *core = sum_core / sizes;
     problem_close(&b);
 }
 
@@ -49,24 +44,17 @@ static double parts_unpruned(const bench_model *m, const bench_case *c, uint32_t
 
 static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t devices, FILE *csv) {
     uint32_t options;
+    double paths, us;
     const double all_us = parts_unpruned(m, c, devices, &options);
-    fprintf(csv, "%u,%.1f", options, all_us);
-    for (uint32_t width = 0; width < 3; width++) {
-        double paths, core, us;
-        parts_candidates(m, c, devices, width, &paths, &core, &us);
-        fprintf(csv, ",%.1f,%.1f", paths, us);
-    }
+    parts_candidates(m, c, devices, &paths, &us);
+    fprintf(csv, "%u,%.1f,%.1f,%.1f\n", options, all_us, paths, us);
 }
 
 /* ---- incremental evaluation -------------------------------------------------------------------------------------- */
 /* Makes the plan that is then changed in trials. Tensors are neither grouped nor split. */
-static void parts_plan(bench_problem *b, esp__bound *bound, esp__schedule *d, const bench_model *m, const bench_case *c,
+static void parts_plan(bench_problem *b, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
-    esp__schedule units = {0};
     problem_open(b, &m->model, c, ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT, devices, 0);
-    esp__schedule_tensors(&b->p, &units);
-    esp__bound_units(&b->p, units.units, units.n_units, bound);
-    b->p.bound = bound;
     esp__search_all(&b->p, d);
 }
 
@@ -91,7 +79,7 @@ static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, 
         *passed += !esp__incremental_critical(k, u, 1);
         esp__incremental_remove(k, w, u, 1);
         for (uint32_t i = 0; i < candidates->n; i++) {
-            esp__swap_path(k, w, u, &candidates->paths[i], ESP__BY_READY);
+            esp__swap_path(k, w, u, &candidates->paths[i]);
             esp__incremental_try(k, w, d->makespan);
         }
         esp__incremental_restore(k, w);
@@ -102,11 +90,10 @@ static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, 
 
 static void parts_replay(const bench_model *m, const bench_case *c, FILE *csv) {
     bench_problem b;
-    esp__bound bound;
     esp__schedule d = {0}, copy = {0};
     uint64_t trials;
     uint32_t passed;
-    parts_plan(&b, &bound, &d, m, c, TWO_DEVICES);
+    parts_plan(&b, &d, m, c, TWO_DEVICES);
     double trial = parts_trials(&b.p, &d, &trials, &passed), n = d.n_sequence;
     esp__schedule_copy(&b.p, &copy, &d);
     double replay = parts_repeat_ns(&b.p, &copy, 1), generate = parts_repeat_ns(&b.p, &copy, 0);
@@ -115,41 +102,17 @@ static void parts_replay(const bench_model *m, const bench_case *c, FILE *csv) {
     problem_close(&b);
 }
 
-/* ---- search with and without the lower bound's prices ------------------------------------------------------------ */
-static double parts_search(const bench_model *m, const bench_case *c, uint32_t devices, int bounded, double *ms) {
-    bench_problem b;
-    esp__bound bound;
-    esp__schedule d = {0}, units = {0};
-    problem_open(&b, &m->model, c, 0, devices, 0);
-    esp__schedule_tensors(&b.p, &units);
-    uint64_t start = esp__now_ns();
-    if (bounded) {
-        esp__bound_units(&b.p, units.units, units.n_units, &bound);
-        b.p.bound = &bound;
-    }
-    esp__search_all(&b.p, &d);
-    *ms = ms_since(start);
-    double step = (m->model.forward_ns + m->model.update_ns + (double)d.makespan) / 1e6;
-    problem_close(&b);
-    return step;
-}
-
 static void parts_tables(bench_model *models, const bench_case *c, const char *dir) {
     FILE *csv =
         result_open(dir, "plan-parts",
-                    "build/bench/plan speed: pruning while options grow (all options timed, and what each rule "
-                    "leaves), and the search from the bound's prices and without them; dgc, paper-nvlink, 8 machines",
-                    "model,devices,options,all_us,loads_left,loads_us,ends_left,ends_us,exact_left,exact_us,"
-                    "step_ms,search_ms,unpriced_step_ms,unpriced_search_ms");
+                    "build/bench/plan speed: pruning while options grow, and all options timed; dgc, paper-nvlink, 8 "
+                    "machines",
+                    "model,devices,options,all_us,left,left_us");
     for (int i = 0; i < MODELS; i++)
         for (int d = 0; d < 2 && models[i].text; d++) {
             const uint32_t devices = d ? TWO_DEVICES : ONE_DEVICE;
-            double ms[2];
             fprintf(csv, "%s,%d,", models[i].model.name, d + 1);
             parts_pruning(&models[i], c, devices, csv);
-            const double with = parts_search(&models[i], c, devices, 1, &ms[0]);
-            const double without = parts_search(&models[i], c, devices, 0, &ms[1]);
-            fprintf(csv, ",%.3f,%.2f,%.3f,%.2f\n", with, ms[0], without, ms[1]);
         }
     result_close(csv);
     csv = result_open(

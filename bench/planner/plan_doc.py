@@ -16,7 +16,7 @@ PAPER_MODELS = ("vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm")
 # The published planner's time to choose a strategy on a similar machine, ms (Python; 4 options for each tensor; no
 # bound).
 PUBLISHED = dict(zip(PAPER_MODELS, (15, 96, 62, 150, 264, 1)))
-SEARCH_ONLY = ("open_ms", "candidates_ms", "bound_ms", "search_ms")
+SEARCH_ONLY = ("open_ms", "candidates_ms", "search_ms")
 
 
 def table(head, rows):
@@ -37,20 +37,16 @@ def pruning(parts):
     for model in ("bert-base", "resnet101"):
         for devices, words in (("1", "one device"), ("2", "two devices")):
             r = parts[model, devices]
-            columns = ("exact_left", "ends_left", "loads_left", "all_us", "ends_us", "exact_us")
+            columns = ("left", "all_us", "left_us")
             rows.append([f"{words}, {model}", r["options"]] + [f"{float(r[c]):.0f}" for c in columns])
-    return ["Options left by each rule, and microseconds for one size:", ""] + table(
-        ["", "options", "exact", "loads and ends", "loads", "no pruning, us", "loads and ends, us", "exact, us"], rows)
+    return ["Options, and microseconds for one size:", ""] + table(
+        ["", "options", "candidates", "no pruning, us", "pruning, us"], rows)
 
 
-def parts_table(parts, trials, speed):
+def parts_table(trials, speed):
     rows = []
     for model in PAPER_MODELS:
         t = next(r for r in trials if r["model"] == model)
-        without = [
-            f"{100 * (float(r['unpriced_step_ms']) / float(r['step_ms']) - 1):+.2f}%"
-            for r in (parts[model, d] for d in "12")
-        ]
         naive = [
             f"{'~' if r['naive_done'] != r['tensors'] else ''}{float(r['naive_ms']) / float(r['total_ms']):.0f}x"
             for r in (speed[model, d] for d in "12")
@@ -58,12 +54,12 @@ def parts_table(parts, trials, speed):
         rows.append([
             model, f"{t['ready_ns_per_op']} / {t['fixed_ns_per_op']}",
             f"{int(t['ready_ns']) / 1000:.1f} / {int(t['fixed_ns']) / 1000:.1f} / {int(t['trial_ns']) / 1000:.2f}",
-            f"{t['units_skipped']} of {t['units']}", " / ".join(without), " / ".join(naive)
+            f"{t['units_skipped']} of {t['units']}", " / ".join(naive)
         ])
     return table([
         "model", "ready order / fixed order, ns an op",
         "one evaluation in ready order / fixed order / incrementally, us", "units skipped",
-        "step without the bound's prices, one / two devices", "naive over ours, one / two devices"
+        "naive over ours, one / two devices"
     ], rows)
 
 
@@ -112,8 +108,7 @@ def main():
         "speed": times(speed,
                        read("growth").rows, machine),
         "pruning": pruning(parts),
-        "parts": parts_table(parts,
-                             read("trials").rows, speed),
+        "parts": parts_table(read("trials").rows, speed),
         "quality": [
             "- " + "\n  ".join(textwrap.wrap(" ".join(line.split()), 118)) for line in plan_tables.summary(quality)
         ],

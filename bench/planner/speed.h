@@ -2,11 +2,10 @@
  * naive.h. */
 
 enum { RUNS = 21, WORST_RUNS = 5 };
-enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_ANY, STAGE_SEARCH, STAGE_FREE, STAGES };
+enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_SEARCH, STAGE_FREE, STAGES };
 
 static void speed_stages(const bench_model *m, const bench_case *c, uint32_t devices, double ms[STAGES]) {
     bench_problem b, other;
-    esp__bound bound;
     esp__schedule units = {0}, d = {0}, best = {0};
     uint64_t t = esp__now_ns();
     problem_open(&b, &m->model, c, 0, devices, 0);
@@ -14,17 +13,12 @@ static void speed_stages(const bench_model *m, const bench_case *c, uint32_t dev
     esp__schedule_tensors(&b.p, &units);
     for (uint32_t u = 0; u < units.n_units; u++) esp__candidates_get(&b.p, &units.units[u]);
     ms[STAGE_CANDIDATES] = ms_since(t), t = esp__now_ns();
-    if (!b.p.approximate) {
-        esp__bound_units(&b.p, units.units, units.n_units, &bound);
-        b.p.bound = &bound;
-    }
+    esp__bound(&b.p);
     ms[STAGE_BOUND] = ms_since(t), t = esp__now_ns();
-    esp__bound_any(&b.p);
-    ms[STAGE_ANY] = ms_since(t), t = esp__now_ns();
     esp__search_all(&b.p, &d);
     ms[STAGE_SEARCH] = ms_since(t), t = esp__now_ns();
     problem_open(&other, &m->model, c, 0, devices, 1);
-    other.p.effort = 0.25 * b.p.effort;
+    other.p.effort = 0.1 * b.p.effort;
     esp__search_all(&other.p, &best);
     ms[STAGE_FREE] = ms_since(t);
     problem_close(&other);
@@ -69,8 +63,8 @@ static void speed_measure(const bench_model *m, uint32_t devices, speed_row *r) 
 }
 
 static double speed_target(const bench_model *m, uint32_t devices) {
-    if (devices != ONE_DEVICE) return 50.0;
-    return m->model.n_tensors < 50 ? 1.0 : 10.0;
+    if (devices != ONE_DEVICE) return 40.0;
+    return m->model.n_tensors < 50 ? 1.0 : 8.0;
 }
 
 static void speed_row_write(const bench_model *m, const bench_case *c, uint32_t devices, FILE *csv) {
@@ -97,8 +91,7 @@ static void speed_main(const char *dir) {
                             "simulated in ready order "
                             "(extrapolated where naive_done is not tensors)",
                             "model,devices,published,tensors,sizes,total_ms,median_ms,target_ms,open_ms,candidates_ms,"
-                            "bound_ms,bound_any_ms,"
-                            "search_ms,free_ms,worst_ms,worst_case,naive_ms,naive_done");
+                            "bound_ms,search_ms,free_ms,worst_ms,worst_case,naive_ms,naive_done");
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < MODELS; i++)
             if (models[i].text) speed_row_write(&models[i], &c, devices[d], csv);

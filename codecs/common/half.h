@@ -50,16 +50,18 @@ ESP_ELEMENT float half_from_f16(uint32_t h) {
     return bits_float(sign | (a < 0x400 ? small : a < 0x7C00 ? normal : special));
 }
 
-ESP_ELEMENT float half_f16_clamp(float x) {
-    const float c = x > HALF_F16_MAX ? HALF_F16_MAX : x;
-    return c < -HALF_F16_MAX ? -HALF_F16_MAX : c;
+ESP_ELEMENT float half_clamp(float x, float most) {
+    const float c = x > most ? most : x;
+    return c < -most ? -most : c;
 }
 
 /* ---- either format ------------------------------------------------------------------------------------------ */
-/* Writes down * phi. With a residual, phi is limited to finite values, and the residual is phi - up * out (up * down is
- * 1). Otherwise a value beyond the range becomes Inf. For bf16, which has f32's range, down and up are 1. */
-ESP_INLINE uint64_t half_encode_as(half_u16 *out, const float *phi, float *residual, float down, float up, uint64_t n,
+/* Writes down * phi, where `down` is a power of two (1 for bf16). With a residual, f16 first limits phi to -most ...
+ * most, and the residual is phi - out / down. Without a residual, a value beyond the range becomes Inf. bf16 has the
+ * range of f32, so it ignores `most`. */
+ESP_INLINE uint64_t half_encode_as(half_u16 *out, const float *phi, float *residual, float down, float most, uint64_t n,
                                    const bool is_f16) {
+    const float up = 1 / down;
     if (!residual) {
         ESP_SIMD
         for (uint64_t i = 0; i < n; i++)
@@ -68,7 +70,7 @@ ESP_INLINE uint64_t half_encode_as(half_u16 *out, const float *phi, float *resid
     }
     ESP_SIMD
     for (uint64_t i = 0; i < n; i++) {
-        const uint32_t v = is_f16 ? half_to_f16(down * half_f16_clamp(phi[i])) : half_bf16_sent(phi[i]);
+        const uint32_t v = is_f16 ? half_to_f16(down * half_clamp(phi[i], most)) : half_bf16_sent(phi[i]);
         out[i] = (uint16_t)v;
         residual[i] = phi[i] - (is_f16 ? up * half_from_f16(v) : half_from_bf16(v));
     }
@@ -82,19 +84,19 @@ ESP_INLINE uint64_t half_add_as(float *out, const half_u16 *in, float scale, int
     }
     return 0;
 }
-ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float up,
+ESP_INLINE uint64_t half_bf16_encode_body(half_u16 *out, const float *phi, float *residual, float down, float most,
                                           uint64_t n) {
-    return half_encode_as(out, phi, residual, down, up, n, false);
+    return half_encode_as(out, phi, residual, down, most, n, false);
 }
 ESP_INLINE uint64_t half_bf16_add_body(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
     return half_add_as(out, in, scale, set, n, false);
 }
-ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, float down, float up, uint64_t n),
-           (out, phi, residual, down, up, n))
+ESP_KERNEL(half_bf16_encode, (half_u16 * out, const float *phi, float *residual, float down, float most, uint64_t n),
+           (out, phi, residual, down, most, n))
 ESP_KERNEL(half_bf16_add, (float *out, const half_u16 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
 ESP_TARGET_SCALAR static uint64_t half_f16_encode_scalar(half_u16 *out, const float *phi, float *residual, float down,
-                                                         float up, uint64_t n) {
-    return half_encode_as(out, phi, residual, down, up, n, true);
+                                                         float most, uint64_t n) {
+    return half_encode_as(out, phi, residual, down, most, n, true);
 }
 ESP_TARGET_SCALAR static uint64_t half_f16_add_scalar(float *out, const half_u16 *in, float scale, int set,
                                                       uint64_t n) {
@@ -102,9 +104,9 @@ ESP_TARGET_SCALAR static uint64_t half_f16_add_scalar(float *out, const half_u16
 }
 #ifdef ESP_SIMD_X86 /* the processor's conversion gives the same bits */
 ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float *phi, float *residual, float down,
-                                                     float up, uint64_t n) {
-    const __m256 lim = _mm256_set1_ps(HALF_F16_MAX), neg = _mm256_set1_ps(-HALF_F16_MAX);
-    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(up), nan = _mm256_set1_ps(bits_float(0x7FC00000u));
+                                                     float most, uint64_t n) {
+    const __m256 lim = _mm256_set1_ps(most), neg = _mm256_set1_ps(-most);
+    const __m256 d = _mm256_set1_ps(down), u = _mm256_set1_ps(1 / down), nan = _mm256_set1_ps(bits_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         const __m256 p = _mm256_loadu_ps(phi + i);
@@ -114,12 +116,12 @@ ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float 
         _mm_storeu_si128((__m128i *)(void *)(out + i), v);
         if (residual) _mm256_storeu_ps(residual + i, _mm256_sub_ps(p, _mm256_mul_ps(_mm256_cvtph_ps(v), u)));
     }
-    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, up, n - i);
+    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, most, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const float *phi, float *residual, float down,
-                                                         float up, uint64_t n) {
-    const __m512 lim = _mm512_set1_ps(HALF_F16_MAX), neg = _mm512_set1_ps(-HALF_F16_MAX);
-    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(up), nan = _mm512_set1_ps(bits_float(0x7FC00000u));
+                                                         float most, uint64_t n) {
+    const __m512 lim = _mm512_set1_ps(most), neg = _mm512_set1_ps(-most);
+    const __m512 d = _mm512_set1_ps(down), u = _mm512_set1_ps(1 / down), nan = _mm512_set1_ps(bits_float(0x7FC00000u));
     uint64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         const __m512 p = _mm512_loadu_ps(phi + i);
@@ -129,7 +131,7 @@ ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const fl
         _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
         if (residual) _mm512_storeu_ps(residual + i, _mm512_sub_ps(p, _mm512_mul_ps(_mm512_cvtph_ps(v), u)));
     }
-    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, up, n - i);
+    return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, most, n - i);
 }
 ESP_TARGET_AVX2 static uint64_t half_f16_add_avx2(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
     const __m256 s = _mm256_set1_ps(scale);

@@ -26,31 +26,6 @@ static inline esp_status esp_codec_fail(const esp_host *h, const char *codec, es
     return s;
 }
 
-/* Parses a decimal number, and returns false if `text` is not one. strtod would depend on the user's locale. */
-static inline bool esp_params_number(const char *text, double *out) {
-    double sign = 1, value = 0;
-    long digits = 0, exponent = 0, point = 0, e = 0, e_sign = 1;
-    if (*text == '-' || *text == '+') sign = *text++ == '-' ? -1 : 1;
-    for (; (*text >= '0' && *text <= '9') || (*text == '.' && !point); text++) {
-        if (*text == '.') {
-            point = 1;
-            continue;
-        }
-        value = value * 10 + (*text - '0');
-        digits++;
-        exponent -= point;
-    }
-    if (!digits) return false;
-    if (*text == 'e' || *text == 'E') {
-        if (*++text == '-' || *text == '+') e_sign = *text++ == '-' ? -1 : 1;
-        if (*text < '0' || *text > '9') return false;
-        for (; *text >= '0' && *text <= '9'; text++) e = e < 1000 ? e * 10 + (*text - '0') : e;
-    }
-    exponent += e_sign * e;
-    *out = sign * (exponent < 0 ? value / pow(10, (double)-exponent) : value * pow(10, (double)exponent));
-    return *text == 0;
-}
-
 /* Stores the parameters of `params` in the `n` entries of `p`. `all` lists the allowed ones, for the error message. */
 static inline esp_status esp_params_parse(const esp_host *h, const char *codec, const char *params, esp_param *p, int n,
                                           const char *all) {
@@ -66,7 +41,7 @@ static inline esp_status esp_params_parse(const esp_host *h, const char *codec, 
             return esp_codec_fail(h, codec, ESP_E_ARG, text);
         }
         double x = 0;
-        if (!esp_params_number(val, &x) || !isfinite(x) || x < p[i].min || x > p[i].max ||
+        if (!esp_params_number(val, NULL, &x) || !isfinite(x) || x < p[i].min || x > p[i].max ||
             (p[i].above_min && x <= p[i].min) || (p[i].kind != ESP_PARAM_REAL && x != floor(x)) ||
             (p[i].kind == ESP_PARAM_POWER_OF_TWO && (uint64_t)x & ((uint64_t)x - 1))) {
             (void)snprintf(text, sizeof text, "%s: parameter %s=%s is not allowed: it must be %s (parameters: %s)",

@@ -1,7 +1,7 @@
 /* recode.h: implements of=(SPEC) of codecs fp16 and bf16: an inner codec compresses, and its f32 values are sent as
- * 16-bit numbers. The inner codec's values() tells where they are in its payload. If n payloads will be summed, values
- * are multiplied by 2^-a with a = recode_exponent(n), so that the sum cannot overflow. Values beyond the range are
- * clipped, and the residual, which the host computes, keeps the difference. */
+ * 16-bit numbers. The inner codec's values() tells where they are in its payload. If n payloads will be summed, or
+ * values are themselves sums over ranks, they are multiplied by 2^-a (recode_exponent), so that no sum overflows.
+ * Values beyond the range are clipped, and the residual, which the host computes, keeps the difference. */
 #ifndef ESP_RECODE_H
 #define ESP_RECODE_H
 #include "codecs/common/dense.h"
@@ -24,10 +24,16 @@ typedef struct recode_format {
     const esp_round *rounds; /* the only round */
 } recode_format;
 
-static inline uint64_t recode_exponent(const recode_format *f, uint32_t n) {
+/* Returns the exponent a with which the sum of n payloads stays in range. Each value may be a sum over ranks itself. */
+static inline uint64_t recode_exponent(const recode_format *f, const esp_codec_args *args, uint32_t n_payloads) {
+    const uint64_t n = (uint64_t)n_payloads * esp_summed_of(args);
     uint64_t a = 0;
     while (a < f->most_exponent && (uint64_t)1 << a < n) a++;
     return a;
+}
+/* Returns the largest magnitude that a rank sends: the format's, or for a sum over n ranks n times that. */
+static inline float recode_most(const recode_format *f, const esp_codec_args *a) {
+    return f->is_f16 ? f->largest * (float)esp_summed_of(a) : f->largest;
 }
 
 typedef struct recode {
@@ -93,26 +99,23 @@ typedef struct recode_job {
     const recode *r;
     float *values;
     half_u16 *halves;
-    float down, up;
+    float down, up, most;
 } recode_job;
 
 static inline void recode_to_halves(void *arg, uint64_t begin, uint64_t end) {
     const recode_job *j = (const recode_job *)arg;
-    const float most = j->r->format->largest;
     float *v = j->values;
-    for (uint64_t i = begin; i < end; i++) {
-        const float c = v[i] > most ? most : v[i];
-        v[i] = c < -most ? -most : c;
-    }
-    half_encode_for(j->r->format->is_f16, j->r->simd)(j->halves + begin, v + begin, NULL, j->down, j->up, end - begin);
+    for (uint64_t i = begin; i < end; i++) v[i] = half_clamp(v[i], j->most);
+    half_encode_for(j->r->format->is_f16, j->r->simd)(j->halves + begin, v + begin, NULL, j->down, j->most,
+                                                      end - begin);
 }
 static inline void recode_from_halves(void *arg, uint64_t begin, uint64_t end) {
     const recode_job *j = (const recode_job *)arg;
     half_add_for(j->r->format->is_f16, j->r->simd)(j->values + begin, j->halves + begin, j->up, 1, end - begin);
 }
 static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a, void *values, void *halves) {
-    const float up = (float)((uint64_t)1 << (r->reducible ? recode_exponent(r->format, a->n_reduced) : 0));
-    return (recode_job){r, (float *)values, (half_u16 *)halves, 1 / up, up};
+    const float up = (float)((uint64_t)1 << recode_exponent(r->format, a, r->reducible ? a->n_reduced : 1));
+    return (recode_job){r, (float *)values, (half_u16 *)halves, 1 / up, up, recode_most(r->format, a)};
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */

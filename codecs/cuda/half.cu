@@ -3,11 +3,11 @@
 #include "codecs/half.c"
 
 template <int F16> struct half_cuda_code {
-    float down, up;
+    float down, up, most;
     __device__ void put(const cuda_part *p, uint64_t i, float phi) const {
         uint32_t code;
         if constexpr (F16)
-            code = half_to_f16(down * (p->e ? half_f16_clamp(phi) : phi));
+            code = half_to_f16(down * (p->e ? half_clamp(phi, most) : phi));
         else
             code = p->e ? half_bf16_sent(phi) : half_to_bf16(phi);
         cuda_put((uint16_t *)(void *)cuda_body(p) + i, (uint16_t)code);
@@ -43,10 +43,10 @@ template <int F16> static esp_status half_cuda_open(const esp_host *h, const cha
 }
 template <int F16> static esp_status half_cuda_compress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;
-    const uint64_t exponent = recode_exponent(s->format, a->n_reduced);
+    const uint64_t exponent = recode_exponent(s->format, a, a->n_reduced);
     const cuda_dense_end end = {esp_name_hash(s->format->name), 1, s->format->nan, 2, exponent, 2, 1, 0, 0};
     const float up = (float)((uint64_t)1 << exponent);
-    const half_cuda_code<F16> code = {1 / up, up};
+    const half_cuda_code<F16> code = {1 / up, up, recode_most(s->format, a)};
     return cuda_dense_compress(s->dense.host, s->format->name, a, end, code);
 }
 template <int F16> static esp_status half_cuda_decompress(void *self, const esp_codec_args *a) {

@@ -11,6 +11,7 @@ typedef struct esp__workers esp__workers;
 typedef struct esp__base {
     const esp_host *user_host;
     int32_t log_level, rank, size;
+    int32_t process; /* rank in the launcher's job, if the program gave another rank; else -1 */
     esp__workers *workers;
     struct esp__registry *registry;
     struct esp__device_list *devices;
@@ -31,6 +32,9 @@ ESP__FN void esp__errors_quiet(bool quiet);
 ESP__FN const char *esp__plugin_detail(void);
 ESP__FN void esp__plugin_detail_set(const char *text);
 ESP__FN void esp__plugin_detail_clear(void);
+/* True if this rank logs what all ranks would say. The program's own log gets it on all ranks, stderr only from rank
+ * 0. */
+ESP__FN bool esp__log_speaks(const esp_ctx *ctx);
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
 /* Returns the log level of a text such as "warn" or "2", or 0 if it is none. */
 ESP__FN int32_t esp__log_level_read(const char *text);

@@ -1,4 +1,5 @@
 /* file.c: see file.h. */
+#include "espresso_impl/base/base.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/base/limits.h"
 #include <errno.h>
@@ -24,8 +25,8 @@ ESP__FN int esp__file_read_text(const char *path, size_t most, esp__text *t) {
     if (fd >= 0) close(fd);
     if (error)
         esp__text_free(t);
-    else
-        t->data[t->len] = 0;
+    else if (t->len >= 3 && !memcmp(t->data, "\xEF\xBB\xBF", 3)) /* some editors begin files with a byte order mark */
+        memmove(t->data, t->data + 3, (t->len -= 3) + 1);
     return error;
 }
 
@@ -219,4 +220,66 @@ ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]) {
     int n = path[0] == '/' || !getcwd(here, sizeof here) ? snprintf(out, PATH_MAX, "%s", path)
                                                          : snprintf(out, PATH_MAX, "%s/%s", here, path);
     return n < PATH_MAX ? 0 : ENAMETOOLONG;
+}
+
+/* ---- files of several contexts ---- */
+typedef struct esp__path_use {
+    const esp_ctx *ctx;
+    struct esp__path_use *next;
+    char path[PATH_MAX];
+} esp__path_use;
+static esp__path_use *esp__path_uses;
+static pthread_mutex_t esp__path_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Inserts `part` before the extension, if the name has one. */
+static bool esp__path_insert(const char *path, const char *part, char out[PATH_MAX]) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    const int n = (int)(dot && dot > name ? dot - path : (ptrdiff_t)strlen(path));
+    return snprintf(out, PATH_MAX, "%.*s%s%s", n, path, part, path + n) < PATH_MAX;
+}
+
+/* Adds the path to the list, unless another context uses it. Returns 0, EEXIST or ENOMEM. */
+static int esp__path_take(esp_ctx *ctx, const char *path) {
+    for (const esp__path_use *u = esp__path_uses; u; u = u->next)
+        if (!strcmp(u->path, path)) return u->ctx == ctx ? 0 : EEXIST;
+    esp__path_use *mine = esp__alloc(ctx, sizeof *mine);
+    if (!mine) return ENOMEM;
+    mine->ctx = ctx;
+    snprintf(mine->path, sizeof mine->path, "%s", path);
+    mine->next = esp__path_uses;
+    esp__path_uses = mine;
+    return 0;
+}
+
+ESP__FN int esp__path_of_context(esp_ctx *ctx, const char *path, char out[PATH_MAX]) {
+    char whole[PATH_MAX], part[32];
+    struct stat st;
+    int error = esp__path_absolute(path, whole);
+    snprintf(out, PATH_MAX, "%s", whole);
+    if (error || !ctx || (stat(whole, &st) == 0 && !S_ISREG(st.st_mode))) return error;
+    snprintf(part, sizeof part, ".p%d", (int)esp__base_of(ctx)->process);
+    if (esp__base_of(ctx)->process >= 0 && !esp__path_insert(whole, part, out)) return ENAMETOOLONG;
+    snprintf(whole, sizeof whole, "%s", out);
+    pthread_mutex_lock(&esp__path_lock);
+    for (uint32_t k = 2; (error = esp__path_take(ctx, out)) == EEXIST; k++) {
+        snprintf(part, sizeof part, ".%u", (unsigned)k);
+        if (!esp__path_insert(whole, part, out)) error = ENAMETOOLONG;
+        if (error == ENAMETOOLONG) break;
+    }
+    pthread_mutex_unlock(&esp__path_lock);
+    return error;
+}
+
+ESP__FN void esp__paths_release(esp_ctx *ctx) {
+    pthread_mutex_lock(&esp__path_lock);
+    for (esp__path_use **at = &esp__path_uses; *at;) {
+        esp__path_use *u = *at;
+        if (u->ctx != ctx) {
+            at = &u->next;
+            continue;
+        }
+        *at = u->next;
+        esp__free(ctx, u);
+    }
+    pthread_mutex_unlock(&esp__path_lock);
 }

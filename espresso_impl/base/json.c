@@ -53,21 +53,11 @@ ESP__FN void esp__json_string(esp__text *t, const char *s) {
     esp__text_add(t, "%.*s\"", (int)n, part);
 }
 
-/* In some locales, printf writes a comma in numbers; this makes it a decimal point. */
-static void esp__json_number(esp__text *t, char *number) {
-    for (char *p = number; *p; p++)
-        if (*p == ',') *p = '.';
-    esp__text_add(t, "%s", number);
-}
-
 ESP__FN void esp__json_double(esp__text *t, double x, int digits) {
-    char number[40];
-    if (!(x - x == 0)) {
+    if (x - x == 0)
+        esp__text_add(t, "%.*g", digits, x);
+    else
         esp__text_add(t, "null");
-        return;
-    }
-    snprintf(number, sizeof number, "%.*g", digits, x);
-    esp__json_number(t, number);
 }
 
 ESP__FN void esp__json_us(esp__text *t, double ns) { esp__json_double(t, (double)(uint64_t)(ns + 0.5) / 1000.0, 15); }
@@ -77,12 +67,12 @@ ESP__FN void esp__json_scaled(esp__text *t, double x, double unit) {
     double down = x / unit, tries[3] = {down, nextafter(down, -INFINITY), nextafter(down, INFINITY)};
     for (int k = 0; k < 3; k++)
         for (int digits = 15; digits <= 17; digits++) {
-            snprintf(number, sizeof number, "%.*g", digits, tries[k]);
-            if (strtod(number, NULL) * unit == x) {
-                esp__json_number(t, number);
+            esp__format(number, sizeof number, "%.*g", digits, tries[k]);
+            if (esp__number_of(number) * unit == x) {
+                esp__text_add(t, "%s", number);
                 return;
             }
         }
-    snprintf(number, sizeof number, "%.17g", down); /* no number near x / unit gives exactly x */
-    esp__json_number(t, number);
+    esp__format(number, sizeof number, "%.17g", down); /* no number near x / unit gives exactly x */
+    esp__text_add(t, "%s", number);
 }

@@ -48,13 +48,17 @@ static int32_t esp__log_level(const esp_ctx *ctx) {
     return level > 0 ? level : ESP_LOG_WARN;
 }
 
+static bool esp__log_is_own(const esp_ctx *ctx) { return ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log); }
+
+ESP__FN bool esp__log_speaks(const esp_ctx *ctx) { return esp__log_is_own(ctx) || !ctx || !esp__base_of(ctx)->rank; }
+
 /* Passes an event to the user's log, or writes it to stderr by one call, so that lines of several ranks do not mix. */
 static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     char line[ESP__ERROR_MAX + 128];
     esp__held_signals held;
     int n = 0;
     if (ev->level < ESP_LOG_ERROR || ev->level > ESP_LOG_DEBUG || ev->level > esp__log_level(ctx)) return;
-    if (ctx && ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log)) {
+    if (esp__log_is_own(ctx)) {
         esp__base_of(ctx)->user_host->log(esp__base_of(ctx)->user_host->user, ev);
         return;
     }
@@ -76,7 +80,7 @@ ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, 
     va_list ap;
     if (level > esp__log_level(ctx)) return;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    esp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     esp__log_event(ctx, &ev);
 }
@@ -89,7 +93,7 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
     va_list ap;
     if (esp__quiet) return s;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    esp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     n = strlen(text);
     if (s == ESP_E_NOMEM && getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
@@ -123,7 +127,7 @@ ESP__FN void esp__plugin_log(void *user, const esp_log_event *ev) {
         char text[ESP__ERROR_MAX];
         snprintf(text, sizeof text, "%s", copy.message);
         memcpy(esp__detail_text, text, sizeof text);
-        if (!ctx || !ESP_HAS(esp_host, esp__base_of(ctx)->user_host, log)) copy.level = ESP_LOG_INFO;
+        if (!esp__log_is_own(ctx)) copy.level = ESP_LOG_INFO;
     }
     esp__log_event(ctx, &copy);
 }

@@ -2,6 +2,42 @@
 #include "espresso_impl/base/text.h"
 #include "espresso_impl/base/base.h"
 #include <ctype.h>
+#include <locale.h>
+
+static pthread_once_t esp__locale_once = PTHREAD_ONCE_INIT;
+static locale_t esp__locale_c;
+static void esp__locale_make(void) { esp__locale_c = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
+
+/* Gives this thread the locale C. Returns the thread's own, for esp__locale_restore. */
+static locale_t esp__locale_enter(void) {
+    pthread_once(&esp__locale_once, esp__locale_make);
+    return esp__locale_c ? uselocale(esp__locale_c) : (locale_t)0;
+}
+static void esp__locale_restore(locale_t own) {
+    if (own) uselocale(own);
+}
+
+ESP__FN int esp__format_list(char *out, size_t cap, const char *fmt, va_list ap) {
+    const locale_t own = esp__locale_enter();
+    const int n = vsnprintf(out, cap, fmt, ap);
+    esp__locale_restore(own);
+    return n;
+}
+
+ESP__FN double esp__number_of(const char *text) {
+    const locale_t own = esp__locale_enter();
+    const double x = strtod(text, NULL);
+    esp__locale_restore(own);
+    return x;
+}
+
+ESP__FN int esp__format(char *out, size_t cap, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    const int n = esp__format_list(out, cap, fmt, ap);
+    va_end(ap);
+    return n;
+}
 
 ESP__FN bool esp__text_reserve(esp__text *t, size_t cap) {
     char *data;
@@ -22,12 +58,12 @@ ESP__FN bool esp__text_reserve(esp__text *t, size_t cap) {
 ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(t->data ? t->data + t->len : NULL, t->cap - t->len, fmt, ap);
+    int n = esp__format_list(t->data ? t->data + t->len : NULL, t->cap - t->len, fmt, ap);
     va_end(ap);
     if (n >= 0 && t->len + (size_t)n + 1 > t->cap) {
         if (esp__text_reserve(t, (t->len + (size_t)n + 1) * 2)) {
             va_start(ap, fmt);
-            vsnprintf(t->data + t->len, t->cap - t->len, fmt, ap);
+            esp__format_list(t->data + t->len, t->cap - t->len, fmt, ap);
             va_end(ap);
         } else {
             n = -1;

@@ -5,6 +5,12 @@
 
 struct esp_ctx;
 
+/* Like snprintf and vsnprintf, but with the number format of C in every locale of the program. */
+ESP__FN int esp__format(char *out, size_t cap, const char *fmt, ...) ESP__PRINTF(3, 4);
+ESP__FN int esp__format_list(char *out, size_t cap, const char *fmt, va_list ap) ESP__PRINTF(3, 0);
+/* Reads what these printed, exactly. For numbers that users write, there is esp_params_number. */
+ESP__FN double esp__number_of(const char *text);
+
 /* An empty text has only zeros, except for ctx. esp__text_free makes it empty again. */
 typedef struct esp__text {
     char *data;

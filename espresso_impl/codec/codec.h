@@ -14,6 +14,7 @@ struct esp__codec {
     /* The codec does error feedback itself when it compresses a gradient of this rank. */
     bool own_memory;
     float beta, gamma;
+    bool reported;            /* the log has said which tensors it cannot compress */
     esp__codec *device_codec; /* the same codec on another device, or NULL */
 };
 

@@ -44,13 +44,13 @@ static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const c
         c->feedback = true;
         c->own_memory = false;
         while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) == 1) {
-            char *end;
-            float v = strtof(val, &end);
-            if (*end || !(v >= 0.0f && v <= 1e6f) || (strcmp(key, "beta") && strcmp(key, "gamma")))
+            double v;
+            if (!esp_params_number(val, NULL, &v) || !(v >= 0.0 && v <= 1e6) ||
+                (strcmp(key, "beta") && strcmp(key, "gamma")))
                 return esp__fail(ctx, ESP_E_ARG,
                                  "codec '%s': feedback: '%s=%s': expected beta or gamma with a number >= 0", c->spec,
                                  key, val);
-            *(key[0] == 'b' ? &c->beta : &c->gamma) = v;
+            *(key[0] == 'b' ? &c->beta : &c->gamma) = (float)v;
         }
         if (more < 0) return esp__fail(ctx, ESP_E_ARG, "codec '%s': feedback: expected key=value", c->spec);
     } else {

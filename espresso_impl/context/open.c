@@ -1,6 +1,7 @@
 /* open.c: opens and closes a context, connects it to the other ranks, adds tensors and changes the strategy. */
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/machine.h"
+#include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
 #include <math.h>
@@ -89,6 +90,7 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     ctx->base.user_host = c->host;
     ctx->config.flags = c->flags;
     ctx->base.log_level = c->log_level ? c->log_level : ESP_LOG_WARN;
+    ctx->base.process = c->size && esp__env_process() != c->rank ? esp__env_process() : -1;
     ctx->config.timeout_ms = c->timeout_ms ? c->timeout_ms : ESP__TIMEOUT_DEFAULT_MS;
     ctx->config.seed = c->seed;
     ctx->config.optimizer = c->optimizer;
@@ -385,6 +387,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__strfree(ctx, ctx->config.strategy_spec);
     esp__strfree(ctx, ctx->config.trace_path);
     esp__strfree(ctx, ctx->config.stats_spec);
+    esp__paths_release(ctx);
     esp__devices_close(ctx);
     esp__registry_free(ctx);
     pthread_mutex_destroy(&ctx->lanes.lock);

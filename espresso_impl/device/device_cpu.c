@@ -120,7 +120,7 @@ static void esp__cpu_convert_run(void *arg, uint64_t begin, uint64_t end) {
         if (c->sum && number == block) esp__cpu_decode(block, out, c->to, 1.0f, false, n);
         esp__cpu_decode(number, c->in + at * from_bytes, c->from, c->scale, c->sum, n);
         if (number == block)
-            half_encode_for(c->to == ESP_F16, simd)((half_u16 *)(void *)out, block, NULL, 1.0f, 1.0f, n);
+            half_encode_for(c->to == ESP_F16, simd)((half_u16 *)(void *)out, block, NULL, 1.0f, HALF_F16_MAX, n);
     }
 }
 static esp_status esp__cpu_convert(void *self, void *dst, esp_dtype to, const void *src, esp_dtype from, float scale,

@@ -123,6 +123,7 @@ ESP__FN void esp__call_range(const esp_ctx *ctx, const esp__op *op, const esp__r
     c->args.source = op->codec.source;
     c->args.comp_index = op->codec.comp_index;
     c->args.n_reduced = op->codec.n_reduced ? op->codec.n_reduced : 1;
+    c->args.n_summed = op->codec.n_summed;
     c->part.key = u->key;
     esp__unit_shape(u, r->length, &c->part.rows, &c->part.cols);
     c->args.round = op->round;
@@ -180,10 +181,11 @@ static esp_status esp__compress_some(esp_ctx *ctx, const esp__op *op, const esp_
     esp__codec_list *l = &ctx->active.list;
     esp__codec_call c;
     l->n = 0;
-    for (uint32_t k = 0; k < each; k++) {
+    uint32_t k = 0;
+    do { /* there is at least one */
         esp__compress_range(ctx, op, &ranges[k], k, &c);
         if (each > 1) esp__call_list_add(l, &c);
-    }
+    } while (++k < each);
     if (each > 1) esp__call_list_take(&c, l);
     esp_status s = esp__call_compress(&c, m->phi, m->phi ? m->phi + m->has.phi_count / 2 : NULL);
     if (s)

@@ -82,6 +82,13 @@ static const esp__launcher *esp__env_launcher(void) {
     return NULL;
 }
 
+ESP__FN int32_t esp__env_process(void) {
+    const esp__launcher *l = esp__env_launcher();
+    const char *rank = esp__env_get("ESPRESSO_RANK");
+    if (!rank && l) rank = esp__env_get(l->rank);
+    return rank ? (int32_t)strtol(rank, NULL, 10) : -1;
+}
+
 /* Reads rank and size from the variables of `l`, whose name then is out->launcher. */
 static esp_status esp__env_launched(const esp__launcher *l, const esp_config *cfg, esp__where *out) {
     out->launcher = l->name;
@@ -350,10 +357,20 @@ static void esp__config_empty(esp_config *c) {
         if (*texts[i] && !**texts[i]) *texts[i] = NULL;
 }
 
-static const char *const esp__optimizers[] = {"unknown", "sgd", "momentum", "adam"};
+/* What compression does to an optimizer is known for three kinds. Those that divide by a second moment are like Adam,
+ * and without a first moment like Adam with beta1 = 0. Lion takes signs of sums, for which nothing is known. The first
+ * names are in the order of ESP_OPTIMIZER_*. */
+static const struct {
+    const char *name;
+    uint32_t like;
+    double momentum;
+} esp__optimizer_names[] = {{"unknown", ESP_OPTIMIZER_UNKNOWN, 0},     {"sgd", ESP_OPTIMIZER_SGD, 0},
+                            {"momentum", ESP_OPTIMIZER_MOMENTUM, 0.9}, {"adam", ESP_OPTIMIZER_ADAM, 0.9},
+                            {"adamw", ESP_OPTIMIZER_ADAM, 0.9},        {"rmsprop", ESP_OPTIMIZER_ADAM, 0},
+                            {"adagrad", ESP_OPTIMIZER_ADAM, 0},        {"lion", ESP_OPTIMIZER_UNKNOWN, 0}};
 static const float esp__momentum_default = 0.9f;
 
-ESP__FN const char *esp__optimizer_name(uint32_t optimizer) { return esp__optimizers[optimizer]; }
+ESP__FN const char *esp__optimizer_name(uint32_t optimizer) { return esp__optimizer_names[optimizer].name; }
 
 /* Checks optimizer and momentum. The program's momentum 0 means the default, and -1 none; afterwards 0 means none. */
 static esp_status esp__config_optimizer(esp_config *c) {
@@ -371,26 +388,29 @@ static esp_status esp__config_optimizer(esp_config *c) {
         return esp__fail(NULL, ESP_E_ARG,
                          "esp_config.momentum is %g, but optimizer %s has none: set ESP_OPTIMIZER_MOMENTUM or "
                          "ESP_OPTIMIZER_ADAM",
-                         (double)c->momentum, esp__optimizers[c->optimizer]);
+                         (double)c->momentum, esp__optimizer_names[c->optimizer].name);
     if (c->momentum == 0.0f && has) c->momentum = esp__momentum_default;
     if (c->momentum < 0.0f || !has) c->momentum = 0.0f;
     return ESP_OK;
 }
 
 static esp_status esp__env_optimizer(const char *text, esp_config *out) {
-    const size_t n = strcspn(text, ":");
-    char *end = NULL;
-    uint32_t k = 0;
-    while (k <= ESP_OPTIMIZER_ADAM && (strlen(esp__optimizers[k]) != n || memcmp(esp__optimizers[k], text, n))) k++;
-    const float m = text[n] ? strtof(text + n + 1, &end) : esp__momentum_default;
-    if (k > ESP_OPTIMIZER_ADAM ||
-        (text[n] && (k < ESP_OPTIMIZER_MOMENTUM || end == text + n + 1 || *end || !(m >= 0.0f && m < 1.0f))))
-        return esp__fail(NULL, ESP_E_ARG,
-                         "ESPRESSO_OPTIMIZER is \"%s\": it must be sgd, momentum, adam or unknown; behind momentum and "
-                         "adam also a number from 0 to below 1, such as adam:0.9, the decay of the first moment",
-                         text);
+    const size_t n = strcspn(text, ":"), names = sizeof esp__optimizer_names / sizeof *esp__optimizer_names;
+    size_t i = 0;
+    while (i < names && (strlen(esp__optimizer_names[i].name) != n || memcmp(esp__optimizer_names[i].name, text, n)))
+        i++;
+    const uint32_t k = i < names ? esp__optimizer_names[i].like : ESP_OPTIMIZER_UNKNOWN;
+    double m = i < names ? esp__optimizer_names[i].momentum : 0;
+    if (i == names || (text[n] && (k < ESP_OPTIMIZER_MOMENTUM || !esp_params_number(text + n + 1, NULL, &m) ||
+                                   !(m >= 0.0 && m < 1.0))))
+        return esp__fail(
+            NULL, ESP_E_ARG,
+            "ESPRESSO_OPTIMIZER is \"%s\": it must be sgd, momentum, adam, adamw, rmsprop, adagrad, lion or "
+            "unknown, the nearest of them; behind momentum and adam also a number from 0 to below 1, such "
+            "as adam:0.9, the decay of the first moment",
+            text);
     out->optimizer = k;
-    out->momentum = k < ESP_OPTIMIZER_MOMENTUM ? 0.0f : m;
+    out->momentum = (float)m;
     return ESP_OK;
 }
 

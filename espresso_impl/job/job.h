@@ -24,6 +24,8 @@ typedef struct esp__where {
     const char *secret;   /* ESPRESSO_SECRET or NULL; it must not be printed */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
+/* Returns this process's rank by the launcher's environment, or -1. */
+ESP__FN int32_t esp__env_process(void);
 ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w);
 /* The values of ESPRESSO_INTER_LINK and ESPRESSO_OUTER_LINK, which emulate slow links. "" if not set. */
 typedef struct esp__env_links {

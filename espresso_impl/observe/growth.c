@@ -91,6 +91,7 @@ static void esp__growth_check(esp_ctx *ctx, esp__growth *g, const esp__op *op, c
     g->bad[k] = bad ? g->bad[k] + bad : 0;
     if (g->bad[k] < ESP__GROWTH_LIMIT || g->warned) return;
     g->warned = true;
+    if (!esp__log_speaks(ctx)) return;
     esp__growth_warn(ctx, op, feedback);
 }
 

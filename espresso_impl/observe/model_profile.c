@@ -55,7 +55,10 @@ static esp_status esp__profile_parse(esp_ctx *ctx, esp__profile *r, const char *
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: '%s' is not known: there are steps, skip and name", key);
     }
     char whole[PATH_MAX];
-    if (!s && esp__path_absolute(path, whole)) s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: the path is too long");
+    int error = s ? 0 : ctx->job.rank ? esp__path_absolute(path, whole) : esp__path_of_context(ctx, path, whole);
+    if (error)
+        s = esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "ESPRESSO_PROFILE: %s: %s", path,
+                      strerror(error));
     r->path = s ? NULL : esp__strdup(ctx, whole);
     if (!s && (!r->path || !r->name)) s = esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_PROFILE: out of memory");
     return s;
@@ -145,7 +148,8 @@ ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) 
     }
     const double whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
     const double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
-    head->spread = whole > 0 ? wide / whole : 0;
+    /* not relative to the backward time, which is tiny if all gradients are pushed at its end */
+    head->spread = head->forward_ns + whole > 0 ? wide / (head->forward_ns + whole) : 0;
 }
 
 /* Replaces each recorded time by the latest of all ranks. Collective. */
@@ -237,7 +241,8 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
                  steps);
     if (noisy && !error)
         esp__log(ctx, ESP_LOG_WARN, "profile",
-                 "%s is noisy: times spread by %.0f%%, %.1f%% of the machine's time was stolen: measure again "
+                 "%s is noisy: the backward time spread by %.0f%% of a step, %.1f%% of the machine's time was stolen: "
+                 "measure again "
                  "on a quieter machine",
                  r->path, head->spread * 100, head->stolen * 100);
 }

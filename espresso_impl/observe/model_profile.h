@@ -30,5 +30,6 @@ typedef struct esp__profile {
  * record. */
 ESP__FN esp_status esp__profile_agree(esp_ctx *ctx, const esp__profile *r, esp_status mine);
 ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n);
-static const double esp__profile_noisy_spread = 0.5;
+/* A spread of the backward time above this share of the step is noise. */
+static const double esp__profile_noisy_spread = 0.3;
 #endif

@@ -18,10 +18,11 @@ static esp_status esp__stats_every(const esp_ctx *ctx, const char *val, uint64_t
         const char *name;
         double ns;
     } units[] = {{"", 1e9}, {"s", 1e9}, {"ms", 1e6}, {"min", 60e9}};
-    char *end;
-    double v = strtod(val, &end);
+    const char *end;
+    double v;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end > val && !strcmp(end, units[i].name) && v * units[i].ns >= 1e7 && v * units[i].ns <= 86400e9) {
+        if (esp_params_number(val, &end, &v) && !strcmp(end, units[i].name) && v * units[i].ns >= 1e7 &&
+            v * units[i].ns <= 86400e9) {
             *out = (uint64_t)(v * units[i].ns);
             return ESP_OK;
         }
@@ -37,7 +38,10 @@ static esp_status esp__stats_file_add(esp_ctx *ctx, esp__stats_file *f, const ch
     esp__stats_out *o = &f->out[f->n_out++];
     o->prometheus = len >= 5 && !strcmp(name + len - 5, ".prom");
     char whole[PATH_MAX];
-    if (esp__path_absolute(path, whole)) return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: the path is too long");
+    const int error = esp__path_of_context(ctx, path, whole);
+    if (error)
+        return esp__fail(ctx, error == ENOMEM ? ESP_E_NOMEM : ESP_E_ARG, "ESPRESSO_STATS: %s: %s", path,
+                         strerror(error));
     o->path = esp__strdup(ctx, whole);
     return o->path ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "ESPRESSO_STATS: out of memory");
 }

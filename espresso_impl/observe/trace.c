@@ -119,11 +119,13 @@ static void esp__trace_file_free(esp__trace_file *f) {
 /* Fails now, and not after hours of training, if the file cannot be written. Leaves nothing on the disk. */
 ESP__FN esp_status esp__trace_file_open(esp_ctx *ctx, const char *path, esp__trace_file **out) {
     esp__trace_file *f = (esp__trace_file *)esp__alloc(ctx, sizeof *f);
+    char own[PATH_MAX];
     *out = NULL;
     if (!f) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the trace file");
     f->ctx = f->text.ctx = ctx;
-    f->path = esp__strdup(ctx, path);
-    int error = f->path ? esp__file_check(path) : ENOMEM;
+    int error = esp__path_of_context(ctx, path, own);
+    f->path = error ? NULL : esp__strdup(ctx, own);
+    if (!error) error = f->path ? esp__file_check(own) : ENOMEM;
     if (!error) {
         *out = f;
         return ESP_OK;
@@ -246,23 +248,19 @@ static esp_status esp__trace_parse(esp_ctx *ctx, esp__trace *t, char path[PATH_M
     const char *spec = ctx->config.trace_path, *more = strstr(spec, ",steps=");
     char *end, name[PATH_MAX];
     snprintf(name, sizeof name, "%.*s", more ? (int)(more - spec) : (int)strlen(spec), spec);
-    if (!more)
-        return esp__path_absolute(name, path) ? esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE: the path is too long")
-                                              : ESP_OK;
+    if (!more) return snprintf(path, PATH_MAX, "%s", name), ESP_OK;
     t->steps_left = strtoull(more + 7, &end, 10);
     t->own_file = true;
     if (more[7] < '0' || more[7] > '9' || *end || !t->steps_left || t->steps_left > ESP__TRACE_STEPS)
         return esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE=%s: steps= takes a whole number from 1 to %d", spec,
                          (int)ESP__TRACE_STEPS);
-    char of_rank[PATH_MAX];
-    if (!esp__path_of_rank(name, ctx->job.rank, of_rank, sizeof of_rank) && ctx->job.size > 1)
+    if (!esp__path_of_rank(name, ctx->job.rank, path, PATH_MAX) && ctx->job.size > 1)
         return esp__fail(ctx, ESP_E_ARG,
                          "ESPRESSO_TRACE=%s: with steps= every rank writes a file of its own: put %%r for the rank "
                          "into the name, such as "
                          "trace.%%r.json,steps=60",
                          spec);
-    return esp__path_absolute(of_rank, path) ? esp__fail(ctx, ESP_E_ARG, "ESPRESSO_TRACE: the path is too long")
-                                             : ESP_OK;
+    return ESP_OK;
 }
 
 static esp_status esp__trace_start(esp_ctx *ctx, void **self) {

@@ -29,6 +29,7 @@ typedef struct esp__compile {
     esp__region reduced_region; /* what the rank holds after its rounds before the last */
     uint32_t comp_range, comp_ranges;
     uint32_t n_reduced; /* how many ranks' payloads are summed */
+    uint32_t n_summed;  /* how many ranks' gradients were added before it */
     int32_t comp_feedback;
     esp__ref reduced; /* the sum of the previous round's payloads */
     uint64_t reduced_bytes;

@@ -270,6 +270,7 @@ ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int space, uint32_
                                 .comp_index = (uint8_t)c->comps,
                                 .feedback = -1,
                                 .n_reduced = c->n_reduced,
+                                .n_summed = c->n_summed,
                                 .data = c->work,
                                 .slots = c->slots,
                                 .slot_bytes = c->slot_bytes,
@@ -289,6 +290,7 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i) {
     esp__numbers_to(c, space, i);
     esp__to_f32(c, i);
     esp__region_now(c, &begin, &length);
+    c->n_summed = (uint32_t)esp__contributions(c);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);
     c->comp_region = c->reduced_region = c->region;
     for (uint32_t k = i + 1; k < c->u->option.n && c->u->option.steps[k].kind != ESP__STAGE_DECOMP; k++)

@@ -65,7 +65,7 @@ typedef struct esp__codec_op {
     uint8_t comp_index;
     uint32_t first_range, n_ranges, n_sources;
     int32_t feedback;
-    uint32_t source, n_reduced;
+    uint32_t source, n_reduced, n_summed;
     esp__ref data, slots; /* element 0 of the f32 numbers; first payload */
     uint64_t slot_bytes;
     esp__ref reduced;       /* first payload of the previous round; unset in the first */

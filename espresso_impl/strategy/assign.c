@@ -79,7 +79,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *
                              where, u->name, u->codec->spec, option);
     if (!esp__option_compresses(&u->option)) return ESP_OK;
     const uint32_t last = u->codec->traits.n_rounds - 1;
-    for (uint32_t i = 0; esp__codec_round(u->codec, last).flags & ESP_ROUND_ALLREDUCE && i < u->option.n; i++)
+    for (uint32_t i = 0; esp__codec_needs_all(u->codec) && i < u->option.n; i++)
         if (u->option.steps[i].compressed && u->option.steps[i].coll != ESP_COLL_ALLREDUCE)
             return esp__fail(
                 ctx, ESP_E_ARG,

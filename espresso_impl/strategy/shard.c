@@ -22,6 +22,11 @@ ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, cons
                 ctx, ESP_E_ARG,
                 "%s: tensor '%s' is sharded (ESP_SHARD), so it cannot be %s: give it a line of its own, whole", where,
                 x->name, esp__unit_is_group(u) ? "in a group" : "cut into chunks");
+        if (esp__option_compresses(&u->option) && esp__codec_needs_all(u->codec))
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s' is sharded (ESP_SHARD), but every rank must get the sum of all payloads "
+                             "of codec '%s': use another codec for it, or leave ESP_SHARD out",
+                             where, x->name, u->codec->spec);
         if (!narrow)
             return esp__fail(
                 ctx, ESP_E_ARG,

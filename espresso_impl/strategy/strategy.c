@@ -6,18 +6,22 @@
 
 enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
-/* A tensor with a codec or option of its own is never too small to be compressed. */
-static bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
+ESP__FN bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
     return t->count < esp__model_of(ctx)->min_compress_elements && !t->codec_override && !t->option_override;
 }
 
-static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name) {
+static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name, esp__codec **asked) {
     const bool fp32 = !strcmp(name, "fp32");
+    const char *spec = fp32 ? NULL : esp__model_of(ctx)->codec_spec;
+    esp__codec *codec = NULL;
     char where[ESP__NAME_MAX];
     snprintf(where, sizeof where, "strategy %s", name);
+    if (spec) {
+        const esp_status s = esp__codec_get(ctx, spec, &codec);
+        if (s) return esp__fail(ctx, s, "%s: %s", where, esp_last_error(ctx));
+    }
     for (uint32_t i = 0; i < esp__model_of(ctx)->n_tensors; i++) {
         const esp__tensor *t = &esp__model_of(ctx)->tensors[i];
-        const bool raw = fp32 || esp__tensor_small(ctx, t);
         esp__extent whole = {i, 1, 0, t->count};
         char raw_option[ESP__TEXT_MAX];
         esp__option o;
@@ -25,10 +29,12 @@ static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const ch
         esp__option_print(&o, raw_option, sizeof raw_option);
         esp__unit *u = esp__unit_add(ctx, y, whole, 0, 1);
         if (!u) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
-        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : esp__model_of(ctx)->codec_spec,
-                                        raw ? raw_option : NULL, where);
+        const bool own = t->codec_override || t->option_override;
+        const bool raw = fp32 || esp__tensor_small(ctx, t) || (codec && !own && esp__codec_refuses(ctx, codec, u));
+        esp_status s = esp__unit_assign(ctx, u, raw ? ESP__CODEC_NONE : spec, raw ? raw_option : NULL, where);
         if (s) return s;
     }
+    *asked = codec;
     return esp__order_make(ctx, y);
 }
 
@@ -112,10 +118,11 @@ ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
 }
 
 ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char *spec, bool files) {
+    esp__codec *asked = NULL;
     esp_status s;
     if (!spec) spec = esp__model_of(ctx)->codec_spec ? "layerwise" : "fp32";
     if (!strcmp(spec, "fp32") || !strcmp(spec, "layerwise")) {
-        s = esp__strategy_builtin(ctx, y, spec);
+        s = esp__strategy_builtin(ctx, y, spec, &asked);
     } else if (strchr(spec, '\n')) {
         s = esp__strategy_parse(ctx, y, "strategy", spec);
     } else if (!files) {
@@ -129,5 +136,6 @@ ESP__FN esp_status esp__strategy_load(esp_ctx *ctx, esp__strategy *y, const char
         s = esp__strategy_parse(ctx, y, spec, text);
         esp__free(ctx, text);
     }
+    if (!s) esp__codecs_report(ctx, y, asked);
     return s ? s : esp__strategy_print(ctx, y);
 }

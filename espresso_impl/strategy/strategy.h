@@ -127,6 +127,19 @@ ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, con
 ESP__FN uint32_t esp__unit_chain(const esp__unit *u, esp__chain_step out[ESP__CHAIN_MAX]);
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s);
 
+/* True if built-in strategies do not compress the tensor because it is small. A tensor with a codec or option of its
+ * own never is. */
+ESP__FN bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t);
+
+/* ---- serve.c: codecs and tensors that do not fit ---- */
+/* True if an allreduce must combine all payloads of the codec, so that no rank can have only a part of the result. */
+ESP__FN bool esp__codec_needs_all(const esp__codec *c);
+/* Returns why the codec cannot compress the unit, with what to set, or NULL if it can. */
+ESP__FN const char *esp__codec_refuses(const esp_ctx *ctx, const esp__codec *c, const esp__unit *u);
+/* Logs, once for each codec, how much of the model is sent in full because the codec cannot compress it. `asked` is the
+ * codec that a built-in strategy would use for every tensor, or NULL. */
+ESP__FN void esp__codecs_report(const esp_ctx *ctx, const esp__strategy *y, esp__codec *asked);
+
 /* ---- shard.c ---- */
 /* Returns the default option of a sharded tensor, which compresses unless `raw` is true. */
 ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, bool raw);

@@ -41,7 +41,7 @@ int main(void) {
     }
     esp_plan_report_read(plan, &report);
     printf("# a step takes %.1f ms instead of %.1f; nothing is faster than %.1f\n%s", report.iteration_ns / 1e6,
-           report.fp32_ns / 1e6, report.bound_any_ns / 1e6, esp_plan_text(plan));
+           report.fp32_ns / 1e6, report.bound_ns / 1e6, esp_plan_text(plan));
     esp_plan_free(plan);
     return 0;
 }

@@ -20,18 +20,18 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
                 {"drift", "a number from 0.01 to 10", 0.01, 10, &o->drift, false},
                 {"max_error", "a number over 0", 1e-12, 1e6, &o->max_error, false}};
     for (uint32_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        char *end;
+        double x = 0;
         if (strcmp(key, keys[i].key) != 0) continue;
-        const double x = *keys[i].to = strtod(val, &end);
-        return end != val && !*end && x >= keys[i].low && x <= keys[i].high && (!keys[i].whole || x == floor(x))
-                   ? NULL
-                   : keys[i].expected;
+        const bool number = esp_params_number(val, NULL, &x);
+        *keys[i].to = x;
+        return number && x >= keys[i].low && x <= keys[i].high && (!keys[i].whole || x == floor(x)) ? NULL
+                                                                                                    : keys[i].expected;
     }
     if (strcmp(key, "plan") != 0) return "";
     snprintf(o->plan, sizeof o->plan, "%.*s", (int)sizeof o->plan - 1, val);
     return !strcmp(val, "espresso+") || esp__scheme_find(val)
                ? NULL
-               : "espresso+, espresso or a comparison strategy (espresso compare lists them)";
+               : "espresso+ or a comparison strategy (espresso compare lists them)";
 }
 
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o) {

@@ -1,67 +1,60 @@
-/* bound.c: computes a lower bound on the step time of every plan for given tensors and groups. rows.c makes
- * inequalities ("rows"), which bound.c adds with weights that sum to 1. At any weights, the cheapest option of each
- * tensor gives a bound; game.c finds good weights. The bound rises further by refuting times: a plan within time T has
- * no option that would end after T even if it started when its gradient is ready. Fewer options remain, which gives a
- * higher bound; if it is above T, no plan is within T. docs/design/planner.md has the proofs. */
+/* bound.c: computes a lower bound on the step time of every plan. Its inequalities ("rows") are added with weights that
+ * sum to 1. At any weights, the cheapest option of each tensor gives a bound; game.c finds good weights.
+ *
+ * Row (lane, s) counts, on one processor or link (lane), the work of all tensors whose gradients are ready at time s or
+ * later. All of this work runs after s, so the makespan is at least s plus its sum. On lane compute, s is 0, and
+ * backward ops are work too. docs/design/planner.md has the proofs. */
 #include "planner/bound/bound.h"
 #include <math.h>
 
-typedef double esp__two __attribute__((vector_size(16), aligned(8), may_alias));
-
-/* Returns the cheapest of the options that a tensor or group may have. Each option costs the weighted sum of its work
- * in the inequalities listed in rows[]. */
-static uint32_t esp__unit_choose(esp__bounding *b, uint32_t u, const uint32_t *rows, uint32_t n_rows,
-                                 const double *lambda, double *least) {
-    uint32_t low = b->low[u], n = b->high[u] - low, best = 0, x;
-    double *cost = b->cost;
-    memset(cost, 0, n * sizeof *cost);
-    for (uint32_t j = 0; j < n_rows; j++) {
-        const double *w = b->rows[rows[j]].w[u] + low, l = lambda[rows[j]];
-        if (b->early[u] >> rows[j] & 1u) continue;
-        for (x = 0; x + 2 <= n; x += 2) *(esp__two *)(void *)&cost[x] += l * *(const esp__two *)(const void *)&w[x];
-        if (x < n) cost[x] += l * w[x];
-    }
-    for (x = 1; x < n; x++)
+/* ---- choices of options ------------------------------------------------------------------------------------------ */
+/* Returns the cheapest option if work on processor or link l costs price[l] per ns. */
+static uint32_t esp__loads_cheapest(const esp__loads *m, const double price[ESP__LANES], double *cost, double *least) {
+    uint32_t best = 0;
+    memset(cost, 0, m->n * sizeof *cost);
+    for (uint32_t l = 0; l < ESP__LANES; l++)
+        for (uint32_t x = 0; x < m->n && price[l] > 0.0; x++) cost[x] += price[l] * m->lane[l][x];
+    for (uint32_t x = 1; x < m->n; x++)
         if (cost[x] < cost[best]) best = x;
     *least = cost[best];
-    b->work += n * n_rows;
-    return low + best;
+    return best;
 }
 
 /* Gives each tensor or group its cheapest option at the weights `lambda` of the inequalities. The sum of their costs is
- * returned, a lower bound for all plans that use allowed options. */
+ * returned, a lower bound for all plans. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
-    double sum = 0.0, least;
-    uint32_t rows[ESP__GAME_ROWS], n_rows = 0, bits = 0;
-    for (uint32_t j = 0; j < b->game.n_rows; j++) {
-        if (lambda[j] <= 0.0) continue;
-        sum += lambda[j] * b->rows[j].base;
-        rows[n_rows++] = j;
-        bits |= 1u << j;
-    }
+    double sum = 0.0;
+    for (uint32_t j = 0; j < b->game.n_rows; j++) sum += lambda[j] * b->rows[j].base;
     b->call++;
     for (uint32_t u = 0; u < b->n; u++) {
-        esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
-        int alike = ((b->early[u] | b->late[u]) & bits) == bits;
-        if (alike && m->call == b->call && m->rows == (b->late[u] & bits) && m->low == b->low[u] &&
-            m->high == b->high[u]) {
-            sum += m->cost;
-            choice[u] = (uint16_t)m->best;
-            continue;
+        esp__loads *m = b->loads[u];
+        double price[ESP__LANES] = {0.0};
+        uint32_t rows = 0;
+        for (uint32_t j = 0; j < b->game.n_rows; j++) {
+            if (lambda[j] <= 0.0 || b->ready[u] < b->rows[j].s) continue;
+            price[b->rows[j].lane] += lambda[j];
+            rows |= 1u << j;
         }
-        uint32_t best = esp__unit_choose(b, u, rows, n_rows, lambda, &least);
-        sum += least;
-        choice[u] = (uint16_t)best;
-        if (!alike) continue;
-        m->call = b->call, m->rows = b->late[u] & bits, m->low = b->low[u], m->high = b->high[u];
-        m->best = best, m->cost = least;
+        if (m->call != b->call || m->rows != rows) {
+            m->best = esp__loads_cheapest(m, price, b->cost, &m->cost);
+            m->call = b->call, m->rows = rows;
+            b->work += m->n * b->p->n_lanes;
+        }
+        sum += b->size[u] * m->cost;
+        choice[u] = (uint16_t)m->best;
     }
     return sum;
 }
 
+/* Returns the bound that inequality j gives if each tensor or group u has option choice[u]. */
+static double esp__row_value(const esp__bounding *b, uint32_t j, const uint16_t *choice) {
+    double sum = b->rows[j].base;
+    for (uint32_t u = 0; u < b->n; u++) sum += esp__row_load(b, j, u, choice[u]);
+    return sum * b->scale + 1e-12;
+}
+
 static void esp__column_value(esp__bounding *b, uint32_t i) {
-    for (uint32_t j = 0; j < b->game.n_rows; j++)
-        b->game.g[i][j] = esp__row_value(b, &b->rows[j], b->choice[i]) * b->scale + 1e-12;
+    for (uint32_t j = 0; j < b->game.n_rows; j++) b->game.g[i][j] = esp__row_value(b, j, b->choice[i]);
 }
 
 /* Returns the index at which to store a new choice of an option for each tensor: a free one, else that of the choice
@@ -71,7 +64,7 @@ static uint32_t esp__column_place(esp__bounding *b) {
     uint32_t place = 0;
     if (m->n_columns < ESP__GAME_COLUMNS) {
         place = m->n_columns++;
-        if (!b->choice[place]) b->choice[place] = esp__arena_get(b->p->arena, b->n * sizeof **b->choice);
+        b->choice[place] = esp__arena_get(b->p->arena, b->n * sizeof **b->choice);
         return place;
     }
     double most = -1.0;
@@ -84,6 +77,42 @@ static uint32_t esp__column_place(esp__bounding *b) {
     return place;
 }
 
+/* ---- inequalities ------------------------------------------------------------------------------------------------ */
+/* Returns 1 if it adds the inequality, 0 if that exists or there is no room, because all have weights. */
+static int esp__row_add(esp__bounding *b, uint32_t lane, double s) {
+    esp__game *m = &b->game;
+    uint32_t place = m->n_rows;
+    for (uint32_t j = 0; j < m->n_rows; j++) {
+        if (b->rows[j].lane == lane && b->rows[j].s == s) return 0;
+        if (m->n_rows == ESP__GAME_ROWS && !(b->lambda[j] > 0.0) && !(m->row[j] > 0.0)) place = j;
+    }
+    if (place == ESP__GAME_ROWS) return 0;
+    m->n_rows += place == m->n_rows;
+    b->rows[place] = (esp__row){lane, s, lane == ESP__LANE_COMPUTE ? (double)b->p->ready[b->p->n_tensors - 1] : s};
+    b->lambda[place] = 0.0;
+    for (uint32_t i = 0; i < m->n_columns; i++) m->g[i][place] = esp__row_value(b, place, b->choice[i]);
+    return 1;
+}
+
+/* For each processor and link, adds the inequality with the largest value at the weights of the choices, if it is above
+ * `above`. Returns how many it added. */
+static uint32_t esp__rows_find(esp__bounding *b, double above) {
+    const esp__game *m = &b->game;
+    uint32_t added = 0;
+    for (uint32_t l = 0; l < b->p->n_lanes; l++) {
+        double sum = 0.0, best = 0.0, s = 0.0;
+        for (uint32_t u = b->n; u-- > 0;) {
+            for (uint32_t i = 0; i < m->n_columns; i++)
+                if (m->column[i] >= 1e-6) sum += m->column[i] * b->size[u] * b->loads[u]->lane[l][b->choice[i][u]];
+            if (l != ESP__LANE_COMPUTE && b->ready[u] + sum > best) best = b->ready[u] + sum, s = b->ready[u];
+        }
+        if (l == ESP__LANE_COMPUTE) best = (double)b->p->ready[b->p->n_tensors - 1] + sum;
+        if (best > above) added += (uint32_t)esp__row_add(b, l, s);
+    }
+    return added;
+}
+
+/* ---- the best weights -------------------------------------------------------------------------------------------- */
 static void esp__mix(const esp__bounding *b, double keep, double *out) {
     double sum = 0.0;
     for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) {
@@ -94,14 +123,14 @@ static void esp__mix(const esp__bounding *b, double keep, double *out) {
     for (uint32_t j = 0; j < ESP__GAME_ROWS; j++) out[j] /= sum;
 }
 
-/* Raises the bound `best` by trying weights of the inequalities, until it is above `target` or will clearly stay below.
- * Returns 1 if it is above. */
-static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
-    double lambda[ESP__GAME_ROWS], keep = 0.6, enough = isinf(target) ? 0.0 : target;
-    for (int call = 0; call < 100 && b->best <= target && b->work < b->work_max; call++) {
+/* Raises the bound `best` by trying weights of the inequalities, until it is close to the highest possible one. */
+static void esp__bound_climb(esp__bounding *b) {
+    const double tolerance = 1e-4;
+    double lambda[ESP__GAME_ROWS], keep = 0.6;
+    for (int call = 0; call < 200 && b->work < 100000000; call++) {
         esp__game_solve(&b->game);
         double value = b->game.value / b->scale;
-        if (value <= enough || value - b->best <= tolerance * value) {
+        if (value - b->best <= tolerance * value) {
             if (!esp__rows_find(b, esp__max2(value, b->best) * (1.0 + tolerance))) break;
             continue;
         }
@@ -117,139 +146,19 @@ static int esp__bound_climb(esp__bounding *b, double target, double tolerance) {
             memcpy(b->lambda, lambda, sizeof lambda);
         }
     }
-    return b->best > target;
 }
 
-/* Replaces options that are no longer allowed with those that are cheapest at the best weights. */
-static void esp__columns_fit(esp__bounding *b) {
-    uint32_t place = esp__column_place(b);
-    uint16_t *best = b->choice[place];
-    b->best = esp__bound_at(b, b->lambda, best);
-    esp__column_value(b, place);
-    for (uint32_t i = 0; i < b->game.n_columns; i++)
-        for (uint32_t u = 0; u < b->n; u++) {
-            uint32_t was = b->choice[i][u];
-            if (was >= b->low[u] && was < b->high[u]) continue;
-            b->choice[i][u] = best[u];
-            for (uint32_t j = 0; j < b->game.n_rows; j++)
-                b->game.g[i][j] += (b->rows[j].w[u][best[u]] - b->rows[j].w[u][was]) * b->scale;
-        }
-}
-
-/* Allows only options that can end by `t`. Returns 0 if a tensor or group has none left. */
-static int esp__bound_limit(esp__bounding *b, double t) {
-    for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
-        uint32_t low = 0, high = m->n;
-        while (low < high) {
-            uint32_t mid = (low + high) / 2;
-            if (b->ready[u] + m->total[mid] <= t)
-                low = mid + 1;
-            else
-                high = mid;
-        }
-        if (!low) return 0;
-        b->low[u] = 0;
-        b->high[u] = low;
-    }
-    return 1;
-}
-
-/* Returns 1 if no plan is within t, 0 if there may be one. */
-static int esp__bound_refutes(esp__bounding *b, double t) {
-    if (!esp__bound_limit(b, t)) return 1;
-    esp__columns_fit(b);
-    if (b->best > t || esp__bound_climb(b, t, 1e-4)) return 1;
-    b->proven = esp__max2(b->proven, b->best);
-    return 0;
-}
-
-/* Raises the proven lower bound until the next higher time cannot be refuted. */
-static void esp__bound_push(esp__bounding *b) {
-    double hopeless = 0.0, step = 3e-4;
-    for (int round = 0; round < 24 && b->work < b->work_max; round++) {
-        double t = b->proven * (1.0 + step);
-        if (hopeless > 0.0 && t >= hopeless) t = 0.5 * (b->proven + hopeless);
-        if (hopeless > 0.0 && hopeless - b->proven < 3e-4 * b->proven) break;
-        if (esp__bound_refutes(b, t)) {
-            b->proven = esp__max2(b->proven, t);
-            step *= 4.0;
-        } else {
-            hopeless = t;
-        }
-    }
-}
-
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
-ESP__FN void esp__bounding_candidates(esp__bounding *b) {
-    uint32_t slots = 64;
-    while (slots < 4 * b->n) slots *= 2;
-    uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
-    for (uint32_t u = 0; u < b->n; u++) {
-        const esp__candidates *m = esp__candidates_get(b->p, &b->units[u]);
-        uint32_t at = (uint32_t)((uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
-        while (table[at] && b->candidate_sets[table[at] - 1].candidates != m) at = (at + 1) & (slots - 1);
-        if (!table[at]) {
-            esp__lanes_candidates_make(b->p, m, &b->candidate_sets[b->n_candidate_sets]);
-            table[at] = ++b->n_candidate_sets;
-        }
-        b->candidates[u] = table[at] - 1;
-    }
-}
-
-/* Sets the least time after the end of each backward op. Every gradient that becomes ready then or later needs the
- * backward ops up to that time and then its fastest option; the longest of these counts. */
-static void esp__bounding_backward(esp__bounding *b) {
-    double sum = 0.0, after = 0.0;
-    for (uint32_t i = 0; i < b->n_tensors; i++) {
-        b->compute[i] = (double)b->p->compute[i];
-        b->start[i] = sum;
-        sum += b->compute[i];
-    }
-    for (uint32_t u = 0; u < b->n; u++) {
-        uint32_t last = b->units ? b->units[u].first + b->units[u].n - 1 : u;
-        b->ready[u] = b->start[last] + b->compute[last];
-        b->tail[last] = esp__max2(b->tail[last], b->candidate_sets[b->candidates[u]].total[0]);
-    }
-    for (uint32_t i = b->n_tensors; i-- > 0;) {
-        after = b->tail[i] = esp__max2(b->tail[i], after);
-        after += b->compute[i];
-        b->proven = esp__max2(b->proven, b->start[i] + b->compute[i] + b->tail[i]);
-    }
-}
-
-ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
-    esp__bounding *b = esp__arena_get(p->arena, sizeof *b);
-    b->p = p, b->n = n;
-    b->n_tensors = (uint32_t)p->n_tensors;
-    b->compute = esp__arena_get(p->arena, b->n_tensors * sizeof *b->compute);
-    b->start = esp__arena_get(p->arena, b->n_tensors * sizeof *b->start);
-    b->tail = esp__arena_get(p->arena, b->n_tensors * sizeof *b->tail);
-    b->candidates = esp__arena_get(p->arena, n * sizeof *b->candidates);
-    b->candidate_sets = esp__arena_get(p->arena, n * sizeof *b->candidate_sets);
-    b->ready = esp__arena_get(p->arena, n * sizeof *b->ready);
-    b->low = esp__arena_get(p->arena, n * sizeof *b->low);
-    b->high = esp__arena_get(p->arena, n * sizeof *b->high);
-    b->early = esp__arena_get(p->arena, n * sizeof *b->early);
-    b->late = esp__arena_get(p->arena, n * sizeof *b->late);
-    b->work_max = 100000000;
-    return b;
-}
-
-/* Starts with these choices: the options with the least load on each processor and link, and the fastest options. For
- * each choice, adds the inequalities that bound it best. */
+/* Starts with the choices of the options with the least load on each processor and link. For each choice, adds the
+ * inequalities that bound it best. */
 static void esp__bounding_start(esp__bounding *b) {
-    for (uint32_t l = 0; l <= b->p->n_lanes; l++) {
+    for (uint32_t l = 0; l < b->p->n_lanes; l++) {
         uint32_t place = esp__column_place(b);
-        for (uint32_t u = 0; u < b->n && l < b->p->n_lanes; u++) {
-            const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
-            double least = 1e300;
-            for (uint32_t x = 0; x < m->n; x++) {
-                double load = 0.0;
-                for (uint32_t k = m->first[l][x]; k < m->first[l][x + 1]; k++) load += m->stays[l][k].p;
-                if (load < least) least = load, b->choice[place][u] = (uint16_t)x;
-            }
-        }
+        double price[ESP__LANES] = {0.0}, least;
+        price[l] = 1.0;
+        for (uint32_t u = 0; u < b->n; u++)
+            b->choice[place][u] = u && b->loads[u] == b->loads[u - 1]
+                                      ? b->choice[place][u - 1]
+                                      : (uint16_t)esp__loads_cheapest(b->loads[u], price, b->cost, &least);
         memset(b->game.column, 0, sizeof b->game.column);
         b->game.column[place] = 1.0;
         esp__column_value(b, place);
@@ -259,80 +168,82 @@ static void esp__bounding_start(esp__bounding *b) {
 }
 
 ESP__FN void esp__bounding_run(esp__bounding *b) {
+    double single = (double)b->p->ready[b->p->n_tensors - 1];
+    uint32_t largest = 1;
     for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
-        b->high[u] = m->n;
-        if (m->n > b->largest) b->largest = m->n;
+        single = esp__max2(single, b->ready[u] + b->loads[u]->least);
+        if (b->loads[u]->n > largest) largest = b->loads[u]->n;
     }
-    b->cost = esp__arena_get(b->p->arena, b->largest * sizeof *b->cost);
-    b->zeros = esp__arena_get(b->p->arena, b->largest * sizeof *b->zeros);
-    b->same = esp__arena_get(b->p->arena, b->n_candidate_sets * sizeof *b->same);
-    esp__bounding_backward(b);
-    if (b->proven <= 0.0) return;
-    b->scale = 1.0 / b->proven;
+    if (single <= 0.0) return;
+    b->cost = esp__arena_get(b->p->arena, largest * sizeof *b->cost);
+    b->scale = 1.0 / single;
     esp__bounding_start(b);
-    if (!b->game.n_rows) return;
-    esp__columns_fit(b);
-    esp__bound_climb(b, INFINITY, 1e-3);
-    b->proven = esp__max2(b->proven, b->best);
-    esp__bound_push(b);
+    if (b->game.n_rows) esp__bound_climb(b);
+    b->best = esp__max2(b->best, single);
 }
 
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b) {
     /* Times are integers, so the bound may be rounded up. The factor makes up for rounding errors. */
-    return (uint64_t)ceil(b->proven * (1.0 - 1e-11));
+    return (uint64_t)ceil(b->best * (1.0 - 1e-11));
 }
 
-/* ---- prices ------------------------------------------------------------------------------------------------------ */
-/* Divides the bound among processors and links. The interval [s, T - q] of an inequality belongs to its processor or
- * link, the time before it to compute, where backward runs. */
-static void esp__bound_lanes(const esp__bounding *b, double share, esp__bound *out) {
-    for (uint32_t j = 0; j < b->game.n_rows; j++) {
-        const esp__row *r = &b->rows[j];
-        double ready = 0.0, part = share * b->lambda[j] / b->proven;
-        for (uint32_t i = 0; i < b->n_tensors && b->start[i] + b->compute[i] <= r->s; i++)
-            ready = b->start[i] + b->compute[i];
-        out->lane_price[ESP__LANE_COMPUTE] += part * ready;
-        out->lane_price[r->lane] += part * esp__max2(0.0, b->proven - r->s - r->q);
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+ESP__FN esp__loads *esp__loads_new(esp__problem *p, uint32_t n) {
+    esp__loads *m = esp__arena_get(p->arena, sizeof *m);
+    m->n = n;
+    for (uint32_t l = 0; l < ESP__LANES; l++) m->lane[l] = esp__arena_get(p->arena, n * sizeof **m->lane);
+    return m;
+}
+
+ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
+    esp__bounding *b = esp__arena_get(p->arena, sizeof *b);
+    b->p = p, b->n = n;
+    b->ready = esp__arena_get(p->arena, n * sizeof *b->ready);
+    b->size = esp__arena_get(p->arena, n * sizeof *b->size);
+    b->loads = esp__arena_get(p->arena, n * sizeof *b->loads);
+    return b;
+}
+
+static esp__loads *esp__loads_of(esp__problem *p, const esp__candidates *candidates) {
+    esp__loads *m = esp__loads_new(p, candidates->n);
+    m->least = (double)candidates->paths[0].total;
+    for (uint32_t x = 0; x < candidates->n; x++) {
+        m->least = esp__min2(m->least, (double)candidates->paths[x].total);
+        for (uint32_t l = 0; l < ESP__LANES; l++) m->lane[l][x] = (double)candidates->paths[x].load[l];
     }
+    return m;
 }
 
-static void esp__bound_prices(esp__bounding *b, esp__bound *out) {
-    uint16_t *choice = b->choice[esp__column_place(b)];
-    double f = esp__bound_at(b, b->lambda, choice);
-    int chain = f < 0.9 * b->proven; /* the ops of a single tensor determine the bound */
-    esp__bound_lanes(b, chain ? 0.0 : 1.0, out);
-    for (uint32_t u = 0; u < b->n; u++) {
-        const esp__lanes_candidates *m = &b->candidate_sets[b->candidates[u]];
-        const esp__path *path = m->paths[choice[u]];
-        for (uint32_t j = 0; j < b->game.n_rows; j++) {
-            const esp__row *r = &b->rows[j];
-            double load = (double)path->load[r->lane], w = r->w[u][choice[u]];
-            out->price[u][r->lane] += b->lambda[j] * (load > 0.0 ? w / load : b->ready[u] >= r->s ? 1.0 : 0.0);
-        }
-        /* At this cost per ns of total time, options that end too late are no cheaper than the chosen one. */
-        for (uint32_t x = b->high[u]; x < m->n; x++) {
-            double longer = m->total[x] - (double)path->total, cheaper = 0.0;
-            for (uint32_t j = 0; j < b->game.n_rows; j++)
-                cheaper += b->lambda[j] * (b->rows[j].w[u][choice[u]] - b->rows[j].w[u][x]);
-            if (longer > 0.0) out->chain_price[u] = esp__max2(out->chain_price[u], cheaper / longer);
-        }
-        if (chain) out->chain_price[u] = esp__max2(out->chain_price[u], 1.0 / b->n);
+ESP__FN esp__bounding *esp__bounding_of(esp__problem *p, const esp__extent *units, uint32_t n) {
+    esp__bounding *b = esp__bounding_open(p, n);
+    for (uint32_t u = 0; u < n; u++) {
+        b->ready[u] = (double)p->ready[units[u].first + units[u].n - 1];
+        b->size[u] = 1.0;
+        b->loads[u] = esp__loads_of(p, esp__candidates_get(p, &units[u]));
     }
-}
-
-ESP__FN void esp__bound_units(esp__problem *p, const esp__extent *units, uint32_t n_units, esp__bound *out) {
-    memset(out, 0, sizeof *out);
-    out->price = esp__arena_get(p->arena, n_units * sizeof *out->price);
-    out->chain_price = esp__arena_get(p->arena, n_units * sizeof *out->chain_price);
-    for (uint32_t u = 0; u < n_units; u++)
-        esp__candidates_get(p, &units[u]); /* before the checkpoint, because candidates stay */
-    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
-    esp__bounding *b = esp__bounding_open(p, n_units);
-    b->units = units;
-    esp__bounding_candidates(b);
     esp__bounding_run(b);
-    if (b->game.n_rows) esp__bound_prices(b, out);
-    out->ns = esp__bounding_ns(b);
+    return b;
+}
+
+ESP__FN uint64_t esp__bound(esp__problem *p) {
+    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
+    esp__bounding *b = esp__bounding_open(p, (uint32_t)p->n_tensors);
+    esp__rating *w = esp__rating_new(p);
+    esp__loads **loads = esp__arena_get(p->arena, p->n_keeps * sizeof *loads);
+    for (uint32_t k = 0; k < p->n_keeps; k++) {
+        esp__rating_options(w, k);
+        loads[k] = esp__loads_new(p, w->n);
+        loads[k]->least = floor(w->least);
+        for (uint32_t x = 0; x < w->n; x++)
+            for (uint32_t l = 0; l < ESP__LANES; l++) loads[k]->lane[l][x] = w->paths[x].each[l];
+    }
+    for (uint32_t u = 0; u < b->n; u++) {
+        b->ready[u] = (double)p->ready[u];
+        b->size[u] = (double)p->model->tensors[u].elements;
+        b->loads[u] = loads[esp__keep_of(p, u, 1)];
+    }
+    esp__bounding_run(b);
+    const uint64_t ns = esp__bounding_ns(b);
     esp__arena_rewind(p->arena, mark);
+    return ns;
 }

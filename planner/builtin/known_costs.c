@@ -99,9 +99,7 @@ static esp_status esp__published_payload(esp_ctx *ctx, const char *spec, const c
     double ratio = 0.01;
     while (esp_params_next(&params, key, sizeof key, value, sizeof value) == 1) {
         if (!p->ratio || strcmp(key, "ratio") != 0) continue;
-        char *end;
-        ratio = strtod(value, &end);
-        if (*end || !(ratio > 0.0 && ratio <= 1.0))
+        if (!esp_params_number(value, NULL, &ratio) || !(ratio > 0.0 && ratio <= 1.0))
             return esp__fail(ctx, ESP_E_ARG, "codec '%s': ratio=%s: expected a number above 0 and at most 1", spec,
                              value);
     }

@@ -143,22 +143,23 @@ ESP__FN void esp__calibration_observe(esp__calibration_curve *c, double size, do
     c->core[i].ns = esp__calibration_seen_median(&c->seen[i], c->seen[i].core_ns);
 }
 
-static uint32_t esp__calibration_spreads(const esp__calibration_curve *c, double *out, uint32_t n) {
-    for (uint32_t i = 0; i < c->n; i++)
-        if (c->spread[i] > 0.0) out[n++] = c->spread[i];
-    return n;
+static void esp__calibration_spreads(const esp__calibration_curve *c, double *spread_ns, double *ns) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (!(c->spread[i] > 0.0)) continue;
+        *spread_ns += c->spread[i] * c->at[i].ns;
+        *ns += c->at[i].ns;
+    }
 }
 
 ESP__FN void esp__calibration_noise(esp__calibration *s) {
-    double v[(ESP__CALIBRATION_LEVELS * ESP_PLAN_COLLS + 2 * ESP__CALIBRATION_CODECS) * ESP__CALIBRATION_POINTS];
-    uint32_t n = 0;
+    double spread_ns = 0, ns = 0;
     for (int level = 0; level < ESP__CALIBRATION_LEVELS; level++)
-        for (int k = 0; k < ESP_PLAN_COLLS; k++) n = esp__calibration_spreads(&s->link[level][k], v, n);
+        for (int k = 0; k < ESP_PLAN_COLLS; k++) esp__calibration_spreads(&s->link[level][k], &spread_ns, &ns);
     for (uint32_t k = 0; k < s->n_codecs; k++) {
-        n = esp__calibration_spreads(&s->codecs[k].compress, v, n);
-        n = esp__calibration_spreads(&s->codecs[k].decompress, v, n);
+        esp__calibration_spreads(&s->codecs[k].compress, &spread_ns, &ns);
+        esp__calibration_spreads(&s->codecs[k].decompress, &spread_ns, &ns);
     }
-    s->noise = esp__median(v, n);
+    s->noise = ns > 0.0 ? spread_ns / ns : 0.0;
 }
 
 ESP__FN esp_status esp__calibration_link(esp_ctx *ctx, esp__calibration *s, uint8_t level, uint32_t coll,

@@ -52,7 +52,7 @@ _Noreturn ESP__FN void files_fail(files_input *in, files_place p, const char *fm
     char text[ESP__ERROR_MAX], message[ESP__ERROR_MAX];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    esp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     files_message(in, &p, text, message);
     in->status = esp__fail(NULL, ESP_E_ARG, "%s", message);
@@ -74,7 +74,7 @@ static const char *files_found(const json_t *v, char *buf, size_t cap) {
         snprintf(buf, cap, json_string_length(v) > 40 ? "\"%.40s...\"" : "\"%s\"", json_string_value(v));
         return buf;
     case JSON_INTEGER: snprintf(buf, cap, "%" JSON_INTEGER_FORMAT, json_integer_value(v)); return buf;
-    case JSON_REAL: snprintf(buf, cap, "%.15g", json_real_value(v)); return buf;
+    case JSON_REAL: esp__format(buf, cap, "%.15g", json_real_value(v)); return buf;
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "a list";
     case JSON_TRUE: return "true";

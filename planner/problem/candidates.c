@@ -8,7 +8,6 @@ typedef struct esp__prefix { /* the beginning of an option, up to a node of the 
     struct esp__prefix *next, *spare;
     const struct esp__prefix *before; /* without its last op; NULL if it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
-    uint64_t head[ESP__LEVELS], tail[ESP__LEVELS]; /* time before the first and after the last op on each link */
     double error, volume;
     uint32_t n, comps, codec, unpacks;
     uint16_t op;
@@ -18,7 +17,7 @@ typedef struct esp__timing {
     esp__problem *p;
     const esp__extent *unit;
     const esp_plan_codec *codec;
-    uint32_t codec_index, width;
+    uint32_t codec_index;
     uint64_t cols;
     esp__shape shape;
     esp__op_time cost[ESP__TEMPLATE_ROOM];
@@ -31,41 +30,19 @@ typedef struct esp__timing {
 } esp__timing;
 
 /* ---- pruning ----------------------------------------------------------------------------------------------------- */
-static int esp__longer(const esp__op_time *a, const esp__op_time *b) {
-    return a->ns > b->ns || a->core > b->core || a->link > b->link;
-}
-
-/* Whether the ops of `a` occur among those of `b`, in order, on the same processors and links, and none longer. It
- * compares from the last op to the first. */
-static int esp__embeds(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
-    const esp__op_template *ops = t->p->op_templates;
-    for (; a->before; a = a->before, b = b->before) {
-        while (b->before && (ops[a->op].lanes != ops[b->op].lanes || esp__longer(&t->cost[a->op], &t->cost[b->op])))
-            b = b->before;
-        if (!b->before) return 0;
-    }
-    return 1;
-}
-
-/* Whether `a` is so much better than `b` that `b` can be dropped. With ESP__WIDTH_EXACT, only options with the same
- * codec are compared, because op times depend on the codec. */
+/* Whether `a` is so much better than `b` that `b` can be dropped. */
 static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < t->p->n_lanes; k++)
         if (a->load[k] > b->load[k]) return 0;
-    for (uint32_t k = 0; k < t->p->n_levels && t->width == ESP__WIDTH_ENDS; k++)
-        if (a->head[k] > b->head[k] || a->tail[k] > b->tail[k]) return 0;
-    if (t->limited && (a->comps > b->comps || a->memory > b->memory || a->error > b->error || a->volume > b->volume))
-        return 0;
-    if (t->width < ESP__WIDTH_EXACT) return 1;
-    return a->n <= b->n && a->codec == b->codec && esp__embeds(t, a, b);
+    return !t->limited ||
+           (a->comps <= b->comps && a->memory <= b->memory && a->error <= b->error && a->volume <= b->volume);
 }
 
 /* Lists are sorted by this sum, so that an option can only be beaten by those before it. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total;
     for (uint32_t k = 0; k < t->p->n_lanes; k++) sum += l->load[k];
-    for (uint32_t k = 0; k < t->p->n_levels && t->width == ESP__WIDTH_ENDS; k++) sum += l->head[k] + l->tail[k];
     return sum;
 }
 
@@ -110,16 +87,6 @@ static esp__prefix *esp__prefix_op(esp__timing *t, const esp__prefix *from, uint
     l->before = from;
     l->op = op;
     l->n++;
-    for (uint32_t k = 0; k < t->p->n_levels; k++) {
-        if (r->lanes >> (ESP__LANE_INTRA + k) & 1u) {
-            if (!l->load[ESP__LANE_INTRA + k]) l->head[k] = l->total;
-            l->tail[k] = time->ns - time->link;
-        } else {
-            if (!l->load[ESP__LANE_INTRA + k])
-                l->head[k] = l->total + time->ns; /* a lower bound, the same for all at this node */
-            l->tail[k] += time->ns;
-        }
-    }
     for (uint32_t k = 0; k < ESP__LANES; k++)
         if (r->lanes >> k & 1u) l->load[k] += esp__kept(time, k);
     l->total += time->ns;
@@ -270,50 +237,16 @@ static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__extent 
     t->p = p;
     t->unit = u;
     t->limited = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
-    t->width = p->width;
     t->cols = cols;
     esp__timing_codec(t, ESP__NO_CODEC);
 }
 
-static void esp__candidates_core_loads(esp__problem *p, esp__candidates *candidates) {
-    candidates->core = esp__arena_get(p->arena, candidates->n_core * sizeof *candidates->core);
-    for (uint32_t i = 0; i < candidates->n_core; i++) {
-        for (uint32_t k = 0; k < ESP__LANES; k++) candidates->core[i][k] = (double)candidates->paths[i].load[k];
-        candidates->core[i][ESP__LANES] = (double)candidates->paths[i].total;
+static void esp__candidates_times(esp__problem *p, esp__candidates *candidates) {
+    candidates->times = esp__arena_get(p->arena, candidates->n * sizeof *candidates->times);
+    for (uint32_t i = 0; i < candidates->n; i++) {
+        for (uint32_t k = 0; k < ESP__LANES; k++) candidates->times[i][k] = (double)candidates->paths[i].load[k];
+        candidates->times[i][ESP__LANES] = (double)candidates->paths[i].total;
     }
-}
-
-static int esp__path_core(const esp__candidates *candidates, uint32_t i) {
-    const esp__path *b = &candidates->paths[i];
-    for (uint32_t k = 0; k < candidates->n; k++) {
-        const esp__path *a = &candidates->paths[k];
-        int less = a->total < b->total || k < i;
-        if (k == i || a->total > b->total) continue;
-        uint32_t lane = 0;
-        for (; lane < ESP__LANES && a->load[lane] <= b->load[lane]; lane++) less |= a->load[lane] < b->load[lane];
-        if (lane == ESP__LANES && less && a->memory <= b->memory && a->volume <= b->volume && a->error <= b->error)
-            return 0;
-        if (lane == ESP__LANES && less && !candidates->limited) return 0;
-    }
-    return 1;
-}
-
-/* Moves the fast options to the front. If 1 ns on each processor and link costs some amount, one of them is the
- * cheapest. */
-static void esp__candidates_core_first(esp__problem *p, esp__candidates *candidates, esp__path *paths) {
-    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
-    esp__path *rest = esp__arena_get(p->arena, candidates->n * sizeof *rest);
-    uint8_t *core = esp__arena_get(p->arena, candidates->n);
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < candidates->n; i++) core[i] = (uint8_t)esp__path_core(candidates, i);
-    for (uint32_t i = 0; i < candidates->n; i++)
-        if (core[i])
-            paths[candidates->n_core++] = paths[i];
-        else
-            rest[n++] = paths[i];
-    memcpy(paths + candidates->n_core, rest, n * sizeof *rest);
-    esp__arena_rewind(p->arena, mark);
-    esp__candidates_core_loads(p, candidates);
 }
 
 static void esp__timing_close(esp__timing *t) {
@@ -385,17 +318,16 @@ static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t
     esp__timing_close(t);
     paths -= n;
     qsort(paths, n, sizeof *paths, esp__path_before);
-    candidates->limited = t->limited;
-    esp__candidates_core_first(p, candidates, paths);
+    esp__candidates_times(p, candidates);
 }
 
-/* Copies the fast options of `like` and computes their times for this size. Groups and chunks have many sizes, between
+/* Copies the options of `like` and computes their times for this size. Groups and chunks have many sizes, between
  * which the best options change slowly, so comparing all options for each size would take too long. */
 static void esp__candidates_retime(esp__problem *p, const esp__extent *u, uint64_t cols, const esp__candidates *like,
                                    esp__candidates *candidates) {
     esp__timing *t = esp__timing_of(p, u, cols);
-    esp__path *paths = esp__arena_get(p->arena, like->n_core * sizeof *paths);
-    for (uint32_t i = 0; i < like->n_core; i++) {
+    esp__path *paths = esp__arena_get(p->arena, like->n * sizeof *paths);
+    for (uint32_t i = 0; i < like->n; i++) {
         const esp__path *from = &like->paths[i];
         uint16_t op_template[ESP__MAX_OPS];
         for (uint32_t k = 0; k < from->n; k++) op_template[k] = (uint16_t)from->ops[k].op_template;
@@ -404,9 +336,9 @@ static void esp__candidates_retime(esp__problem *p, const esp__extent *u, uint64
         paths[i].codec = from->codec;
         paths[i].option = from->option;
     }
-    candidates->n = candidates->n_core = like->n_core;
+    candidates->n = like->n;
     candidates->paths = paths;
-    esp__candidates_core_loads(p, candidates);
+    esp__candidates_times(p, candidates);
 }
 
 ESP__FN int esp__unit_whole(const esp__problem *p, const esp__extent *u) {
@@ -420,22 +352,20 @@ static uint64_t esp__size_rounded(uint64_t elements) {
     return elements - size > size / 2 ? 2 * size : size;
 }
 
-static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, bool retimed,
-                                             uint32_t width) {
+static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent *u, uint64_t cols, bool retimed) {
     uint32_t keep = esp__keep_of(p, u->first, u->n), packed = u->n > 1;
     uint64_t h =
         (u->elements * 4 + packed * 2 + retimed) * 0x9E3779B97F4A7C15ull + keep * 0xD1B54A32D192ED03ull + (cols << 32);
     esp__candidates **slot = &p->candidate_sets[(h >> 32) & (p->n_candidate_slots - 1)], *m;
     for (m = *slot; m; m = m->next)
         if (m->elements == u->elements && m->cols == cols && m->keep == keep && (m->n_pieces > 1) == packed &&
-            m->retimed == retimed && m->width == width)
+            m->retimed == retimed)
             return m;
     m = esp__arena_get(p->arena, sizeof *m);
     m->elements = u->elements;
     m->cols = cols;
     m->n_pieces = u->n;
     m->keep = keep;
-    m->width = width;
     m->retimed = retimed;
     m->next = *slot;
     *slot = m;
@@ -454,9 +384,8 @@ static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint
 
 /* Returns the candidates for a matrix with `cols` columns, or if `cols` is 0, for data that is no matrix. */
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols) {
-    const uint32_t width = p->width;
     const bool retimed = p->approximate || !esp__unit_whole(p, u);
-    esp__candidates *candidates = esp__candidates_find(p, u, cols, retimed, width), *like;
+    esp__candidates *candidates = esp__candidates_find(p, u, cols, retimed), *like;
     esp__extent other = *u;
     if (candidates->paths) return candidates;
     other.elements = cols ? esp__size_rounded(u->elements / cols) * cols : esp__size_rounded(u->elements);
@@ -464,12 +393,8 @@ ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const e
         esp__candidates_make(p, u, cols, candidates, false);
         return candidates;
     }
-    like = esp__candidates_find(p, &other, cols, false, ESP__WIDTH_LOADS);
-    if (!like->paths) {
-        p->width = ESP__WIDTH_LOADS;
-        esp__candidates_make(p, &other, cols, like, false);
-        p->width = width;
-    }
+    like = esp__candidates_find(p, &other, cols, false);
+    if (!like->paths) esp__candidates_make(p, &other, cols, like, false);
     esp__candidates_retime(p, u, cols, like, candidates);
     return candidates;
 }

@@ -450,7 +450,6 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     p->arena = arena;
     p->model = model;
     p->free_compression = free_compression;
-    p->width = ESP__WIDTH_ENDS;
     p->effort = 1.0;
     p->n_tensors = model->n_tensors;
     esp__copy_struct(&p->system, sizeof p->system, system, system->struct_size);

@@ -32,22 +32,37 @@ static void esp__choices_fill(esp__problem *p, const esp__candidates *candidates
     for (uint32_t i = 0; i < candidates->n; i++) out->paths[out->n++] = &candidates->paths[i];
 }
 
+ESP__FN uint64_t esp__paper_work(const esp__schedule *d) {
+    enum { LEAST = 40000000, EACH = 5000 };
+    return LEAST + (uint64_t)d->n_units * EACH;
+}
+
+ESP__FN esp__numbering esp__numbering_open(esp__problem *p, uint32_t n) {
+    esp__numbering x = {.slots = 16};
+    while (x.slots < 2 * n) x.slots *= 2;
+    x.keys = esp__arena_get(p->arena, x.slots * sizeof *x.keys);
+    x.numbers = esp__arena_get(p->arena, x.slots * sizeof *x.numbers);
+    return x;
+}
+
+ESP__FN uint32_t esp__number_of_key(const esp__numbering *x, const void *key, uint32_t next) {
+    uint32_t at = (uint32_t)((uint64_t)(uintptr_t)key * 0x9E3779B97F4A7C15ull >> 40) & (x->slots - 1);
+    while (x->keys[at] && x->keys[at] != key) at = (at + 1) & (x->slots - 1);
+    if (!x->keys[at]) x->keys[at] = key, x->numbers[at] = next;
+    return x->numbers[at];
+}
+
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted) {
     esp__choices *all = esp__arena_get(p->arena, d->n_units * sizeof *all);
-    uint32_t slots = 16;
-    while (slots < 2 * d->n_units) slots *= 2;
-    const esp__candidates **candidate_sets = esp__arena_get(p->arena, slots * sizeof *candidate_sets);
-    uint32_t *first = esp__arena_get(p->arena, slots * sizeof *first);
+    const esp__numbering firsts = esp__numbering_open(p, d->n_units);
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
-        uint32_t at = (uint32_t)((uint64_t)(uintptr_t)m * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
-        while (candidate_sets[at] && candidate_sets[at] != m) at = (at + 1) & (slots - 1);
-        if (candidate_sets[at]) {
-            all[u] = all[first[at]];
+        const uint32_t first = esp__number_of_key(&firsts, m, u);
+        if (first < u) {
+            all[u] = all[first];
             continue;
         }
-        candidate_sets[at] = m;
-        first[at] = all[u].like = u;
+        all[u].like = u;
         esp__choices_fill(p, m, wanted, &all[u]);
     }
     return all;
@@ -106,7 +121,7 @@ static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices 
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < c->n && without < best; i++) {
         if (ready + c->paths[i]->total >= best) continue;
-        esp__swap_path(k, w, u, c->paths[i], ESP__BY_READY);
+        esp__swap_path(k, w, u, c->paths[i]);
         if (!esp__incremental_allows(k, w)) continue;
         uint64_t t = esp__incremental_try(k, w, best);
         if (t >= best) continue;
@@ -129,27 +144,21 @@ static void esp__sweeps(esp__problem *p, esp__schedule *d, const esp__choices *c
     esp__incremental *k = esp__incremental_open(p, d);
     esp__schedule ready;
     uint32_t unchanged = 0, n = d->n_units;
+    const uint64_t enough = p->work + esp__paper_work(d);
     memset(&ready, 0, sizeof ready);
-    for (uint32_t visit = 0; visit < ESP__SWEEPS * n && unchanged < n && !esp__out_of_time(p); visit++) {
+    for (uint32_t visit = 0; visit < ESP__SWEEPS * n && unchanged < n && p->work < enough && !esp__out_of_time(p);
+         visit++) {
         uint32_t u = order[visit % n].unit;
         unchanged = esp__best_option(k, u, &choices[u]) ? 0 : unchanged + 1;
         if ((visit % n == n - 1 || unchanged == n) && esp__ready_order(k, &ready)) unchanged = 0;
     }
 }
 
-/* Takes the shorter of two results: that from a schedule without compression, and that from a Lagrangian start
- * (lagrangian.c). */
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     const esp__ranked *order = esp__ranking(p, d);
-    esp__schedule priced;
     esp__start_raw(p, d, choices);
     if (!esp__schedule_allowed(p, d)) esp__start_least(p, d, choices);
-    memset(&priced, 0, sizeof priced);
-    esp__schedule_copy(p, &priced, d);
-    esp__start_priced(p, &priced, choices);
     esp__sweeps(p, d, choices, order);
-    esp__sweeps(p, &priced, choices, order);
-    esp__keep_better_allowed(p, d, &priced);
 }
 
 ESP__FN void esp__algorithm1(esp__problem *p, esp__schedule *d) {

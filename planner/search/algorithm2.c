@@ -34,20 +34,29 @@ ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices
     esp__problem *p = o->p;
     esp__schedule *d = o->d;
     o->groups = esp__arena_get(p->arena, d->n_units * sizeof *o->groups);
+    uint32_t *group_of = esp__arena_get(p->arena, d->n_units * sizeof *group_of), kept = 0;
+    uint32_t *members = esp__arena_get(p->arena, d->n_units * sizeof *members);
+    const esp__numbering numbers = esp__numbering_open(p, d->n_units);
     for (uint32_t u = 0; u < d->n_units; u++) {
-        uint32_t g = 0;
+        group_of[u] = UINT32_MAX;
         if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_ON_GPU)) continue;
-        while (g < o->n && o->groups[g].from != d->paths[u]) g++;
-        esp__offload *group = &o->groups[g];
+        const uint32_t g = group_of[u] = esp__number_of_key(&numbers, d->paths[u], o->n);
         if (g == o->n) {
-            o->n++;
-            group->from = d->paths[u];
-            group->members = esp__arena_get(p->arena, d->n_units * sizeof *group->members);
-            esp__offload_variants(p, &choices[u], group);
+            o->groups[o->n++].from = d->paths[u];
+            esp__offload_variants(p, &choices[u], &o->groups[g]);
         }
-        group->members[group->n++] = u;
+        o->groups[g].n++;
     }
-    uint32_t kept = 0;
+    for (uint32_t g = 0; g < o->n; g++) {
+        o->groups[g].members = members;
+        members += o->groups[g].n;
+        o->groups[g].n = 0;
+    }
+    for (uint32_t u = 0; u < d->n_units; u++)
+        if (group_of[u] != UINT32_MAX) {
+            esp__offload *group = &o->groups[group_of[u]];
+            group->members[group->n++] = u;
+        }
     for (uint32_t g = 0; g < o->n; g++)
         if (o->groups[g].n_to) o->groups[kept++] = o->groups[g];
     o->n = kept;
@@ -72,20 +81,19 @@ ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const 
                                  uint64_t limit) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     const esp__path **old = esp__arena_get(p->arena, n * sizeof *old);
-    const uint64_t work = p->work;
     for (uint32_t i = 0; i < n; i++) {
         old[i] = d->paths[changes[i].unit];
         d->paths[changes[i].unit] = changes[i].path;
     }
     const uint64_t time = esp__by_ready(p, d, NULL);
     for (uint32_t i = 0; i < n; i++) d->paths[changes[i].unit] = old[i];
-    if (!p->core_ops) p->work = work;
     esp__arena_rewind(p->arena, mark);
     return time < limit ? time : UINT64_MAX;
 }
 
 static void esp__offload_try(esp__offloading *o) {
     uint32_t n = esp__offload_changes(o);
+    o->work += o->d->n_sequence;
     uint64_t t = n ? esp__change_try(o->p, o->d, o->changes, n, o->best) : o->d->makespan;
     if (t >= o->best) return;
     o->best = t;
@@ -141,12 +149,16 @@ static void esp__offload_group(esp__offloading *o, esp__offload *group) {
     }
 }
 
+static int esp__offload_ends(const esp__offloading *o) {
+    return o->work > esp__paper_work(o->d) || esp__out_of_time(o->p);
+}
+
 ESP__FN void esp__offload_by_group(esp__offloading *o) {
     uint64_t before;
     do {
         before = o->best;
-        for (uint32_t g = 0; g < o->n && !esp__out_of_time(o->p); g++) esp__offload_group(o, &o->groups[g]);
-    } while (o->best < before && !esp__out_of_time(o->p));
+        for (uint32_t g = 0; g < o->n && !esp__offload_ends(o); g++) esp__offload_group(o, &o->groups[g]);
+    } while (o->best < before && !esp__offload_ends(o));
 }
 
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices) {

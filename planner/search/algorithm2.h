@@ -3,7 +3,7 @@
 #define ESP__ALGORITHM2_H
 #include "planner/search/search.h"
 
-enum { ESP__COMBINATIONS_MOST = 2000, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS = 8 };
+enum { ESP__COMBINATIONS_MOST = 200, ESP__VARIANTS_MOST = 16, ESP__COUNT_TRIALS = 8 };
 
 typedef struct esp__offload {
     const esp__path *from;
@@ -23,6 +23,7 @@ typedef struct esp__offloading {
     const esp__path **wanted;
     uint32_t n;
     uint64_t best;
+    uint64_t work; /* so far: ops in the trials */
 } esp__offloading;
 
 ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices);

@@ -1,5 +1,5 @@
 /* exact.c: finds the optimal plan for a few tensors or groups by branch and bound. It branches over their options, with
- * the lower bound of bound/rows.c. For each choice of options that could be optimal (a leaf), it branches over the
+ * the inequalities of bound/bound.c. For each choice of options that could be optimal (a leaf), it branches over the
  * orders of ops (Giffler, Thompson 1960), with a bound for each processor or link alone (Carlier 1982). After a limited
  * number of nodes it stops with the best schedule so far. */
 #include "planner/bound/bound.h"
@@ -28,6 +28,7 @@ typedef struct esp__small {
     esp__problem *p;
     esp__schedule *d;
     esp__bounding *b;
+    const esp__candidates *candidates[ESP__SMALL_UNITS];
     uint64_t nodes, nodes_end, nodes_max;
     uint32_t n, n_leaves, n_jobs, tries;
     const double *order_cost[ESP__SMALL_UNITS]; /* the lower bound's cost of each option */
@@ -47,7 +48,7 @@ typedef struct esp__small {
 } esp__small;
 
 static const esp__path *esp__small_path(const esp__small *s, uint32_t u, uint32_t x) {
-    return s->b->candidate_sets[s->b->candidates[u]].paths[x];
+    return &s->candidates[u]->paths[x];
 }
 
 /* ---- orders ---------------------------------------------------------------------------------------------------- */
@@ -277,7 +278,7 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
         esp__small_leaf_add(s);
         return;
     }
-    for (uint32_t i = 0; i < s->b->candidate_sets[s->b->candidates[u]].n && s->nodes < s->nodes_max; i++) {
+    for (uint32_t i = 0; i < s->b->loads[u]->n && s->nodes < s->nodes_max; i++) {
         uint32_t x = s->order[u][i];
         double best = (double)s->d->makespan - 0.5, with[ESP__GAME_ROWS], uses[ESP__LIMITS];
         const esp__path *path = esp__small_path(s, u, x);
@@ -291,7 +292,7 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
             out |= uses[k] + s->use_least[u + 1][k] > s->may[k] * (1.0 + 1e-12);
         }
         for (uint32_t j = 0; j < n_rows && !out; j++) {
-            with[j] = rows[j] + s->b->rows[j].w[u][x];
+            with[j] = rows[j] + esp__row_load(s->b, j, u, x);
             out = with[j] + s->row_least[u + 1][j] > best;
         }
         if (out) continue;
@@ -304,14 +305,14 @@ static void esp__small_open(esp__small *s) {
     esp__bounding *b = s->b;
     esp__may_use(s->p, s->may);
     for (uint32_t u = s->n; u-- > 0;) {
-        uint32_t n = b->candidate_sets[b->candidates[u]].n;
+        uint32_t n = b->loads[u]->n;
         double *cost = esp__arena_get(s->p->arena, n * sizeof *cost), uses[ESP__LIMITS];
         s->order[u] = esp__arena_get(s->p->arena, n * sizeof **s->order);
         s->order_cost[u] = cost;
         for (uint32_t x = 0; x < n; x++) {
             uint32_t k = x;
             for (uint32_t j = 0; j < b->game.n_rows; j++) {
-                double w = b->rows[j].w[u][x];
+                double w = esp__row_load(b, j, u, x);
                 cost[x] += b->lambda[j] * w;
                 if (!x || w < s->row_least[u][j]) s->row_least[u][j] = w;
             }
@@ -330,7 +331,7 @@ static void esp__small_open(esp__small *s) {
 static void esp__small_base(esp__small *s) {
     for (uint32_t u = 0; u < s->n; u++) {
         s->base[u] = UINT16_MAX;
-        for (uint32_t x = 0; x < s->b->candidate_sets[s->b->candidates[u]].n; x++)
+        for (uint32_t x = 0; x < s->b->loads[u]->n; x++)
             if (esp__small_path(s, u, x) == s->d->paths[u]) s->base[u] = (uint16_t)x;
     }
 }
@@ -342,20 +343,18 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_
     uint64_t was = d->makespan;
     uint32_t most = p->effort > 4.0 ? ESP__SMALL_UNITS : ESP__SMALL_USUAL;
     if (!d->n_units || d->n_units > most || p->n_tensors > most) return;
-    for (uint32_t u = 0; u < d->n_units; u++) esp__candidates_get(p, &d->units[u]);
     esp__sequence_room(p, d);
     if (d->room_sequence < ESP__SMALL_OPS) {
         d->room_sequence = ESP__SMALL_OPS;
         d->sequence = esp__arena_grow(p->arena, d->sequence, d->n_sequence * sizeof *d->sequence,
                                       d->room_sequence * sizeof *d->sequence);
     }
+    for (uint32_t u = 0; u < d->n_units; u++) esp__candidates_get(p, &d->units[u]); /* stay after the checkpoint */
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__small *s = esp__arena_get(p->arena, sizeof *s);
     s->p = p, s->d = d, s->n = d->n_units, s->nodes_max = nodes_max;
-    s->b = esp__bounding_open(p, s->n);
-    s->b->units = d->units;
-    esp__bounding_candidates(s->b);
-    esp__bounding_run(s->b);
+    for (uint32_t u = 0; u < s->n; u++) s->candidates[u] = esp__candidates_get(p, &d->units[u]);
+    s->b = esp__bounding_of(p, d->units, s->n);
     esp__small_open(s);
     if (!esp__schedule_allowed(p, d)) d->makespan = UINT64_MAX; /* so that any allowed schedule is better */
     for (uint32_t j = 0; j < s->b->game.n_rows; j++) {

@@ -3,41 +3,33 @@
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
-ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way) {
+ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path) {
     w->n = 1;
-    w->way = way;
     w->chains[0].unit = k->d->units[u];
     w->chains[0].path = path;
     w->chains[0].after = w->from - 1;
 }
 
-/* Tries all candidates for one tensor or group, or the fast ones only (`core`), and takes the best if it makes the step
- * shorter. */
-static int esp__improve_unit(esp__incremental *k, uint32_t u, int core) {
+/* Tries all candidates for one tensor or group, and takes the best if it makes the step shorter. */
+static int esp__improve_unit(esp__incremental *k, uint32_t u) {
     esp__schedule *d = k->d;
     const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = d->makespan, best = before, without;
-    const esp__path *old = d->paths[u], *best_path = NULL;
-    uint32_t n = core ? candidates->n_core : candidates->n;
     if (!esp__incremental_critical(k, u, 1)) return 0;
     esp__incremental_remove(k, w, u, 1);
     without = esp__incremental_without(k, w, before);
-    for (uint32_t i = 0; i < n && without < before; i++) {
-        for (uint32_t way = 0; way < ESP__WAYS; way++) {
-            if (way && &candidates->paths[i] != old && &candidates->paths[i] != best_path) continue;
-            esp__swap_path(k, w, u, &candidates->paths[i], way);
-            if (!esp__incremental_allows(k, w)) continue;
-            uint64_t t = esp__incremental_try(k, w, best);
-            if (t < without) t = without;
-            if (t >= best) continue;
-            best = t;
-            best_path = &candidates->paths[i];
-            *best_swap = *w;
-        }
+    for (uint32_t i = 0; i < candidates->n && without < before; i++) {
+        esp__swap_path(k, w, u, &candidates->paths[i]);
+        if (!esp__incremental_allows(k, w)) continue;
+        uint64_t t = esp__incremental_try(k, w, best);
+        if (t < without) t = without;
+        if (t >= best) continue;
+        best = t;
+        *best_swap = *w;
     }
     esp__incremental_restore(k, w);
-    return best_path && esp__incremental_take(k, best_swap);
+    return best < before && esp__incremental_take(k, best_swap);
 }
 
 static int esp__ranked_before(const void *a, const void *b) {
@@ -58,13 +50,11 @@ ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     return r;
 }
 
-/* Makes passes over all tensors and groups until a pass improves none: first with their fast candidates, then with
- * all. */
+/* Makes passes over all tensors and groups until a pass improves none. */
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking) {
-    for (int core = 1; core >= 0; core--)
-        for (int better = 1; better && !esp__out_of_time(k->p);) {
-            better = 0;
-            for (uint32_t i = 0; i < k->d->n_units && !esp__out_of_time(k->p); i++)
-                better |= esp__improve_unit(k, ranking[i].unit, core);
-        }
+    for (int better = 1; better && !esp__out_of_time(k->p);) {
+        better = 0;
+        for (uint32_t i = 0; i < k->d->n_units && !esp__out_of_time(k->p); i++)
+            better |= esp__improve_unit(k, ranking[i].unit);
+    }
 }

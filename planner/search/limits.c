@@ -30,22 +30,14 @@ typedef struct esp__fitting {
     const esp__path **paths, **best, **closest;
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
     double cost, best_cost, closest_excess;
-    bool uniform, fits;
+    bool fits;
 } esp__fitting;
 
-/* Returns what an option's time costs if 1 ns on each processor and link costs the same, or as much as in the lower
- * bound. */
-static double esp__fit_time(const esp__fitting *f, uint32_t u, const double core[ESP__LANES + 1]) {
-    const esp__bound *bound = f->p->bound;
-    const esp__extent *unit = &f->from->units[u];
-    uint32_t t = unit->first + unit->n - 1;
-    double sum = 0.0;
-    if (f->uniform || !bound) {
-        for (uint32_t k = 0; k < ESP__LANES; k++) sum += 0.25 * core[k];
-        return sum + 0.02 * core[ESP__LANES];
-    }
-    for (uint32_t k = 0; k < ESP__LANES; k++) sum += bound->price[t][k] * core[k];
-    return sum + (bound->chain_price[t] + 1e-6) * core[ESP__LANES];
+/* Returns what an option's time costs if 1 ns on each processor and link costs the same. */
+static double esp__fit_time(const double times[ESP__LANES + 1]) {
+    double sum = 0.02 * times[ESP__LANES];
+    for (uint32_t k = 0; k < ESP__LANES; k++) sum += 0.25 * times[k];
+    return sum;
 }
 
 static double esp__fit_limits_price(const esp__fitting *f, const esp__path *path) {
@@ -62,9 +54,8 @@ static void esp__fit_choose(esp__fitting *f) {
     for (uint32_t u = 0; u < f->from->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
         double least = INFINITY, time = 0.0, uses[ESP__LIMITS];
-        for (uint32_t i = 0; i < candidates->n_core; i++) {
-            double t = esp__fit_time(f, u, candidates->core[i]),
-                   sum = t + esp__fit_limits_price(f, &candidates->paths[i]);
+        for (uint32_t i = 0; i < candidates->n; i++) {
+            double t = esp__fit_time(candidates->times[i]), sum = t + esp__fit_limits_price(f, &candidates->paths[i]);
             if (sum > least || (sum == least && t >= time)) continue;
             least = sum;
             time = t;
@@ -73,7 +64,7 @@ static void esp__fit_choose(esp__fitting *f) {
         f->cost += time;
         esp__uses(f->paths[u], uses);
         for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k];
-        f->p->work += candidates->n_core / 2;
+        f->p->work += candidates->n / 2;
     }
 }
 
@@ -132,7 +123,7 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     for (uint32_t k = 0; k < ESP__LIMITS; k++) f->price[k] = 0.0;
     for (uint32_t u = 0; u < f->from->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
-        for (uint32_t i = 0; i < candidates->n_core; i++) worth += esp__fit_time(f, u, candidates->core[i]);
+        for (uint32_t i = 0; i < candidates->n; i++) worth += esp__fit_time(candidates->times[i]);
     }
     f->price[limit] = 1e9 * (worth + 1.0); /* using any of it costs more than all time */
     esp__fit_choose(f);
@@ -162,14 +153,14 @@ static void esp__fit_repair(esp__fitting *f) {
             double rest[ESP__LIMITS], used[ESP__LIMITS];
             esp__uses(f->paths[u], rest);
             for (uint32_t k = 0; k < ESP__LIMITS; k++) rest[k] = f->used[k] - rest[k];
-            for (uint32_t i = 0; i < candidates->n_core; i++) {
+            for (uint32_t i = 0; i < candidates->n; i++) {
                 esp__uses(&candidates->paths[i], used);
                 for (uint32_t k = 0; k < ESP__LIMITS; k++) used[k] += rest[k];
                 double excess = esp__fit_excess(f, used);
                 if (excess >= least) continue;
                 least = excess, best = &candidates->paths[i], unit = u;
             }
-            looked += candidates->n_core;
+            looked += candidates->n;
         }
         if (!best) break;
         f->paths[unit] = best;
@@ -189,8 +180,8 @@ static void esp__fit_fill(esp__fitting *f) {
             double was[ESP__LIMITS], uses[ESP__LIMITS], least = INFINITY;
             const esp__path *best = f->paths[u];
             esp__uses(f->paths[u], was);
-            for (uint32_t i = 0; i < candidates->n_core; i++) {
-                double t = esp__fit_time(f, u, candidates->core[i]);
+            for (uint32_t i = 0; i < candidates->n; i++) {
+                double t = esp__fit_time(candidates->times[i]);
                 int fits = 1;
                 esp__uses(&candidates->paths[i], uses);
                 for (uint32_t k = 0; k < ESP__LIMITS; k++)
@@ -206,10 +197,10 @@ static void esp__fit_fill(esp__fitting *f) {
 }
 
 /* Finds options within the limits. If the result is better than `out`, replaces that. */
-static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool uniform, esp__schedule *out) {
+static void esp__fit_try(esp__problem *p, const esp__schedule *from, esp__schedule *out) {
     esp__schedule d = {0};
     esp__fitting f = {0};
-    f.p = p, f.from = from, f.uniform = uniform;
+    f.p = p, f.from = from;
     f.paths = esp__arena_get(p->arena, from->n_units * sizeof *f.paths);
     f.best = esp__arena_get(p->arena, from->n_units * sizeof *f.best);
     f.closest = esp__arena_get(p->arena, from->n_units * sizeof *f.closest);
@@ -231,8 +222,7 @@ static void esp__fit_try(esp__problem *p, const esp__schedule *from, bool unifor
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0};
     if (esp__schedule_allowed(p, d)) return 1;
-    esp__fit_try(p, d, true, &best);
-    if (p->bound) esp__fit_try(p, d, false, &best);
+    esp__fit_try(p, d, &best);
     if (!best.n_units) return 0;
     esp__schedule_copy(p, d, &best);
     return 1;

@@ -1,6 +1,6 @@
 /* regroup.c: merges neighbouring tensors and splits large ones, and chooses their options at the same time. (MergeComp,
  * Wang et al. 2021, merges with one codec only.) It starts with groups and chunks of equal size. Then it merges
- * neighbours, cuts groups, moves borders between groups and splits tensors as long as that makes the step shorter. */
+ * neighbours and splits tensors as long as that makes the step shorter. */
 #include "planner/search/search.h"
 
 enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
@@ -48,7 +48,7 @@ static int esp__partition_start_before(const void *a, const void *b) {
     const esp__partition_start *x = a, *y = b;
     if (x->makespan != y->makespan) return x->makespan < y->makespan ? -1 : 1;
     if (x->merge != y->merge) return x->merge < y->merge ? -1 : 1;
-    return x->split != y->split ? (x->split < y->split ? -1 : 1) : (int)x->pricing - (int)y->pricing;
+    return x->split < y->split ? -1 : x->split > y->split;
 }
 
 /* Evaluates many sizes of groups and chunks, and sorts them by makespan. Large groups come first, because they take
@@ -63,15 +63,12 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
     for (uint32_t m = 0; m < sizeof merges; m++)
         for (uint32_t s = 0; s < sizeof splits && !esp__out_of_time(p); s++) {
             esp__partition_start c = {merges[m] ? (uint64_t)1 << merges[m] : 0,
-                                      splits[s] ? (uint64_t)1 << splits[s] : 0, UINT64_MAX, 0};
+                                      splits[s] ? (uint64_t)1 << splits[s] : 0, UINT64_MAX};
             if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
-            for (c.pricing = 0; c.pricing < ESP__PRICINGS; c.pricing++) {
-                if (!esp__pricing_uniform(p, c.pricing)) continue;
-                esp__partition(p, &d, c.merge, c.split);
-                esp__update_prices(p, &d, c.pricing, 1);
-                c.makespan = d.makespan;
-                out[n++] = c;
-            }
+            esp__partition(p, &d, c.merge, c.split);
+            esp__start_balanced(p, &d, 0.0);
+            c.makespan = d.makespan;
+            out[n++] = c;
         }
     qsort(out, n, sizeof *out, esp__partition_start_before);
     return n;
@@ -98,32 +95,10 @@ static const esp__path *esp__path_like(const esp__candidates *candidates, const 
     return NULL;
 }
 
-static esp__chain *esp__swap_add(esp__incremental *k, esp__swap *w, const esp__extent *u) {
+static void esp__swap_add(esp__incremental *k, esp__swap *w, const esp__extent *u) {
     esp__chain *c = &w->chains[w->n++];
     c->unit = *u;
     c->after = k->backward[u->first + u->n - 1];
-    return c;
-}
-
-/* Tries each fast candidate of the first new tensor or group, with similar options for the others. If `like` is given,
- * tries only options similar to those. Keeps the best trial in k->swaps[1]. */
-static void esp__regroup_paths(esp__incremental *k, esp__swap *w, const esp__path *const *like, uint64_t *best) {
-    const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
-    uint32_t n = like ? 1 : candidates->n_core;
-    for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t c = 0; c < w->n; c++) {
-            const esp__candidates *own = esp__candidates_get(k->p, &w->chains[c].unit);
-            w->chains[c].path = like ? esp__path_like(own, like[c]) : i < own->n ? &own->paths[i] : NULL;
-            if (!like && own != candidates && w->chains[c].path)
-                w->chains[c].path = esp__path_like(own, &candidates->paths[i]);
-            if (!w->chains[c].path) w->chains[c].path = &own->paths[0];
-        }
-        if (!esp__incremental_allows(k, w)) continue;
-        uint64_t t = esp__incremental_try(k, w, *best);
-        if (t >= *best) continue;
-        *best = t;
-        k->swaps[1] = *w;
-    }
 }
 
 /* Starts a trial without n tensors or groups from u on. Returns NULL if they do not determine the step time. */
@@ -132,18 +107,32 @@ static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t 
     if (!esp__incremental_critical(k, u, n)) return NULL;
     esp__incremental_remove(k, w, u, n);
     w->n = 0;
-    w->way = ESP__BY_READY;
     return w;
 }
 
-static int esp__regroup_take(esp__incremental *k, esp__swap *w, uint64_t best) {
+/* Tries each candidate of the first new tensor or group, with similar options for the others, and takes the best if it
+ * makes the step shorter. Returns 1 if so. */
+static int esp__regroup_take(esp__incremental *k, esp__swap *w) {
+    const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
+    uint64_t best = k->d->makespan;
+    for (uint32_t i = 0; i < candidates->n; i++) {
+        for (uint32_t c = 0; c < w->n; c++) {
+            const esp__candidates *own = esp__candidates_get(k->p, &w->chains[c].unit);
+            w->chains[c].path = own == candidates ? &own->paths[i] : esp__path_like(own, &candidates->paths[i]);
+            if (!w->chains[c].path) w->chains[c].path = &own->paths[0];
+        }
+        if (!esp__incremental_allows(k, w)) continue;
+        uint64_t t = esp__incremental_try(k, w, best);
+        if (t >= best) continue;
+        best = t;
+        k->swaps[1] = *w;
+    }
     esp__incremental_restore(k, w);
     return best < k->d->makespan && esp__incremental_take(k, &k->swaps[1]);
 }
 
 static int esp__try_merge(esp__incremental *k, uint32_t u) {
     const esp__schedule *d = k->d;
-    uint64_t best = d->makespan;
     if (u + 1 >= d->n_units || esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
         k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
         return 0;
@@ -152,67 +141,14 @@ static int esp__try_merge(esp__incremental *k, uint32_t u) {
     both.elements += d->units[u + 1].elements;
     esp__swap *w = esp__regroup_remove(k, u, 2);
     if (!w) return 0;
-    if (esp__incremental_without(k, w, best) < best) {
-        esp__swap_add(k, w, &both);
-        esp__regroup_paths(k, w, NULL, &best);
-    }
-    return esp__regroup_take(k, w, best);
-}
-
-static int esp__try_cut(esp__incremental *k, uint32_t u, uint32_t count) {
-    const esp_plan_tensor *t = k->p->model->tensors;
-    const esp__schedule *d = k->d;
-    const esp__path *like[2] = {d->paths[u], d->paths[u]};
-    uint64_t best = d->makespan;
-    esp__extent a = d->units[u], b = a;
-    if (!count || count >= a.n) return 0;
-    a.n = count;
-    a.elements = 0;
-    for (uint32_t i = 0; i < count; i++) a.elements += t[a.first + i].elements;
-    b.first += count;
-    b.n -= count;
-    b.elements -= a.elements;
-    esp__swap *w = esp__regroup_remove(k, u, 1);
-    if (!w) return 0;
-    if (esp__incremental_without(k, w, best) < best) {
-        esp__swap_add(k, w, &a);
-        esp__swap_add(k, w, &b);
-        esp__regroup_paths(k, w, like, &best);
-        esp__regroup_paths(k, w, NULL, &best);
-    }
-    return esp__regroup_take(k, w, best);
-}
-
-/* Tries to move one tensor between neighbouring groups u and u + 1: the first of u + 1 if `up`, else the last of u. */
-static int esp__try_border(esp__incremental *k, uint32_t u, bool up) {
-    const esp_plan_tensor *t = k->p->model->tensors;
-    const esp__schedule *d = k->d;
-    if (u + 1 >= d->n_units || d->units[u + (uint32_t)up].n < 2) return 0;
-    if (esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
-        k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
-        return 0;
-    const esp__path *like[2] = {d->paths[u], d->paths[u + 1]};
-    esp__extent a = d->units[u], b = d->units[u + 1];
-    uint64_t moved = up ? t[b.first].elements : t[a.first + a.n - 1].elements, best = d->makespan;
-    if (up)
-        a.n++, a.elements += moved, b.n--, b.elements -= moved, b.first++;
-    else
-        a.n--, a.elements -= moved, b.n++, b.elements += moved, b.first--;
-    esp__swap *w = esp__regroup_remove(k, u, 2);
-    if (!w) return 0;
-    if (esp__incremental_without(k, w, best) < best) {
-        esp__swap_add(k, w, &a);
-        esp__swap_add(k, w, &b);
-        esp__regroup_paths(k, w, like, &best);
-    }
-    return esp__regroup_take(k, w, best);
+    esp__swap_add(k, w, &both);
+    return esp__regroup_take(k, w);
 }
 
 /* Tries to divide a tensor, which is whole or in chunks, into `chunks` equal chunks. 1 makes it whole. */
 static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     const esp__schedule *d = k->d;
     const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
-    uint64_t best = d->makespan;
     uint32_t n = 1;
     if (d->units[u].n > 1 || (chunks > 1 && e / chunks < esp__chunk_least)) return 0;
     if (k->p->model->tensors[d->units[u].first].shard) return 0;
@@ -220,40 +156,29 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
     if (n == chunks || n > ESP__NEW_MAX) return 0;
     esp__swap *w = esp__regroup_remove(k, u, n);
     if (!w) return 0;
-    if (esp__incremental_without(k, w, best) < best) {
-        for (uint32_t c = 0; c < chunks; c++) {
-            esp__extent x = {d->units[u].first, 1, 0, 0};
-            esp__chunk_part(k->p, x.first, chunks, c, &x);
-            esp__swap_add(k, w, &x);
-        }
-        esp__regroup_paths(k, w, NULL, &best);
+    for (uint32_t c = 0; c < chunks; c++) {
+        esp__extent x = {d->units[u].first, 1, 0, 0};
+        esp__chunk_part(k->p, x.first, chunks, c, &x);
+        esp__swap_add(k, w, &x);
     }
-    return esp__regroup_take(k, w, best);
+    return esp__regroup_take(k, w);
 }
 
 static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
     static const uint32_t chunks[] = {2, 3, 4, 6, 8, 12, 16, 1};
     const esp__schedule *d = k->d;
     uint32_t flags = k->p->config.flags;
-    if (!(flags & ESP_PLAN_NO_MERGE)) {
-        if (esp__try_merge(k, u)) return 1;
-        if (esp__try_border(k, u, 0) || esp__try_border(k, u, 1)) return 1;
-        uint32_t n = d->units[u].n;
-        if (n > 1 && (esp__try_cut(k, u, n / 2) || esp__try_cut(k, u, n - 1) || esp__try_cut(k, u, 1))) return 1;
-    }
+    if (!(flags & ESP_PLAN_NO_MERGE) && esp__try_merge(k, u)) return 1;
     if (!(flags & ESP_PLAN_NO_SPLIT) && d->units[u].n == 1 && !d->units[u].begin)
         for (uint32_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
             if (esp__try_split(k, u, chunks[i])) return 1;
     return 0;
 }
 
-ESP__FN int esp__regroup_passes(esp__incremental *k) {
-    int any = 0;
+ESP__FN void esp__regroup_passes(esp__incremental *k) {
     for (int better = 1, rounds = 0; better && rounds < 8 && !esp__out_of_time(k->p); rounds++) {
         better = 0;
         for (uint32_t u = 0; u < k->d->n_units && !esp__out_of_time(k->p); u++)
             for (uint32_t again = 0; again < 16 && u < k->d->n_units && esp__regroup_unit(k, u); again++) better = 1;
-        any |= better;
     }
-    return any;
 }

@@ -5,22 +5,13 @@
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* Lets the next part of the search use this share of all effort. Planning should take about 1 ms for small models and
- * 10 ms for large ones; with two devices there is far more to search. */
+/* Lets the next part of the search use this share of all effort. Planning should take less than 10 ms; with two devices
+ * there is far more to search. */
 static void esp__stage(esp__problem *p, double share) {
-    double n = (double)p->n_tensors, all = 1200.0 * n + 10000.0;
-    if (esp__devices(p) == 3u)
-        all = 1500.0 * n + 400000.0;
-    else if (n >= 50.0)
-        all = 900.0 * n + 120000.0;
+    double n = (double)p->n_tensors;
+    double all = esp__devices(p) == 3u ? 900.0 * n + 280000.0 : 230.0 * n + 50000.0;
+    if (p->n_levels > 2) all *= 4.0; /* there are far more options */
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
-}
-
-static void esp__keep_best(esp__problem *p, esp__schedule *best, const esp__schedule *d) {
-    if (best->n_units)
-        esp__keep_better_allowed(p, best, d);
-    else
-        esp__schedule_keep_better(p, best, d);
 }
 
 static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
@@ -32,66 +23,41 @@ static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
         ranking = esp__ranking(p, d);
         esp__improve_passes(k, ranking);
         if (regroup) esp__regroup_passes(k);
-        esp__shift_passes(k);
         if (d->makespan == before) break;
     }
 }
 
-static void esp__best_priced(esp__problem *p, esp__schedule *d, uint32_t pricings) {
+static void esp__best_start(esp__problem *p, esp__schedule *d) {
     esp__schedule x = {0};
-    for (uint32_t pricing = 0; pricing < pricings && !(pricing && esp__out_of_time(p)); pricing++) {
-        if (!esp__pricing_applies(p, pricing)) continue;
-        esp__schedule_set_units(p, &x, d->units, d->n_units);
-        esp__update_prices(p, &x, pricing, 0);
-        if (!pricing || x.makespan < d->makespan) esp__schedule_copy(p, d, &x);
-    }
-}
-
-/* Gives every tensor or group its fastest option without compression; if constraints exclude that, its first option. */
-static void esp__uncompressed(esp__problem *p, esp__schedule *d) {
-    for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
-        uint32_t chosen = candidates->n;
-        for (uint32_t i = 0; i < candidates->n; i++)
-            if (candidates->paths[i].codec == ESP__NO_CODEC &&
-                (chosen == candidates->n || candidates->paths[i].total < candidates->paths[chosen].total))
-                chosen = i;
-        d->paths[u] = &candidates->paths[chosen < candidates->n ? chosen : 0];
-    }
-    esp__generate(p, d);
+    esp__schedule_set_units(p, &x, d->units, d->n_units);
+    esp__start_balanced(p, d, 0.0);
+    if (esp__out_of_time(p)) return;
+    esp__start_balanced(p, &x, 0.3);
+    esp__schedule_keep_better(p, d, &x);
 }
 
 static void esp__search_units(esp__problem *p, esp__schedule *best, double share) {
     esp__schedule d = {0};
     esp__schedule_tensors(p, &d);
     esp__stage(p, 0.45 * share);
-    esp__best_priced(p, &d, 5);
+    esp__best_start(p, &d);
     esp__stage(p, 0.55 * share);
     if (!esp__fit(p, &d)) return;
     esp__local_search(p, &d, 0);
-    esp__keep_best(p, best, &d);
-    esp__schedule_tensors(p, &d);
-    esp__uncompressed(p, &d);
-    if (!esp__schedule_allowed(p, &d)) return;
-    esp__stage(p, 0.4 * share);
-    esp__local_search(p, &d, 0);
-    esp__keep_best(p, best, &d);
+    esp__keep_better_allowed(p, best, &d);
 }
 
-enum { ESP__PRICED = 6, ESP__LOCALLY_BEST = 6 };
+enum { ESP__PRICED = 4, ESP__LOCALLY_BEST = 3 };
 static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     esp__partition_start *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
     esp__schedule d[ESP__PRICED] = {{0}};
     uint32_t m = 0;
     esp__stage(p, 0.3);
     uint32_t n = esp__partitions(p, cuts);
-    for (uint32_t i = 0; i < n && m < ESP__PRICED; i++) {
-        int again = 0;
-        for (uint32_t k = 0; k < i; k++) again |= cuts[k].merge == cuts[i].merge && cuts[k].split == cuts[i].split;
-        if (again) continue;
-        esp__partition(p, &d[m], cuts[i].merge, cuts[i].split);
+    for (; m < n && m < ESP__PRICED; m++) {
+        esp__partition(p, &d[m], cuts[m].merge, cuts[m].split);
         esp__stage(p, 0.06);
-        esp__best_priced(p, &d[m++], ESP__PRICINGS);
+        esp__best_start(p, &d[m]);
     }
     for (uint32_t r = 0; r < ESP__LOCALLY_BEST && r < m; r++) {
         uint32_t b = r;
@@ -101,9 +67,9 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
         d[r] = d[b];
         d[b] = x;
         if (!esp__fit(p, &d[r])) continue;
-        esp__stage(p, r ? 0.07 : 0.2);
+        esp__stage(p, r ? 0.12 : 0.2);
         esp__local_search(p, &d[r], 1);
-        esp__keep_best(p, best, &d[r]);
+        esp__keep_better_allowed(p, best, &d[r]);
     }
 }
 
@@ -118,20 +84,61 @@ static int esp__unconstrained(const esp__problem *p) {
     return esp__all_options(p) && !(c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
 }
 
-enum { ESP__FEW = 8, ESP__SEVERAL = 64, ESP__MODERATE = 320 };
-static void esp__search_paper(esp__problem *p, esp__schedule *best, int regroup) {
+enum { ESP__AS_GIVEN = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT };
+
+static bool esp__as_given(const esp__problem *p) { return (p->config.flags & ESP__AS_GIVEN) == ESP__AS_GIVEN; }
+
+/* The paper's Algorithms 1 and 2. */
+static void esp__search_paper(esp__problem *p, esp__schedule *best) {
     esp__schedule d = {0};
     esp__stage(p, 1.0);
-    if (p->n_tensors <= ESP__MODERATE) p->work_end = 0; /* no limit, so that the result is never worse */
-    esp__espresso(p, &d);
-    if (p->n_tensors <= ESP__SEVERAL && esp__devices(p) == 3u && esp__unconstrained(p)) {
-        esp__schedule cpu = {0};
-        esp__scheme_find("cpu-only")->make(p, &cpu);
-        esp__schedule_keep_better(p, &d, &cpu);
-    }
+    esp__paper(p, &d);
     esp__stage(p, 0.2);
-    esp__local_search(p, &d, regroup);
-    esp__keep_best(p, best, &d);
+    esp__local_search(p, &d, 0);
+    esp__keep_better_allowed(p, best, &d);
+}
+
+static void esp__search_twice(esp__problem *p, esp__schedule *d, void (*search)(esp__problem *, esp__schedule *));
+static void esp__search_once(esp__problem *p, esp__schedule *d);
+
+/* Makes the plan `from` of another problem, which allows fewer options, a plan of p. Returns 0 if p lacks an option. */
+static int esp__adopt(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
+    esp__schedule_copy(p, to, from);
+    for (uint32_t u = 0; u < from->n_units; u++) {
+        const esp__path *path = from->paths[u];
+        uint32_t like = u > 256 ? u - 256 : 0;
+        while (from->paths[like] != path || (from->units[like].n > 1) != (from->units[u].n > 1)) like++;
+        to->paths[u] = like < u       ? to->paths[like]
+                       : path->option ? esp__path_of(p, &to->units[u], path->option, path->codec)
+                                      : NULL;
+        if (!to->paths[u]) return 0;
+    }
+    return 1;
+}
+
+/* Searches with fewer options, as `config` says, and from there on with all, so that allowing more does not lengthen
+ * the plan. If `offload`, compression first moves to the CPU as in Algorithm 2. */
+static void esp__search_stricter(esp__problem *p, esp__schedule *best, const esp_plan_config *config, double share,
+                                 bool offload) {
+    esp__problem *other;
+    esp__schedule strict = {0}, d = {0};
+    if (p->free_compression) return; /* options have no text then */
+    other = esp__arena_get(p->arena, sizeof *other);
+    if (esp__problem_open(other, p->arena, p->model, p->codecs, p->n_codecs, &p->system, config, 0)) return;
+    other->effort = share * p->effort, other->seed = p->seed, other->deadline_ns = p->deadline_ns;
+    esp__search_twice(other, &strict, esp__search_once);
+    if (!strict.n_units || !esp__adopt(p, &d, &strict)) return;
+    esp__stage(p, 0.2);
+    if (offload) esp__algorithm2(p, &d);
+    esp__stage(p, 0.2);
+    esp__local_search(p, &d, !esp__as_given(p));
+    esp__keep_better_allowed(p, best, &d);
+}
+
+static void esp__search_devices(esp__problem *p, esp__schedule *best) {
+    esp_plan_config config = p->config;
+    config.devices = 1u << ESP_ON_GPU;
+    if (esp__devices(p) == 3u) esp__search_stricter(p, best, &config, 1.0, true);
 }
 
 /* Searches from every comparison strategy, so that the result is never worse than any of them. */
@@ -145,31 +152,36 @@ static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
         if (d.makespan >= best->makespan) continue;
         esp__stage(p, 0.1);
         esp__local_search(p, &d, 1);
-        esp__keep_best(p, best, &d);
+        esp__keep_better_allowed(p, best, &d);
     }
 }
 
-static void esp__search_once(esp__problem *p, esp__schedule *d) {
-    uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
-    int whole = (p->config.flags & as_given) == as_given;
-    esp__search_units(p, d, whole || p->effort > 4.0 ? 1.5 : 0.27);
-    if (p->n_tensors <= ESP__FEW || esp__devices(p) == 3u || p->effort > 4.0) esp__search_paper(p, d, !whole);
-    if (whole) return;
-    esp__search_partitions(p, d);
-    if (p->effort > 4.0) esp__search_schemes(p, d);
-    esp__stage(p, 0.1);
-    esp__local_search(p, d, 1);
+enum { ESP__NODES = 200000, ESP__FEW = 8, ESP__SMALL_MODEL = 64 };
+
+/* Searches plans whose tensors are neither merged nor split, so that merging and splitting do not lengthen the plan. */
+static void esp__search_given(esp__problem *p, esp__schedule *d) {
+    esp__search_units(p, d, 0.3);
+    if (p->n_tensors <= ESP__FEW || p->effort > 4.0) esp__search_paper(p, d);
+    esp__search_devices(p, d);
 }
 
-enum { ESP__NODES = 200000 };
+static void esp__search_once(esp__problem *p, esp__schedule *d) {
+    if (esp__as_given(p)) {
+        esp__search_given(p, d);
+        return;
+    }
+    esp__search_devices(p, d);
+    esp__search_partitions(p, d);
+    if (p->effort > 4.0) esp__search_schemes(p, d);
+    if (!d->n_units) return; /* no schedule is within the limits */
+    esp__stage(p, 0.2);
+    esp__local_search(p, d, 1);
+}
 
 static void esp__search_again(esp__problem *p, esp__schedule *d) {
     esp__schedule other = {0};
     esp__search_once(p, &other);
-    if (d->n_units)
-        esp__keep_better_allowed(p, d, &other);
-    else
-        esp__schedule_keep_better(p, d, &other);
+    if (other.n_units) esp__keep_better_allowed(p, d, &other);
 }
 
 /* Whether a schedule from outside the search may be the result: it must be within the limits, and constraints must
@@ -188,26 +200,54 @@ static int esp__permitted(esp__problem *p, const esp__schedule *d) {
 /* If the plan without compression is better than `d`, searches from it, so that the result is never worse. */
 static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
     esp__schedule fp32 = {0};
-    if (!p->fp32 || p->fp32->makespan >= d->makespan || !esp__permitted(p, p->fp32)) return;
+    if (!p->fp32 || (d->n_units && p->fp32->makespan >= d->makespan) || !esp__permitted(p, p->fp32)) return;
     esp__schedule_copy(p, &fp32, p->fp32);
     esp__stage(p, 0.2);
     esp__local_search(p, &fp32, !(p->config.flags & ESP_PLAN_NO_MERGE));
-    esp__keep_best(p, d, &fp32);
+    esp__keep_better_allowed(p, d, &fp32);
 }
 
 static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
     esp__schedule best = {0}, one = {0};
     for (uint32_t codec = 0; codec < p->n_free_codecs; codec++) {
         esp__layerwise_with(p, &one, codec);
-        if (one.makespan < d->makespan && esp__permitted(p, &one)) esp__schedule_keep_better(p, &best, &one);
+        if ((!d->n_units || one.makespan < d->makespan) && esp__permitted(p, &one))
+            esp__schedule_keep_better(p, &best, &one);
     }
     if (!best.n_units) return;
     esp__stage(p, 0.2);
     esp__local_search(p, &best, !(p->config.flags & ESP_PLAN_NO_MERGE));
-    esp__keep_best(p, d, &best);
+    esp__keep_better_allowed(p, d, &best);
 }
 
-ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
+/* Searches without compression, and with the usual limit of sizes. */
+static void esp__search_tighter(esp__problem *p, esp__schedule *d) {
+    esp_plan_config config = p->config;
+    if (!p->n_codecs || config.flags & ESP_PLAN_NO_COMP) return;
+    const bool small = p->n_tensors < ESP__SMALL_MODEL;
+    config.flags |= ESP_PLAN_NO_COMP;
+    esp__search_stricter(p, d, &config, small ? 1.0 : 0.1, false);
+    config = p->config;
+    if (config.min_compress_elements >= ESP_MIN_COMPRESS_ELEMENTS) return;
+    config.min_compress_elements = ESP_MIN_COMPRESS_ELEMENTS;
+    if (small) esp__search_stricter(p, d, &config, 1.0, false);
+}
+
+/* Searches without merging and splitting first, so that these do not lengthen the plan. */
+static void esp__search_twice(esp__problem *p, esp__schedule *d, void (*search)(esp__problem *, esp__schedule *)) {
+    const uint32_t flags = p->config.flags;
+    const uint64_t deadline = p->deadline_ns, now = deadline ? esp__now_ns() : 0;
+    if (!esp__as_given(p)) {
+        p->config.flags |= ESP__AS_GIVEN;
+        if (now < deadline) p->deadline_ns = now + (deadline - now) / 2;
+        search(p, d);
+        p->config.flags = flags;
+        p->deadline_ns = deadline;
+    }
+    search(p, d);
+}
+
+static void esp__search_guarded(esp__problem *p, esp__schedule *d) {
     double effort = p->effort;
     /* Runs the usual search first, so that more effort never gives a worse result. */
     if (effort > 4.0) {
@@ -227,5 +267,9 @@ ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     p->work_end = 0;
     esp__search_layerwise(p, d);
     p->work_end = 0;
+    esp__search_tighter(p, d);
+    p->work_end = 0;
     esp__small_exact(p, d, effort > 4.0 ? 5 * ESP__NODES : ESP__NODES);
 }
+
+ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) { esp__search_twice(p, d, esp__search_guarded); }

@@ -10,12 +10,19 @@ typedef struct esp__choices {
 } esp__choices;
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
-/* ---- lagrangian.c ---- */
-/* Replaces `best` with the schedule of lagrangian.c if that is shorter. */
-ESP__FN void esp__start_priced(esp__problem *p, esp__schedule *best, const esp__choices *choices);
-ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
-
 /* ---- algorithm1.c ---- */
+/* Returns how much work a pass of Algorithm 1 or 2 may take. Each change takes time for all ops, so without this limit
+ * passes would take quadratic time. Models of up to about 1000 tensors need less. */
+ESP__FN uint64_t esp__paper_work(const esp__schedule *d);
+/* Numbers of pointers: a hash table. */
+typedef struct esp__numbering {
+    const void **keys;
+    uint32_t *numbers, slots;
+} esp__numbering;
+/* Makes a table for at most n pointers. */
+ESP__FN esp__numbering esp__numbering_open(esp__problem *p, uint32_t n);
+/* Returns the pointer's number. A pointer that has none gets `next`. */
+ESP__FN uint32_t esp__number_of_key(const esp__numbering *x, const void *key, uint32_t next);
 /* Returns the candidates of each tensor or group that pass the test `wanted`. Returns all of them if `wanted` is NULL
  * or none passes. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
@@ -34,19 +41,14 @@ ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const 
                                  uint64_t limit);
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 
-/* ---- espresso.c ---- */
-ESP__FN void esp__espresso(esp__problem *p, esp__schedule *d);
-
 /* ---- initial.c ---- */
-enum { ESP__PRICINGS = 7 };
 
 /* ---- regroup.c ---- */
 /* Largest groups and chunks, in elements, from which the search starts, and the makespan with them. */
 typedef struct esp__partition_start {
     uint64_t merge, split, makespan;
-    uint32_t pricing;
 } esp__partition_start;
-enum { ESP__PARTITIONS_MAX = ESP__PRICINGS * 11 * 6 };
+enum { ESP__PARTITIONS_MAX = 11 * 6 };
 
 /* ---- limits.c: the limits of a configuration ---- */
 enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
@@ -59,19 +61,16 @@ typedef struct esp__ranked {
 ESP__FN esp_status esp__limits_fail(esp__problem *p);
 ESP__FN int esp__path_one_device(const esp__problem *p, const esp__path *path);
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d);
-ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path, uint32_t way);
+ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path);
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
 ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]);
-ESP__FN int esp__pricing_applies(const esp__problem *p, uint32_t pricing);
-ESP__FN void esp__update_prices(esp__problem *p, esp__schedule *d, uint32_t pricing, bool coarse);
+ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d, double jitter);
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
-ESP__FN int esp__regroup_passes(esp__incremental *k);
-ESP__FN int esp__shift_passes(esp__incremental *k);
+ESP__FN void esp__regroup_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
-ESP__FN int esp__pricing_uniform(const esp__problem *p, uint32_t pricing);
 /* Gives each tensor or group its option with the least memory if memory is limited, else with the least volume.
  * Algorithm 1 starts from it if the schedule without compression exceeds the limits. */
 ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);

@@ -234,17 +234,15 @@ static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_
 /* Whether the next new op goes before op `s`. The new one could start at `could`; `s` is ready at `other` and could
  * start at `start`. */
 static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
-                           uint64_t start, uint32_t way, const uint64_t *free_at) {
+                           uint64_t start, const uint64_t *free_at) {
     const uint32_t lanes = c->path->ops[c->op].lanes;
-    if (!(lanes & s->lanes) || way == ESP__EAGER) return could <= start;
+    if (!(lanes & s->lanes)) return could <= start;
     if (lanes & s->lanes & ESP__CORE_LANES) {
         const uint64_t from = esp__waits_from(free_at, lanes, c->ready),
                        other_from = esp__waits_from(free_at, s->lanes, other);
         if (from != other_from) return from < other_from;
     }
-    if (c->ready != other) return c->ready < other;
-    if (s->unit == ESP__NEXT_BACKWARD) return way != ESP__BACKWARD_FIRST;
-    return number < s->unit;
+    return c->ready != other ? c->ready < other : number < s->unit;
 }
 
 /* Returns a lower bound on the step time with the new tensors or groups, or UINT64_MAX if it reaches `limit`. */
@@ -266,7 +264,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
             const esp__timed *s = &k->timed_ops[i];
             uint64_t other = k->now[s->before];
             uint64_t start = esp__lanes_free(free_at, s->lanes, other);
-            if (!c || !esp__goes_first(c, w->gone, could, s, other, start, w->way, free_at)) {
+            if (!c || !esp__goes_first(c, w->gone, could, s, other, start, free_at)) {
                 k->now[i] = start + s->time.ns;
                 esp__lanes_take(free_at, s->lanes, start, &s->time);
                 if (start + k->tail[i] > longest) longest = start + k->tail[i];

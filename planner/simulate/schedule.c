@@ -61,6 +61,15 @@ ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d)
     return !(c->max_error > 0.0) || error <= c->max_error * (double)elements;
 }
 
+/* Copies `from` to `to` if it is better: it has the shorter makespan, or it alone is within the configured limits. */
+ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
+    int before = to->n_units && esp__schedule_allowed(p, to), after = esp__schedule_allowed(p, from);
+    if (before == after)
+        esp__schedule_keep_better(p, to, from);
+    else if (after)
+        esp__schedule_copy(p, to, from);
+}
+
 ESP__FN uint32_t esp__devices(const esp__problem *p) {
     return p->config.devices ? p->config.devices & p->system.devices : p->system.devices;
 }

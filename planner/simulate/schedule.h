@@ -47,9 +47,6 @@ typedef struct esp__times {
     uint64_t lane[ESP__LANES];
 } esp__times;
 
-/* Where a trial inserts a new op into the order of ops: by the time at which its input is ready; so too, but after a
- * backward that is ready at the same time; or as early as a processor and links are free. */
-enum { ESP__BY_READY = 0, ESP__BACKWARD_FIRST, ESP__EAGER, ESP__WAYS };
 enum { ESP__NEW_MAX = 16 };
 
 /* A tensor, group or chunk whose ops a trial inserts into the order of ops, one by one. */
@@ -62,7 +59,7 @@ typedef struct esp__chain {
 } esp__chain;
 /* Replaces n_gone neighbouring tensors or groups of a schedule by n others with the same tensors. */
 typedef struct esp__swap {
-    uint32_t gone, n_gone, n, way;
+    uint32_t gone, n_gone, n;
     /* A trial may move the ops with indexes [from, to): from where the first new op can be, to the last old one. */
     uint32_t from, to;
     esp__chain chains[ESP__NEW_MAX];
@@ -114,6 +111,7 @@ ESP__FN void esp__incremental_retime(esp__incremental *k);
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n);
 ESP__FN uint32_t esp__devices(const esp__problem *p);
 ESP__FN void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n);
+ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
 /* Changes the schedule as the last trial of `w` did, and prepares the next trial. */
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);

@@ -26,16 +26,17 @@ static esp_status example_fail(const esp_host *h, esp_status status, const char 
 static esp_status example_open(const esp_host *h, const char *params, void **self) {
     const esp_device cpu = {ESP_CPU, 0};
     example c = {h, 1.0f}, *out;
-    char key[32], val[32], text[128], *end;
+    char key[32], val[32], text[128];
+    double gain;
     int more;
     while ((more = esp_params_next(&params, key, sizeof key, val, sizeof val)) > 0) {
         if (strcmp(key, "gain")) {
             snprintf(text, sizeof text, "unknown parameter \"%s\": there is only gain=1", key);
             return example_fail(h, ESP_E_ARG, text);
         }
-        c.gain = strtof(val, &end);
-        if (*end || end == val || !(c.gain > 0 && c.gain <= 1e6f))
+        if (!esp_params_number(val, NULL, &gain) || !(gain > 0 && gain <= 1e6))
             return example_fail(h, ESP_E_ARG, "gain must be a number above 0, at most 1e6");
+        c.gain = (float)gain;
     }
     if (more < 0) return example_fail(h, ESP_E_ARG, "expected key=value");
     out = h->alloc(h->user, cpu, sizeof *out, 64);

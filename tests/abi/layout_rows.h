@@ -150,6 +150,8 @@ static const row rows[] = {
     M1(state),
     M1(scratch),
     M1(stream),
+    M1(n_summed),
+    M1(reserved0),
 #undef M1
 #define M1(f) M(esp_codec, f)
     S(esp_codec),

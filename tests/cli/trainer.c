@@ -3,6 +3,7 @@
  * --say prints the averages of the first tensor's first and last element after each step, --die kills rank 2 in that
  * step, --save saves the state at the end, and ":raw" sends a tensor uncompressed. */
 #include "espresso.h"
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ int main(int argc, char **argv) {
     const char *save = NULL;
     esp_ctx *ctx;
     if (argc < 3) return 2;
+    setlocale(LC_ALL, ""); /* settings and files must not depend on it */
     if (esp_open(NULL, &ctx)) return failed(NULL);
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--say"))

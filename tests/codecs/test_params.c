@@ -50,7 +50,7 @@ TEST(numbers) {
                 {"12.", 12},    {"0.3", 0.3}, {"1E2", 100},   {"0.001", 0.001}, {"123456.789", 123456.789}};
     for (size_t i = 0; i < CF_COUNT(good); i++) {
         double x = 0;
-        assert_int_equal(esp_params_number(good[i].text, &x), 1);
+        assert_int_equal(esp_params_number(good[i].text, NULL, &x), 1);
         assert_memory_equal(&x, &good[i].value, sizeof x);
     }
 }

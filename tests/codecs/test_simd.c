@@ -90,7 +90,7 @@ TEST(every_f16) {
     }
     for (int l = 0; l <= esp_simd_best(); l++) {
         memset(got, 0, sizeof got);
-        half_f16_encode_for(l)(got, in, NULL, 1, 1, n);
+        half_f16_encode_for(l)(got, in, NULL, 1, HALF_F16_MAX, n);
         assert_memory_equal(got, expect, n * sizeof *got);
         half_f16_add_for(l)(out, got, 1, 1, n);
         for (uint64_t i = 0; i < n; i++)
@@ -118,7 +118,7 @@ TEST(nan_to_half) {
             for (size_t k = 0; k <= CF_COUNT(nans); k++) {
                 const float scale = k < CF_COUNT(nans) ? 1.0f : 0.0f;
                 for (uint64_t i = 0; i < n; i++) in[i] = i % 2 ? 1.0f : scale == 0 ? INFINITY : bits_float(nans[k]);
-                half_f16_encode_for(l)(f16, in, NULL, scale, 1, n);
+                half_f16_encode_for(l)(f16, in, NULL, scale, HALF_F16_MAX, n);
                 half_bf16_encode_for(l)(bf16, in, NULL, 1, 1, n);
                 for (uint64_t i = 0; i < n; i++) {
                     assert_int_equal(f16[i], i % 2 ? (scale == 0 ? 0 : 0x3C00) : 0x7E00);

@@ -123,7 +123,8 @@ TEST(summed_bodies) {
             assert_int_equal(p.used, ESP_PAYLOAD_HEADER + 2 * N);
             half_f16_add_scalar(sum, (const half_u16 *)(const void *)(p.payload.data + ESP_PAYLOAD_HEADER), 1, 0, N);
         }
-        half_f16_encode_scalar((half_u16 *)(void *)(p.payload.data + ESP_PAYLOAD_HEADER), sum, NULL, 1, 1, N);
+        half_f16_encode_scalar((half_u16 *)(void *)(p.payload.data + ESP_PAYLOAD_HEADER), sum, NULL, 1, HALF_F16_MAX,
+                               N);
         pay.data.bytes = p.used;
         t.data.ptr = one;
         assert_int_equal(c.table->decompress(c.self, &a), ESP_OK);

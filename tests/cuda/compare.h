@@ -165,7 +165,7 @@ typedef struct pair_how {
     int feedback;
     float beta, gamma, scale;
     uint64_t step;
-    uint32_t n_reduced, mode, n_payloads, flags;
+    uint32_t n_reduced, n_summed, mode, n_payloads, flags;
     pair_part *const *from;
     uint32_t n_from;
 } pair_how;
@@ -206,7 +206,8 @@ static esp_codec_args pair_args(const pair_codec *c, pair_part *const *part, uin
         const uint32_t before = decompress ? last : round;
         if (before) pair_now.reduced[t] = (esp_payload){{s->payload[before - 1], s->capacity[before - 1], dev}, NULL};
     }
-    a.n_tensors = n, a.n_payloads = per, a.n_reduced = how->n_reduced, a.round = decompress ? 0 : round;
+    a.n_tensors = n, a.n_payloads = per, a.n_reduced = how->n_reduced, a.n_summed = how->n_summed,
+    a.round = decompress ? 0 : round;
     a.beta = how->beta, a.gamma = how->gamma, a.scale = how->scale, a.flags = how->flags;
     a.tensor = pair_now.list, a.offset = pair_now.offset, a.payload = pair_now.payload;
     if (how->feedback && !decompress) a.residual = pair_now.residual;

@@ -81,7 +81,12 @@ static void fill(pair_part *p, int kind) {
 /* Compresses one tensor in two steps, then decodes the payload in several ways. */
 static void one(const pair_codec *c, uint64_t count, int kind, int feedback, uint32_t n_reduced) {
     pair_part p, *list = &p;
-    pair_how how = {.feedback = feedback, .beta = 1, .gamma = 1, .n_reduced = n_reduced, .n_payloads = 1};
+    pair_how how = {.feedback = feedback,
+                    .beta = 1,
+                    .gamma = 1,
+                    .n_reduced = n_reduced,
+                    .n_summed = count % 2 ? 3 : 1,
+                    .n_payloads = 1};
     how.flags = feedback && cf_has(&c->cpu, ESP_CODEC_OWN_FEEDBACK) ? ESP_ARG_OWN_MEMORY : 0;
     pair_part_make(&p, c, count, n_reduced, count % 3);
     for (how.step = 0; how.step < 2; how.step++) {

@@ -48,10 +48,30 @@ static int warned(const char *codec, float scale) {
 }
 
 TEST(grows) {
-    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* one warning on each of the two ranks */
+    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* the program's log gets it from both ranks */
     assert_non_null(strstr(last, "tensor 'second'"));
     assert_non_null(strstr(last, "codec 'twobit:threshold=10'"));
     assert_non_null(strstr(last, "relative=1.2"));
+}
+
+/* Without a log of the program, one line for the whole job, by rank 0. */
+TEST(once_a_job, folder_make, folder_remove) {
+    float scale = 1e-3f;
+    fflush(stderr);
+    const int before = dup(2), file = open(in_folder("stderr"), O_WRONLY | O_CREAT, 0600);
+    assert_true(before >= 0 && file >= 0 && dup2(file, 2) == 2);
+    test_job j = {.size = 2,
+                  .per_machine = 1,
+                  .body = train,
+                  .user = &scale,
+                  .config = {.codec = "twobit:threshold=10", .log_level = ESP_LOG_WARN}};
+    const int failed = test_run_failures(&j);
+    dup2(before, 2), close(before), close(file);
+    assert_int_equal(failed, 0);
+    char *text = file_text(in_folder("stderr"));
+    assert_int_equal(count_of(text, "warn: feedback"), 1);
+    assert_int_equal(count_of(text, "rank 0: warn: feedback"), 1);
+    free(text);
 }
 
 TEST(stays) {

@@ -238,8 +238,8 @@ TEST(test_report) {
         check_units(&in, plan);
         esp_plan_report r = report_of(plan);
         assert_true(r.iteration_ns <= r.fp32_ns);
-        assert_true(r.bound_ns > 0 && r.bound_any_ns > 0 && r.free_compression_ns > 0);
-        assert_true(r.bound_any_ns <= r.iteration_ns && r.bound_any_ns <= r.free_compression_ns + 0.5 + r.iteration_ns);
+        assert_true(r.bound_ns > 0 && r.free_compression_ns > 0);
+        assert_true(r.bound_ns <= r.iteration_ns && r.bound_ns <= r.free_compression_ns + 0.5 + r.iteration_ns);
         esp_plan_free(plan);
     }
 }
@@ -305,7 +305,7 @@ TEST(test_schemes) {
         problem_random(seed, 12, 0, &in);
         esp_plan_config thorough = {.flags = ESP_PLAN_THOROUGH};
         esp_plan *best = make(&in, &thorough);
-        double bound = report_of(best).bound_any_ns;
+        double bound = report_of(best).bound_ns;
         for (const esp__scheme *s = esp__schemes(); s->name; s++) {
             esp_plan_config config = {.strategy = s->name, .flags = ESP_PLAN_NO_BOUND};
             int others = !strcmp(s->name, "fp16"); /* strategy fp16 brings its own codec */
@@ -343,17 +343,14 @@ TEST(test_bounds) {
             uint32_t n = problem_units(&r, in.tensors, in.model.n_tensors, units);
             text_units(&in, units, n, text, sizeof text);
             esp_plan *other = simulate(&in, text);
-            assert_true(iteration(other) >= best.bound_any_ns - 0.5);
-            if (n == in.model.n_tensors) assert_true(iteration(other) >= best.bound_any_ns - 0.5);
+            assert_true(iteration(other) >= best.bound_ns - 0.5);
             esp_plan_free(other);
         }
         esp_plan_config whole = {.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT};
         esp_plan *as_given = make(&in, &whole);
         esp_plan_report given = report_of(as_given);
         assert_int_equal(given.n_units, in.model.n_tensors);
-        assert_true(given.bound_ns <= given.iteration_ns + 0.5);
-        assert_true(best.bound_any_ns <=
-                    given.bound_ns + 0.5); /* more options may be faster, so this bound is not higher */
+        assert_true(given.bound_ns == best.bound_ns && given.bound_ns <= given.iteration_ns + 0.5);
         esp_plan_free(as_given);
         esp_plan_free(plan);
     }
@@ -368,7 +365,7 @@ TEST(test_flags) {
         esp_plan *raw = make(&in, &config);
         esp_plan_report r = report_of(raw);
         assert_int_equal(r.compressed, 0);
-        assert_true(r.bound_ns == 0 && r.bound_any_ns == 0 && r.free_compression_ns == 0);
+        assert_true(r.bound_ns == 0 && r.free_compression_ns == 0);
         config.flags = ESP_PLAN_THOROUGH;
         esp_plan *any = make(&in, &config);
         r = report_of(any);
@@ -433,7 +430,7 @@ TEST(test_models) {
             if (esp_plan_make(&model, &paper.codecs[i % PAPER_CODECS], 1, &paper.system, NULL, &plan))
                 fail_msg("%s", esp_last_error(NULL));
             esp_plan_report r = report_of(plan);
-            assert_true(r.bound_any_ns <= r.iteration_ns && r.iteration_ns <= r.fp32_ns);
+            assert_true(r.bound_ns <= r.iteration_ns && r.iteration_ns <= r.fp32_ns);
             if (esp_plan_simulate(&model, &paper.codecs[i % PAPER_CODECS], 1, &paper.system, NULL, esp_plan_text(plan),
                                   &again))
                 fail_msg("%s", esp_last_error(NULL));

@@ -11,6 +11,7 @@ typedef struct plan {
     int steps, exact, extended, narrow; /* narrow: only options that divide the mean among the ranks */
     uint32_t every, levels;             /* every: takes each `every`th option; levels: those of the job, or 0 for 2 */
     esp_dtype dtype;
+    float level;      /* if not 0: all elements of all gradients are this or minus this, and so is the mean */
     esp_device where; /* where gradients are: the host's memory or a device's */
     atomic_int failures;
 } plan;
@@ -27,11 +28,11 @@ static int add_option(void *user, const esp__option *o) {
     adding *a = user;
     char text[ESP__TEXT_MAX], name[32];
     esp_tensor_desc d = ESP_ZERO;
+    esp__codec *codec;
     if (a->p->every && a->seen++ % a->p->every) return 0;
+    if (esp__codec_get(a->ctx, a->codec, &codec)) return a->failed = 1;
     for (uint32_t i = 0; i < o->n; i++) /* skips options that sum payloads if the codec's payloads cannot be summed */
-        if (o->steps[i].summed && strncmp(a->codec, "none", 4) && strncmp(a->codec, "fp16", 4) &&
-            strncmp(a->codec, "bf16", 4) && strncmp(a->codec, "randomk", 7))
-            return 0;
+        if (o->steps[i].summed && !(codec->traits.caps & ESP_CODEC_REDUCIBLE)) return 0;
     esp__option_print(o, text, sizeof text);
     snprintf(name, sizeof name, "t%u", a->ctx->model.n_tensors);
     d.name = name;
@@ -47,6 +48,7 @@ static int add_option(void *user, const esp__option *o) {
 
 /* Returns an element of a gradient: a small integer that is divisible by the number of ranks, or a quarter of one. */
 static float gradient(const plan *p, int32_t size, int32_t rank, uint32_t t, int step, uint64_t i) {
+    if (p->level != 0) return i % 2 ? -p->level : p->level;
     int v = (int)((i * 7 + t * 3 + (uint64_t)step * 5 + (uint64_t)rank * 11) % 13) - 6;
     return p->exact ? (float)(v * size) : (float)v * 0.25f;
 }
@@ -73,6 +75,18 @@ static void check_exact(esp_ctx *ctx, plan *p, void *grads, int step) {
             float want = 0, got = test_value(p->dtype, (char *)grads + t * p->count * e, i);
             for (int32_t r = 0; r < ctx->job.size; r++) want += gradient(p, 1, r, t, step, i);
             if (got == want) continue;
+            char what[ESP__TEXT_MAX * 2];
+            describe(ctx, t, what, sizeof what);
+            REPORT(ctx, p, "%s: element %d is %g, the mean is %g", what, (int)i, (double)got, (double)want);
+            break;
+        }
+}
+
+static void check_level(esp_ctx *ctx, plan *p, void *grads) {
+    for (uint32_t t = 0; t < ctx->model.n_tensors; t++)
+        for (uint64_t i = 0; i < p->count; i++) {
+            const float want = gradient(p, 0, 0, t, 0, i), got = test_value(p->dtype, grads, t * p->count + i);
+            if (fabsf(got - want) <= 0.02f * p->level) continue;
             char what[ESP__TEXT_MAX * 2];
             describe(ctx, t, what, sizeof what);
             REPORT(ctx, p, "%s: element %d is %g, the mean is %g", what, (int)i, (double)got, (double)want);
@@ -162,6 +176,7 @@ static void run_steps(esp_ctx *ctx, plan *p) {
         if (p->narrow) gather_all(ctx, p, grads, whole);
         for (uint64_t i = 0; i < n; i++) out[i] += (double)test_value(p->dtype, grads, i);
         if (p->exact) check_exact(ctx, p, grads, step);
+        if (p->level != 0) check_level(ctx, p, grads);
         if (step % 5 == 0 || step + 1 == p->steps) check_same_options(ctx, p, grads);
     }
     if (!p->exact && p->steps > 1) check_conserved(ctx, p, out);

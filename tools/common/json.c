@@ -21,8 +21,8 @@ ESP__FN void json_double(json_t *to, const char *key, double value) {
 
 ESP__FN void json_us(json_t *to, const char *key, double ns) { json_double(to, key, ns / 1000); }
 
-ESP__FN int json_print(const tool_command *c, json_t *object) {
+ESP__FN int json_print(json_t *object) {
     const int failed = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || puts("") < 0;
     json_decref(object);
-    return failed || fflush(stdout) ? tool_fail(c, "standard output cannot be written: %s", strerror(errno)) : TOOL_OK;
+    return failed ? TOOL_FAILED : TOOL_OK; /* espresso.c reports a full disk */
 }

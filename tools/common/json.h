@@ -11,5 +11,5 @@ ESP__FN void json_text(json_t *to, const char *key, const char *value);
 ESP__FN void json_double(json_t *to, const char *key, double value);
 ESP__FN void json_us(json_t *to, const char *key, double ns);
 /* Prints the object on standard output, and frees it. Returns the exit status. */
-ESP__FN int json_print(const tool_command *c, json_t *object);
+ESP__FN int json_print(json_t *object);
 #endif

@@ -7,10 +7,9 @@
 #include <strings.h>
 
 ESP__FN bool tool_quantity(const char *text, const tool_unit *units, double *out) {
-    char *end;
-    /* strtod would also accept blanks, hexadecimal numbers and "nan" */
-    if (!((text[0] >= '0' && text[0] <= '9') || text[0] == '.') || strpbrk(text, "xX")) return false;
-    const double v = strtod(text, &end);
+    const char *end;
+    double v;
+    if (!esp_params_number(text, &end, &v)) return false;
     for (; units->name; units++)
         if (strcasecmp(end, units->name) == 0 && v > 0 && isfinite(v * units->factor)) {
             *out = v * units->factor;

@@ -46,7 +46,6 @@ static void page_report(FILE *to, const esp_plan_report *r) {
         {"fp32_ns", r->fp32_ns},
         {"iteration_ns", r->iteration_ns},
         {"bound_ns", r->bound_ns},
-        {"bound_any_ns", r->bound_any_ns},
         {"free_compression_ns", r->free_compression_ns},
         {"plan_ns", r->plan_ns},
         {"exposed_communication_ns", r->exposed_communication_ns},
@@ -56,7 +55,6 @@ static void page_report(FILE *to, const esp_plan_report *r) {
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         fprintf(to, "\"%s\":%.15g,", times[i].key, page_finite(times[i].value));
     page_numbers(to, "lane_ns", r->lane_ns, PAGE_LANES), fputc(',', to);
-    page_numbers(to, "price", r->price, PAGE_LANES), fputc(',', to);
     page_numbers(to, "bubble_ns", r->bubble_ns, PAGE_LANES);
     fputs(",\"level_bytes\":", to);
     for (int k = 0; k < ESP_LEVELS; k++) fprintf(to, "%c%" PRIu64, k ? ',' : '[', r->level_bytes[k]);
@@ -145,10 +143,9 @@ static void page_compare_json(FILE *to, const page_content *c) {
     static const page_bounds none;
     const page_bounds *b = c->bounds ? c->bounds : &none;
     fprintf(to,
-            ",\n\"base_ns\":%.15g,\"bounds\":{\"bound_ns\":%.15g,\"bound_any_ns\":%.15g,\"free_compression_ns\":%.15g},"
+            ",\n\"base_ns\":%.15g,\"bounds\":{\"bound_ns\":%.15g,\"free_compression_ns\":%.15g},"
             "\n\"rows\":[",
-            page_finite(c->base_ns), page_finite(b->bound_ns), page_finite(b->bound_any_ns),
-            page_finite(b->free_compression_ns));
+            page_finite(c->base_ns), page_finite(b->bound_ns), page_finite(b->free_compression_ns));
     for (uint32_t i = 0; i < c->n_rows; i++) {
         fputs(i ? ",\n{" : "\n{", to);
         page_key(to, "name", c->rows[i].name), fputc(',', to);

@@ -36,7 +36,7 @@ typedef struct page_row {
 
 /* Lower bounds of the step time in ns, drawn as lines in a comparison. A bound of 0 is not drawn. */
 typedef struct page_bounds {
-    double bound_ns, bound_any_ns, free_compression_ns;
+    double bound_ns, free_compression_ns;
 } page_bounds;
 
 /* These write a complete file, and return 0, or -1 with errno. A page loads no other files. */

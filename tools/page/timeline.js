@@ -19,11 +19,7 @@ function summary() {
     heading("Timeline of a step");
     stepCard(plan);
     find("summary").lastElementChild.classList.add("first");
-    if (report.bound_any_ns || report.bound_ns) {
-        const both = report.bound_ns && report.bound_any_ns && report.bound_ns !== report.bound_any_ns;
-        card("bound", "No strategy is faster than", format.time(report.bound_any_ns || report.bound_ns),
-            both && `with the tensors as given: ${format.time(report.bound_ns)}`);
-    }
+    if (report.bound_ns) card("bound", "No strategy is faster than", format.time(report.bound_ns));
     if (report.free_compression_ns) card("free", "If compression took no time", format.time(report.free_compression_ns),
         `step is ${format.percent(report.iteration_ns / report.free_compression_ns - 1)} over it`);
     card("compressed", "Tensors compressed", `${format.count(report.compressed)} of ${format.count(report.n_tensors)}`,
@@ -35,20 +31,18 @@ function summary() {
 
 // Compares the two plans: exposed time, bytes, and how busy each lane is.
 function sides(report, other) {
-    const priced = report.price.some((price) => price > 0);
     const of = (key, show) => (r) => show(r[key]);
     const rows = [["exposed-communication", "exposed communication", of("exposed_communication_ns", format.time)],
         ["exposed-compression", "exposed compression", of("exposed_compression_ns", format.time)],
         ...outerLevels([report, other].filter(Boolean)).reverse().map(([k, name]) => [name, `traffic of an uplink, ${name}`, (r) => format.bytes(r.level_bytes[k])]),
         ...(report.fp32_ns ? [["inter", "traffic of a machine, inter", of("inter_bytes", format.bytes)],
             ["intra", "traffic of a rank, intra", of("intra_bytes", format.bytes)]] : []),
-        ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]}${data.info.cores ? ` (${laneKind(lane)})` : ""} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns), lane])];
-    const heads = ["", other && base.name, plan.name, priced && "share of the bound"].filter((head) => typeof head === "string");
+        ...view.shown.map((lane) => [`busy-${lanes[lane]}`, `lane ${lanes[lane]}${data.info.cores ? ` (${laneKind(lane)})` : ""} busy`, (r) => format.percent(r.lane_ns[lane] / r.iteration_ns)])];
+    const heads = ["", other && base.name, plan.name].filter((head) => typeof head === "string");
     card("sides", "Where the time goes", null, element("table", {}, element("thead", {}, element("tr", {},
         heads.map((head, i) => element("th", { class: i ? "number" : null, scope: "col" }, head)))),
-    rows.map(([id, name, show, lane]) => element("tr", { "data-testid": id }, element("td", {}, name),
-        other && element("td", { class: "number" }, show(other)), element("td", { class: "number" }, show(report)),
-        priced && element("td", { class: "number" }, lane === undefined ? "" : format.percent(report.price[lane]))))));
+    rows.map(([id, name, show]) => element("tr", { "data-testid": id }, element("td", {}, name),
+        other && element("td", { class: "number" }, show(other)), element("td", { class: "number" }, show(report))))));
     find("summary").lastElementChild.classList.add("sides");
 }
 

@@ -103,10 +103,10 @@ static void compare_print(const compare_job *j) {
                    p->compressed, tool_bytes((double)p->inter_bytes), tool_bytes((double)p->memory_bytes),
                    tool_time(p->plan_ns));
     }
-    const double line[] = {j->bounds.free_compression_ns, j->bounds.bound_ns, j->bounds.bound_any_ns};
-    static const char *const what[] = {"were compressing free", "bound, tensors as given", "bound, merged or split"};
+    const double line[] = {j->bounds.free_compression_ns, j->bounds.bound_ns};
+    static const char *const what[] = {"were compressing free", "bound"};
     putchar('\n');
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 2; k++)
         if (line[k] > 0) printf("%-24s %10s %7.2fx\n", what[k], tool_time(line[k]), fp32 / line[k]);
 }
 
@@ -115,7 +115,6 @@ static int compare_print_json(const compare_job *j) {
     plan_json_inputs(out, &j->in);
     json_us(out, "fp32_us", compare_fp32(j));
     plan_json_or_null(out, "bound_us", j->bounds.bound_ns);
-    plan_json_or_null(out, "bound_any_us", j->bounds.bound_any_ns);
     plan_json_or_null(out, "free_compression_us", j->bounds.free_compression_ns);
     json_t *strategies = json_add(out, "strategies", json_array());
     for (uint32_t i = 0; i < j->n; i++) {
@@ -126,19 +125,19 @@ static int compare_print_json(const compare_job *j) {
             json_text(row, "strategy", r->name);
             json_text(row, "error", r->why);
         } else {
-            plan_json_report(row, &j->in, &m);
+            plan_json_report(row, &m);
             json_text(row, "summary", r->summary);
             json_text(row, "source", r->source);
         }
     }
-    return json_print(j->in.command, out);
+    return json_print(out);
 }
 
 static int compare_print_page(FILE *to, const void *what) {
     const compare_job *j = what;
     char noisy[PLAN_NOISY];
     const page_info info = plan_page_info(&j->in, j->command, noisy);
-    const page_bounds bounds = {j->bounds.bound_ns, j->bounds.bound_any_ns, j->bounds.free_compression_ns};
+    const page_bounds bounds = {j->bounds.bound_ns, j->bounds.free_compression_ns};
     page_row rows[COMPARE_MAX];
     uint32_t n = 0;
     for (uint32_t i = 0; i < j->n; i++) {

@@ -24,15 +24,14 @@ ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in) {
 
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns) { json_us(j, key, ns > 0 ? ns : NAN); }
 
-ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m) {
+ESP__FN void plan_json_report(json_t *j, const plan_made *m) {
     const esp_plan_report *r = &m->report;
     json_text(j, "strategy", m->name);
     json_us(j, "fp32_us", r->fp32_ns);
     json_us(j, "iteration_us", r->iteration_ns);
     plan_json_or_null(j, "bound_us", r->bound_ns);
-    plan_json_or_null(j, "bound_any_us", r->bound_any_ns);
     plan_json_or_null(j, "free_compression_us", r->free_compression_ns);
-    json_double(j, "gap_percent", plan_gap_percent(in, r));
+    json_double(j, "gap_percent", plan_gap_percent(r));
     json_double(j, "speedup", r->fp32_ns / r->iteration_ns);
     json_double(j, "memory_bytes", (double)r->memory_bytes);
     json_us(j, "plan_us", r->plan_ns);
@@ -44,9 +43,6 @@ ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made 
     json_double(j, "inter_bytes", (double)r->inter_bytes);
     plan_json_times(j, "lanes_us", r->lane_ns);
     plan_json_times(j, "bubbles_us", r->bubble_ns);
-    json_t *prices = json_add(j, "prices", json_object());
-    for (uint32_t k = 0; k < ESP__LANES; k++)
-        if (k < ESP__LANE_OUTER || r->price[k] > 0) json_double(prices, esp__lane_word(k), r->price[k]);
 }
 
 static void plan_json_units(json_t *j, const plan_inputs *in, const plan_made *m) {
@@ -65,6 +61,6 @@ static void plan_json_units(json_t *j, const plan_inputs *in, const plan_made *m
 
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m) {
     plan_json_inputs(j, in);
-    plan_json_report(j, in, m);
+    plan_json_report(j, m);
     plan_json_units(j, in, m);
 }

@@ -66,7 +66,7 @@ ESP__FN void plan_sweep_print(FILE *to, const plan_inputs *in, const plan_sweep 
             "scaling", "at most", "gain", "memory", "planning");
     for (uint32_t i = 0; i < s->n; i++) {
         const esp_plan_report *r = &s->report[i];
-        const double bound = plan_bound(in, r);
+        const double bound = r->bound_ns;
         char most[16] = "";
         if (bound > 0) snprintf(most, sizeof most, "%.3f", sweep_part(s, bound));
         fprintf(to, "%8u %8u  %9s %7.3f  %9s %7.3f %7s %6.2fx  %9s %9s\n", s->machines[i],
@@ -84,7 +84,7 @@ ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s) {
     json_t *rows = json_add(out, "scaling", json_array());
     for (uint32_t i = 0; i < s->n; i++) {
         const esp_plan_report *r = &s->report[i];
-        const double bound = plan_bound(in, r);
+        const double bound = r->bound_ns;
         json_t *row = json_add(rows, NULL, json_object());
         json_double(row, "machines", s->machines[i]);
         json_double(row, "ranks", sweep_ranks(in, s->machines[i]));
@@ -98,5 +98,5 @@ ESP__FN int plan_sweep_json(const plan_inputs *in, const plan_sweep *s) {
         json_double(row, "memory_bytes", (double)r->memory_bytes);
         json_us(row, "plan_us", r->plan_ns);
     }
-    return json_print(in->command, out);
+    return json_print(out);
 }

@@ -46,13 +46,6 @@ ESP__FN double plan_alone_ns(const plan_inputs *in) {
     return ns;
 }
 
-/* Returns a lower bound of the step time of all plans that the flags allow, or 0 if none was computed. */
-ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r) {
-    const uint32_t as_given = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
-    return (in->config.flags & as_given) == as_given ? r->bound_ns : r->bound_any_ns;
-}
-
-ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r) {
-    const double bound = plan_bound(in, r);
-    return bound > 0 ? (r->iteration_ns / bound - 1) * 100 : NAN;
+ESP__FN double plan_gap_percent(const esp_plan_report *r) {
+    return r->bound_ns > 0 ? (r->iteration_ns / r->bound_ns - 1) * 100 : NAN;
 }

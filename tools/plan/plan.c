@@ -125,8 +125,7 @@ static int plan_more(plan_job *j) {
 static void plan_show_text(const plan_job *j) {
     FILE *to = plan_to_stdout(&j->files) ? stderr : stdout;
     plan_print(to, &j->in, &j->plan);
-    if (j->n_outcomes)
-        plan_print_outcomes(to, &j->plan, plan_bound(&j->in, &j->plan.report), j->outcomes, j->n_outcomes);
+    if (j->n_outcomes) plan_print_outcomes(to, &j->plan, j->plan.report.bound_ns, j->outcomes, j->n_outcomes);
     if (j->explain) plan_print_explanation(to, &j->explanation);
     if (j->files.strategy && strcmp(j->files.strategy, "-") != 0) fprintf(to, "\nwritten: %s\n", j->files.strategy);
 }
@@ -136,7 +135,7 @@ static int plan_show_json(const plan_job *j) {
     plan_json_plan(json, &j->in, &j->plan);
     if (j->n_outcomes) plan_json_outcomes(json, j->outcomes, j->n_outcomes);
     if (j->explain) plan_json_explanation(json, &j->explanation);
-    return json_print(j->in.command, json);
+    return json_print(json);
 }
 
 static int plan_main_one(plan_job *j, int argc, char **argv) {

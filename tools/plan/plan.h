@@ -151,8 +151,7 @@ ESP__FN int plan_read_strategy(const tool_command *c, const char *path, esp__tex
 ESP__FN int plan_noisy(const plan_inputs *in, char *out, size_t cap);
 /* Defined in make.c: */
 ESP__FN double plan_alone_ns(const plan_inputs *in);
-ESP__FN double plan_bound(const plan_inputs *in, const esp_plan_report *r);
-ESP__FN double plan_gap_percent(const plan_inputs *in, const esp_plan_report *r);
+ESP__FN double plan_gap_percent(const esp_plan_report *r);
 ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out);
 ESP__FN esp_status plan_simulate(const plan_inputs *in, const char *text, const char *name, plan_made *out);
 ESP__FN void plan_free(plan_made *m);
@@ -172,7 +171,7 @@ ESP__FN void plan_json_explanation(json_t *j, const plan_explanation *e);
 ESP__FN void plan_json_inputs(json_t *j, const plan_inputs *in);
 ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns);
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns);
-ESP__FN void plan_json_report(json_t *j, const plan_inputs *in, const plan_made *m);
+ESP__FN void plan_json_report(json_t *j, const plan_made *m);
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m);
 /* Defined in least_limits.c: */
 ESP__FN int plan_print_limits(const plan_inputs *in);

@@ -28,16 +28,11 @@ ESP__FN void plan_print_inputs(FILE *to, const plan_inputs *in) {
     if (plan_noisy(in, noisy, sizeof noisy)) plan_line(to, "noisy", "%s", noisy);
 }
 
-static void plan_print_bounds(FILE *to, const plan_inputs *in, const esp_plan_report *r) {
-    const double gap = plan_gap_percent(in, r);
+static void plan_print_bounds(FILE *to, const esp_plan_report *r) {
+    const double gap = plan_gap_percent(r);
     if (isfinite(gap))
-        plan_line(to, "optimum", "the plan is at most %.2f%% above it: nothing is faster than %s%s", gap,
-                  tool_time(plan_bound(in, r)),
-                  plan_bound(in, r) == r->bound_ns ? ""
-                  : r->bound_ns > 0                ? ", however merged or split"
-                                                   : "");
-    if (r->bound_ns > 0 && plan_bound(in, r) != r->bound_ns)
-        plan_line(to, "", "with the tensors as given nothing is faster than %s", tool_time(r->bound_ns));
+        plan_line(to, "optimum", "the plan is at most %.2f%% above it: nothing is faster than %s", gap,
+                  tool_time(r->bound_ns));
     if (r->free_compression_ns > 0)
         plan_line(to, "", "were compressing free, a step would take %s", tool_time(r->free_compression_ns));
 }
@@ -103,7 +98,7 @@ ESP__FN void plan_print(FILE *to, const plan_inputs *in, const plan_made *m) {
     plan_line(to, "strategy", "%s, %s in %s", m->name, in->simulated ? "simulated" : "found", tool_time(r->plan_ns));
     plan_line(to, "step", "fp32 %s -> %s: %.2f times as fast", tool_time(r->fp32_ns), tool_time(r->iteration_ns),
               r->iteration_ns > 0 ? r->fp32_ns / r->iteration_ns : 1);
-    plan_print_bounds(to, in, r);
+    plan_print_bounds(to, r);
     plan_print_units(to, in, m);
     plan_line(to, "exposed", "communication %s, compression %s", tool_time(r->exposed_communication_ns),
               tool_time(r->exposed_compression_ns));

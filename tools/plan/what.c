@@ -24,7 +24,7 @@ ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *stra
     const plan_made *either = replanned.plan ? &replanned : &kept;
     if (status == TOOL_OK && either->plan) {
         out->fp32_ns = either->report.fp32_ns;
-        out->bound_ns = plan_bound(in, &either->report);
+        out->bound_ns = either->report.bound_ns;
     }
     plan_free(&kept);
     plan_free(&replanned);

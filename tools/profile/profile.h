@@ -15,7 +15,7 @@ enum { PROFILE_SIZES_MAX = ESP__CALIBRATION_POINTS, PROFILE_CODECS_MAX = 8, PROF
 /* The costs file marks times as noisy if one of these limits is exceeded. */
 #define PROFILE_NOISY_OTHERS 0.10 /* fraction of the processor time that other programs used */
 #define PROFILE_NOISY_STOLEN 0.02 /* fraction of the time that a hypervisor took */
-#define PROFILE_NOISY_SPREAD 0.50 /* spread of repeated measurements: quartile distance / median */
+#define PROFILE_NOISY_SPREAD 0.50 /* spread of repeated measurements: sum of quartile distances / sum of medians */
 
 typedef struct profile_job {
     const tool_command *command;

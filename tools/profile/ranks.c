@@ -199,10 +199,12 @@ static esp_status profile_write_all(const profile_job *j) {
 static void profile_show(const profile_job *j) {
     const bool noisy = j->measured.noisy;
     if (noisy)
-        fprintf(stderr,
-                "espresso profile: noisy: other programs took %.0f%% of the machine, %.1f%% of its time was stolen, "
-                "runs spread by %.0f%% (median): measure again when the machine does nothing else\n",
-                100 * j->others, 100 * j->stolen, 100 * j->measured.spread);
+        fprintf(
+            stderr,
+            "espresso profile: %s is noisy: other programs took %.0f%% of the machine, %.1f%% of its time was stolen, "
+            "runs spread by %.0f%% of the time: measure again when the machine does nothing else\n",
+            strcmp(j->out, "-") ? j->out : "the costs file", 100 * j->others, 100 * j->stolen,
+            100 * j->measured.spread);
     if (strcmp(j->out, "-") == 0) return;
     printf("%d rank(s), %d machine(s), backend %s, %u core(s), %s%s\n", j->ctx->job.size, j->ctx->job.topo.n_machines,
            j->ctx->job.backend->name, j->calibration->cores, *j->device ? j->device : "CPU", noisy ? ": NOISY" : "");

@@ -64,8 +64,7 @@ static int replay_add(replay_run *r, const char *name, size_t len) {
     for (uint32_t i = 0; i + 1 < r->n_list; i++)
         if (strcmp(r->list[i].name, s->name) == 0)
             tool_usage(r->in.command, "--strategy: '%s' is there twice", s->name);
-    if (strcmp(s->name, "espresso") == 0 || strcmp(s->name, "espresso+") == 0 || esp__scheme_find(s->name))
-        return TOOL_OK;
+    if (strcmp(s->name, "espresso+") == 0 || esp__scheme_find(s->name)) return TOOL_OK;
     if (plan_is_path(s->name) || access(s->name, F_OK) == 0)
         return plan_read_strategy(r->in.command, s->name, &s->text);
     plan_no_strategy(r->in.command, s->name);

@@ -120,7 +120,7 @@ static int report_print_json(const replay_run *r) {
     json_t *strategies = json_add(out, "strategies", json_array());
     for (uint32_t i = 0; i < r->n_list; i++)
         report_json_strategy(json_add(strategies, NULL, json_object()), &r->in, &r->list[i]);
-    return json_print(r->in.command, out);
+    return json_print(out);
 }
 
 /* ---- the page: the last strategy, predicted above measured ------------------------------------------------------- */

@@ -32,6 +32,11 @@ END
 run strategy units
 cmp "$top/1" units
 
+# an editor may begin a file with a byte order mark, and end lines with CR LF
+{ printf '\357\273\277' && sed 's/$/\r/' units; } >marked
+run strategy marked
+cmp "$top/1" units
+
 refused() { # LINES: of a strategy, after the first one
     printf '%b\n' "--- $1"
     printf 'espresso-strategy 1\n%b\n' "$1" | strategy

@@ -20,8 +20,8 @@ row=0
 for n in 1 2 4 8 16; do
     row=$((row + 1))
     small launch plan --json --machines $n
-    for name in iteration_us fp32_us bound_any_us memory_bytes; do
-        [ "$(value $name)" = "$(sed -n ${row}p "rows.$(echo $name | sed s/_any//)")" ] || echo "$n machines: the row has another $name"
+    for name in iteration_us fp32_us bound_us memory_bytes; do
+        [ "$(value $name)" = "$(sed -n ${row}p "rows.$name")" ] || echo "$n machines: the row has another $name"
     done
     holds "($1 - $alone / $(value iteration_us)) ^ 2 < 1e-18"
     shift

@@ -2,7 +2,7 @@
 . tests/cli/plan/plan.sh
 
 plan --json
-holds "2310.5 <= $(value bound_any_us) && $(value bound_any_us) <= $(value iteration_us) && $(value iteration_us) <= $(value fp32_us)"
+holds "2310.5 <= $(value bound_us) && $(value bound_us) <= $(value iteration_us) && $(value iteration_us) <= $(value fp32_us)"
 holds "$(value compressed) == $(key option <"$top/1" | grep -c comp@) && $(value n_units) == $(key option <"$top/1" | grep -c .)"
 
 # --machines overrides the system

@@ -13,9 +13,15 @@ TEST(test_environment) {
                 {"momentum:0.5", ESP_OPTIMIZER_MOMENTUM, 0.5f},
                 {"adam", ESP_OPTIMIZER_ADAM, 0.9f},
                 {"adam:0", ESP_OPTIMIZER_ADAM, 0},
+                {"adamw", ESP_OPTIMIZER_ADAM, 0.9f},
+                {"adamw:0.8", ESP_OPTIMIZER_ADAM, 0.8f},
+                {"rmsprop", ESP_OPTIMIZER_ADAM, 0},
+                {"rmsprop:0.9", ESP_OPTIMIZER_ADAM, 0.9f},
+                {"adagrad", ESP_OPTIMIZER_ADAM, 0},
+                {"lion", ESP_OPTIMIZER_UNKNOWN, 0},
                 {"unknown", ESP_OPTIMIZER_UNKNOWN, 0}};
-    static const char *const bad[] = {"Adam",     "adam:",   "adam:1", "adam:-0.1", "adam:0.9x",
-                                      "adam:nan", "sgd:0.9", "adamw",  ":"};
+    static const char *const bad[] = {"Adam",     "adam:",   "adam:1",   "adam:-0.1", "adam:0.9x",
+                                      "adam:nan", "sgd:0.9", "lion:0.9", "ada",       ":"};
     esp_config cfg = ESP_ZERO, out;
     cfg.optimizer = ESP_OPTIMIZER_ADAM; /* the environment overrides it */
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {

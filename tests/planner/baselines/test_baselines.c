@@ -9,7 +9,7 @@ static const uint64_t kib = 1024 / 4, mib = 1048576 / 4; /* in elements of 4 byt
 TEST(table) {
     static const char *const names[] = {"fp32",      "ddp",     "fp16",       "layerwise",
                                         "mergecomp", "hipress", "hitopkcomm", "byteps-compress",
-                                        "cpu-only",  "espresso"};
+                                        "cpu-only",  "paper"};
     const esp__scheme *all = esp__schemes();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         assert_non_null(all[i].name);
@@ -212,7 +212,7 @@ TEST(fp16_times) {
         time[own] = d.makespan;
         assert_int_equal(g.p.n_codecs, own ? 2 : 1);
         assert_string_equal(g.p.codecs[d.paths[0]->codec].spec, "fp16");
-        esp__schedule later = make_schedule(&g, "espresso");
+        esp__schedule later = make_schedule(&g, "paper");
         for (uint32_t u = 0; u < later.n_units; u++) assert_true(later.paths[u]->codec < g.p.n_codecs);
         close_problem(&g);
     }

@@ -2,7 +2,6 @@
  * above a plan of a larger one, and that it is high enough to be useful. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
-#include "planner/bound/any.h"
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
 #include "tests/planner/problems.h"
@@ -64,7 +63,7 @@ static void small_random(uint64_t seed, small *s) {
         m->elements = unit.elements;
         m->n_pieces = unit.n;
         s->tensors[unit.first].elements = unit.n == 1 ? unit.elements : 0;
-        m->n = m->n_core = 1 + rng_below(&r, SMALL_PATHS);
+        m->n = 1 + rng_below(&r, SMALL_PATHS);
         m->paths = s->paths[u];
         for (uint32_t x = 0; x < m->n; x++) small_path(&r, scale, s->ops[u][x], &s->paths[u][x]);
         qsort(s->paths[u], m->n, sizeof *s->paths[u], by_total);
@@ -87,17 +86,16 @@ TEST(test_small) {
     double gap = 0.0;
     uint32_t n = 0, tight = 0;
     for (uint64_t seed = 0; seed < test_repeats(3000); seed++) {
-        esp__bound b;
         uint64_t ready, best;
         small_random(seed, &s);
-        esp__bound_units(&s.problem, s.units, s.n_units, &b);
+        const uint64_t bound = esp__bounding_ns(esp__bounding_of(&s.problem, s.units, s.n_units));
         exact_solve(&s.problem, s.units, s.n_units, UINT64_MAX, 1, 0, &ready);
         assert_true(exact_solve(&s.problem, s.units, s.n_units, ready, 0, 0, &best));
-        if (b.ns > best)
+        if (bound > best)
             fail_msg("problem %llu: bound %llu, but the optimum is %llu", (unsigned long long)seed,
-                     (unsigned long long)b.ns, (unsigned long long)best);
+                     (unsigned long long)bound, (unsigned long long)best);
         assert_true(best <= ready);
-        if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += b.ns * 100 >= best * 99;
+        if (best) gap += (double)(best - bound) / (double)best, n++, tight += bound * 100 >= best * 99;
         esp__arena_free(&s.arena);
     }
     assert_true(tight >= n / 2);
@@ -121,18 +119,49 @@ static int open_random(uint64_t seed, uint32_t max_tensors, int free_compression
                               &o->in.config, free_compression);
 }
 
+typedef struct option_list {
+    esp__option options[16384];
+    uint32_t n;
+} option_list;
+
+static int list_add(void *user, const esp__option *o) {
+    option_list *l = user;
+    assert_true(l->n < sizeof l->options / sizeof *l->options);
+    l->options[l->n++] = *o;
+    return 0;
+}
+
+/* Lists the options of the decision tree, which the planner prunes to candidates. */
+static const option_list *list_options(const esp__problem *p) {
+    static option_list l;
+    l.n = 0;
+    esp__option_each(p->hierarchical ? ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL : ESP__TREE_FLAT, p->system.devices, 0,
+                     list_add, &l);
+    return &l;
+}
+
+/* Returns a candidate or, if no constraint holds for the tensors, any permitted option of the decision tree. */
+static const esp__path *random_path(rng *r, esp__problem *p, const esp__extent *u, const option_list *l) {
+    const esp__candidates *m = esp__candidates_get(p, u);
+    for (int i = 0; i < 20 && !esp__keep_of(p, u->first, u->n) && p->n_codecs && !p->free_compression; i++) {
+        const esp__option *o = &l->options[rng_below(r, l->n)];
+        const uint32_t codec = esp__option_compresses(o) ? rng_below(r, p->n_codecs) : (uint32_t)ESP__NO_CODEC;
+        const esp__path *path = esp__option_permitted(p, o) ? esp__path_of(p, u, o, codec) : NULL;
+        if (path) return path;
+    }
+    return &m->paths[rng_below(r, m->n)];
+}
+
 /* Makes a plan of medium quality: random options, then for every tensor or group the best of some others. */
 static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
-    for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
-        d->paths[u] = &m->paths[rng_below(r, m->n)];
-    }
+    const option_list *l = list_options(p);
+    for (uint32_t u = 0; u < d->n_units; u++) d->paths[u] = random_path(r, p, &d->units[u], l);
     uint64_t best = esp__generate(p, d);
     for (uint32_t k = 0; k < 6 * d->n_units; k++) {
         uint32_t u = rng_below(r, d->n_units);
         const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
         const esp__path *was = d->paths[u];
-        d->paths[u] = &m->paths[rng_below(r, rng_chance(r, 0.5) ? m->n : (m->n + 3) / 4)];
+        d->paths[u] = rng_chance(r, 0.5) ? random_path(r, p, &d->units[u], l) : &m->paths[rng_below(r, m->n)];
         uint64_t t = esp__generate(p, d);
         if (t <= best)
             best = t;
@@ -146,60 +175,46 @@ static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
  * time. */
 TEST(test_plans) {
     static opened o;
-    double gap = 0.0, gap_any = 0.0;
+    double gap = 0.0;
     uint32_t n = 0;
     for (uint64_t seed = 0; seed < test_repeats(160); seed++) {
         rng r = {seed + 99};
         assert_true(open_random(seed, 12, seed % 4 == 3, &o));
         esp__problem *p = &o.problem;
-        uint64_t any = esp__bound_any(p);
+        uint64_t bound = esp__bound(p);
         for (int k = 0; k < 6; k++) {
             esp__extent units[4 * 12];
             esp__schedule d = {0};
-            esp__bound b;
             if (k)
                 esp__schedule_set_units(p, &d, units, problem_units(&r, o.in.tensors, (uint32_t)p->n_tensors, units));
             else
                 esp__schedule_tensors(p, &d);
-            esp__bound_units(p, d.units, d.n_units, &b);
-            p->width = k ? ESP__WIDTH_ENDS : ESP__WIDTH_EXACT;
             uint64_t t = some_plan(&r, p, &d);
-            p->width = ESP__WIDTH_ENDS;
-            if (b.ns > t || any > t)
-                fail_msg("problem %llu, units %d: bounds %llu and %llu, but a plan takes %llu",
-                         (unsigned long long)seed, k, (unsigned long long)b.ns, (unsigned long long)any,
-                         (unsigned long long)t);
-            gap += t ? (double)(t - b.ns) / (double)t : 0.0, gap_any += t ? (double)(t - any) / (double)t : 0.0, n++;
+            if (bound > t)
+                fail_msg("problem %llu, units %d: bound %llu, but a plan takes %llu", (unsigned long long)seed, k,
+                         (unsigned long long)bound, (unsigned long long)t);
+            gap += t ? (double)(t - bound) / (double)t : 0.0, n++;
         }
         esp__arena_free(&o.arena);
     }
-    print_message("%u plans: on average %.1f%% above the bound, %.1f%% above that of any units\n", n, 100.0 * gap / n,
-                  100.0 * gap_any / n);
+    print_message("%u plans: on average %.1f%% above the bound\n", n, 100.0 * gap / n);
 }
 
-/* No strategy takes less time than the lower bound for its chunks and groups, or than the one for any chunks and
- * groups. */
+/* No strategy takes less time than the lower bound. */
 TEST(test_strategies) {
     static opened o;
     for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
-        esp__schedule whole = {0};
-        esp__bound b;
         if (seed % 3 == 0) continue;
         assert_true(open_random(seed, 24, 0, &o));
         esp__problem *p = &o.problem;
-        esp__schedule_tensors(p, &whole);
-        esp__bound_units(p, whole.units, whole.n_units, &b);
-        uint64_t any = esp__bound_any(p);
-        p->bound = &b;
+        uint64_t bound = esp__bound(p);
         for (const esp__scheme *scheme = esp__schemes(); scheme->name; scheme++) {
             esp__schedule d = {0};
             if (!strcmp(scheme->name, "fp16")) continue;
             scheme->make(p, &d);
-            int as_given = d.n_units == whole.n_units && !memcmp(d.units, whole.units, d.n_units * sizeof *d.units);
-            if (d.makespan < any || (as_given && d.makespan < b.ns))
-                fail_msg("problem %llu: bounds %llu and %llu, but %s takes %llu", (unsigned long long)seed,
-                         (unsigned long long)b.ns, (unsigned long long)any, scheme->name,
-                         (unsigned long long)d.makespan);
+            if (d.makespan < bound)
+                fail_msg("problem %llu: bound %llu, but %s takes %llu", (unsigned long long)seed,
+                         (unsigned long long)bound, scheme->name, (unsigned long long)d.makespan);
         }
         esp__arena_free(&o.arena);
     }
@@ -214,20 +229,18 @@ TEST(test_optimum) {
         rng r = {seed};
         double combinations = 1.0;
         esp__schedule d = {0};
-        esp__bound b;
         uint64_t known, best;
         assert_true(open_random(seed, 3, seed % 4 == 3, &o));
         esp__problem *p = &o.problem;
         esp__schedule_tensors(p, &d);
-        esp__bound_units(p, d.units, d.n_units, &b);
-        p->width = ESP__WIDTH_EXACT;
+        const uint64_t bound = esp__bounding_ns(esp__bounding_of(p, d.units, d.n_units));
         for (uint32_t u = 0; u < d.n_units; u++) combinations *= esp__candidates_get(p, &d.units[u])->n;
         known = some_plan(&r, p, &d);
         if (combinations < 20000.0 && exact_solve(p, d.units, d.n_units, known, 0, 300000, &best)) {
-            if (b.ns > best)
+            if (bound > best)
                 fail_msg("problem %llu: bound %llu, but the optimum is %llu", (unsigned long long)seed,
-                         (unsigned long long)b.ns, (unsigned long long)best);
-            if (best) gap += (double)(best - b.ns) / (double)best, n++, tight += (double)b.ns >= 0.99 * (double)best;
+                         (unsigned long long)bound, (unsigned long long)best);
+            if (best) gap += (double)(best - bound) / (double)best, n++, tight += (double)bound >= 0.99 * (double)best;
         }
         esp__arena_free(&o.arena);
     }
@@ -235,44 +248,44 @@ TEST(test_optimum) {
     assert_true(n >= test_repeats(120) && tight >= n / 2);
 }
 
-/* The lower bound for any chunks and groups assumes least times per element. Every option takes at least one of
- * them. */
+/* The lower bound assumes least times per element. Every option takes at least one of them. */
 TEST(test_rates) {
     static opened o;
+    uint32_t n = 0;
     for (uint64_t seed = 1000; seed < 1000 + test_repeats(120); seed++) {
         rng r = {seed};
-        uint64_t all = 0;
-        assert_true(open_random(seed, 8, seed % 4 == 3, &o));
+        assert_true(open_random(seed, 8, 0, &o));
         esp__problem *p = &o.problem;
-        esp__any w = {0};
-        for (uint32_t i = 0; i < p->n_tensors; i++) all += o.in.tensors[i].elements;
-        w.p = p, w.elements = (double)all, w.room = 1;
-        w.paths = esp__arena_get(p->arena, sizeof *w.paths);
-        w.rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.rates);
-        w.cores = esp__arena_get(p->arena, p->n_op_templates * sizeof *w.cores);
-        esp__shape_make(p, all, 0, NULL, &w.shape);
-        esp__any_options(&w, 0);
-        p->width = ESP__WIDTH_EXACT;
+        const option_list *l = list_options(p);
+        esp__rating *w = esp__rating_new(p);
+        const uint64_t all = (uint64_t)w->elements, cols = o.in.tensors[0].cols;
+        esp__rating_options(w, 0);
         for (int k = 0; k < 12; k++) {
             uint64_t e = k < 3 ? (uint64_t)k + 1 : 1 + (rng_next(&r) >> rng_below(&r, 60)) % all;
             esp__extent unit = {0, 1, 0, k == 3 ? all : e < all ? e : all};
-            const uint64_t cols = o.in.tensors[0].cols;
             if (cols && k % 2 && unit.elements >= cols) unit.elements -= unit.elements % cols;
-            const esp__candidates *m = esp__candidates_get(p, &unit);
-            for (uint32_t x = 0; x < m->n; x++) {
+            for (uint32_t x = rng_below(&r, 7); x < l->n; x += 1 + rng_below(&r, 7)) {
+                const esp__option *option = &l->options[x];
+                const uint32_t codec = esp__option_compresses(option) && p->n_codecs ? rng_below(&r, p->n_codecs)
+                                                                                     : (uint32_t)ESP__NO_CODEC;
+                const esp__path *path = NULL;
                 uint32_t i = 0;
-                assert_true(w.least <= (double)m->paths[x].total + 1e-6);
-                for (; i < w.n; i++) {
+                if (esp__option_permitted(p, option)) path = esp__path_of(p, &unit, option, codec);
+                if (!path) continue;
+                n++;
+                assert_true(w->least <= (double)path->total + 1e-6);
+                for (; i < w->n; i++) {
                     int above = 1;
-                    for (uint32_t l = 0; l < ESP__LANES; l++)
-                        above &= w.paths[i].each[l] * (double)unit.elements <= (double)m->paths[x].load[l] + 1e-6;
+                    for (uint32_t lane = 0; lane < ESP__LANES; lane++)
+                        above &= w->paths[i].each[lane] * (double)unit.elements <= (double)path->load[lane] + 1e-6;
                     if (above) break;
                 }
-                if (i == w.n)
-                    fail_msg("problem %llu: path %u of %llu elements is faster than every rate",
+                if (i == w->n)
+                    fail_msg("problem %llu: option %u of %llu elements is faster than every rate",
                              (unsigned long long)seed, x, (unsigned long long)unit.elements);
             }
         }
         esp__arena_free(&o.arena);
     }
+    assert_true(n > 1000);
 }

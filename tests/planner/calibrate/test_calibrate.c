@@ -178,6 +178,19 @@ TEST(test_points) {
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
 }
 
+/* Microseconds that vary much do not make noisy costs if milliseconds do not. */
+TEST(test_noise) {
+    static esp__calibration s;
+    esp__calibration_curve *c = &s.link[0][1];
+    for (int i = 0; i < 8; i++) esp__calibration_observe(c, 1000 << i, 2000, 50, 3.0);
+    esp__calibration_observe(c, 4e6, 5e6, 50, 0.02);
+    esp__calibration_noise(&s);
+    assert_true(s.noise > 0.02 && s.noise < 0.04);
+    esp__calibration_observe(c, 8e6, 1e7, 50, 1.0);
+    esp__calibration_noise(&s);
+    assert_true(s.noise > 0.6 && s.noise < 0.8);
+}
+
 /* If a step's collectives take longer or shorter than predicted, the difference is kept per link and applies to all
  * sizes. */
 TEST(test_longer) {

@@ -175,76 +175,11 @@ TEST(test_nothing_left) {
 }
 
 /* ---- brute force ---- */
-/* Returns 1 if some of b's ops, in their order, use the links and cores of a's ops and take at least as long. */
-static int embeds(const esp__path *a, const esp__path *b) {
-    uint32_t i = 0;
-    for (uint32_t k = 0; k < b->n && i < a->n; k++)
-        i += a->ops[i].lanes == b->ops[k].lanes && a->ops[i].time.ns <= b->ops[k].time.ns &&
-             a->ops[i].time.core <= b->ops[k].time.core && a->ops[i].time.link <= b->ops[k].time.link;
-    return i == a->n;
-}
-
 static int no_more_load(const esp__path *a, const esp__path *b) {
     int less = a->total <= b->total;
     for (uint32_t l = 0; l < ESP__LANES; l++) less &= a->load[l] <= b->load[l];
     return less;
 }
-
-/* How one option uses a link: the time (ns) before its op number `skip` on the link, how long that op and later ones
- * occupy the link, and the time after the last of them. */
-typedef struct link_use {
-    uint64_t head, load, tail;
-} link_use;
-static link_use use_of(const esp__path *a, uint32_t lane, uint32_t skip) {
-    link_use u = {0, 0, 0};
-    uint64_t before = 0;
-    uint32_t seen = 0;
-    for (uint32_t k = 0; k < a->n; k++) {
-        if (a->ops[k].lanes >> lane & 1u) {
-            if (seen++ == skip) u.head = before;
-            if (seen > skip) u.load += a->ops[k].time.link;
-            u.tail = a->ops[k].time.ns - a->ops[k].time.link;
-        } else {
-            u.tail += a->ops[k].time.ns;
-        }
-        before += a->ops[k].time.ns;
-    }
-    return u;
-}
-
-/* Returns 1 if a occupies no link or core longer than b, and on each link has no more time before its first op and
- * after its last op. */
-static int no_longer_ends(const esp__path *a, const esp__path *b) {
-    int less = no_more_load(a, b);
-    for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
-        link_use x = use_of(a, lane, 0), y = use_of(b, lane, 0);
-        less &= x.head <= y.head && x.tail <= y.tail;
-    }
-    return less;
-}
-
-/* Returns 1 if lower bounds of the step time stay valid when a replaces b: a occupies no link or core longer. On each
- * link, some op of b starts no earlier than a's first op, and from this op on b occupies the link at least as long and
- * has at least as much time after its last op. */
-static int no_longer_for_bounds(const esp__path *a, const esp__path *b) {
-    int less = no_more_load(a, b);
-    for (uint32_t lane = ESP__LANE_INTRA; lane <= ESP__LANE_INTER; lane++) {
-        link_use x = use_of(a, lane, 0);
-        int covered = !x.load;
-        for (uint32_t skip = 0; skip < b->n && !covered; skip++) {
-            link_use y = use_of(b, lane, skip);
-            covered = x.head <= y.head && x.load <= y.load && x.tail <= y.tail;
-        }
-        less &= covered;
-    }
-    return less;
-}
-
-typedef int (*needless_fn)(const esp__path *a, const esp__path *b);
-/* Indexed by how many options the search keeps (ESP__WIDTH_*). `needless` says when one candidate makes another
- * superfluous, `stands_for` when it may replace an option that was left out. */
-static const needless_fn needless[] = {no_more_load, no_longer_ends, embeds};
-static const needless_fn stands_for[] = {no_more_load, no_longer_for_bounds, embeds};
 
 typedef struct sweep {
     esp__problem *p;
@@ -261,43 +196,31 @@ static int sweep_option(void *user, const esp__option *o) {
     const esp__path *path = esp__path_of(s->p, s->u, o, codec);
     if (!path) return 0;
     s->n++;
-    while (by < s->candidates->n && !stands_for[s->candidates->width](&s->candidates->paths[by], path)) by++;
+    while (by < s->candidates->n && !no_more_load(&s->candidates->paths[by], path)) by++;
     if (by == s->candidates->n) s->left_out++;
     esp__arena_rewind(s->p->arena, mark);
     return 0;
 }
 
-static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t width, uint32_t devices, const char *what,
-                             uint64_t seed) {
-    p->width = width;
+static void check_candidates(esp__problem *p, const esp__extent *u, uint32_t devices, const char *what, uint64_t seed) {
     const esp__candidates *candidates = esp__candidates_get(p, u);
-    assert_int_equal(candidates->width, width);
     assert_true(candidates->n > 0);
     for (uint32_t i = 0; i < candidates->n; i++) {
         const esp__path *a = &candidates->paths[i];
-        if (i && i != candidates->n_core) assert_true(a[-1].total <= a->total);
+        if (i) assert_true(a[-1].total <= a->total);
         for (uint32_t k = 0; k < candidates->n; k++)
-            if (k != i && a->codec == candidates->paths[k].codec && needless[width](&candidates->paths[k], a))
+            if (k != i && no_more_load(&candidates->paths[k], a))
                 fail_msg("%s %llu: path %u makes path %u of %u candidates needless", what, (unsigned long long)seed, k,
                          i, candidates->n);
     }
-    /* The first n_core candidates include, for each other one, an option that occupies no link or core longer. */
-    for (uint32_t i = candidates->n_core; i < candidates->n; i++) {
-        uint32_t k = 0;
-        while (k < candidates->n_core && !no_more_load(&candidates->paths[k], &candidates->paths[i])) k++;
-        assert_true(k < candidates->n_core);
-    }
-    for (uint32_t i = 0; i < candidates->n_core; i++)
-        for (uint32_t k = 0; k < candidates->n_core; k++)
-            assert_true(i == k || !no_more_load(&candidates->paths[k], &candidates->paths[i]));
     sweep s = {p, u, candidates, 0, 0, 0};
     bool extended = false;
     for (uint32_t c = 0; c < p->n_codecs; c++) extended |= (p->codecs[c].caps & ESP_CODEC_REDUCIBLE) != 0;
     for (s.codec = 0; s.codec < p->n_codecs; s.codec++)
         esp__option_each(p->hierarchical ? BOTH_PARTS : ESP__TREE_FLAT, devices, extended, sweep_option, &s);
     if (s.left_out)
-        fail_msg("%s %llu: %u of %u options are left out of %u candidates (width %u) without one that is as good", what,
-                 (unsigned long long)seed, s.left_out, s.n, candidates->n, width);
+        fail_msg("%s %llu: %u of %u options are left out of %u candidates without one that is as good", what,
+                 (unsigned long long)seed, s.left_out, s.n, candidates->n);
 }
 
 TEST(test_paper_candidates) {
@@ -313,12 +236,11 @@ TEST(test_paper_candidates) {
             paper_open(&in, c & 1, 8);
             in.system.devices = devices;
             if (open_problem(&g, &model, &in.codecs[c], 1, &in.system, NULL, 0)) fail_msg("%s", esp_last_error(NULL));
-            for (uint32_t i = 0; i < SIZES; i++)
-                for (uint32_t width = ESP__WIDTH_LOADS; width <= ESP__WIDTH_EXACT; width++) {
-                    esp__extent u = {i, 1, 0, t[i].elements};
-                    if (devices != (CPU | GPU) || i % 3 == 2)
-                        check_candidates(&g.problem, &u, width, devices, "size", t[i].elements);
-                }
+            for (uint32_t i = 0; i < SIZES; i++) {
+                esp__extent u = {i, 1, 0, t[i].elements};
+                if (devices != (CPU | GPU) || i % 3 == 2)
+                    check_candidates(&g.problem, &u, devices, "size", t[i].elements);
+            }
             close_problem(&g);
         }
 }
@@ -331,7 +253,7 @@ TEST(test_random_candidates) {
         if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
         esp__extent u = {0, 1, 0, in.tensors[0].elements};
-        check_candidates(&g.problem, &u, (uint32_t)(seed / 8 % 3), in.system.devices, "seed", seed);
+        check_candidates(&g.problem, &u, in.system.devices, "seed", seed);
         close_problem(&g);
     }
 }

@@ -156,9 +156,9 @@ TEST(plans_are_near_their_bound) {
     if (esp_plan_make(&in.model, &in.codec, 1, &in.system, &in.config, &plan)) fail_msg("%s", esp_last_error(NULL));
     r.struct_size = sizeof r;
     assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
-    printf("three levels: fp32 %.1f ms, plan %.2f ms, bounds %.2f and %.2f ms\n", r.fp32_ns / 1e6, r.iteration_ns / 1e6,
-           r.bound_ns / 1e6, r.bound_any_ns / 1e6);
-    assert_true(r.bound_any_ns > 0 && r.bound_any_ns <= r.iteration_ns + 1);
+    printf("three levels: fp32 %.1f ms, plan %.2f ms, bound %.2f ms\n", r.fp32_ns / 1e6, r.iteration_ns / 1e6,
+           r.bound_ns / 1e6);
+    assert_true(r.bound_ns > 0 && r.bound_ns <= r.iteration_ns + 1);
     assert_true(r.iteration_ns < r.fp32_ns);
     assert_true(r.lane_ns[ESP__LANE_OUTER] > 0 && r.level_bytes[2] > 0);
     assert_true(r.compressed > 0);

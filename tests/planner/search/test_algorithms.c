@@ -81,7 +81,7 @@ TEST(never_worse) {
         esp__schedule_copy(&g.p, &two, &one);
         esp__algorithm2(&g.p, &two);
         check_schedule(&g, &two);
-        esp__espresso(&g.p, &both);
+        esp__paper(&g.p, &both);
         check_schedule(&g, &both);
         assert_true(one.makespan <= fp32.makespan);
         assert_true(two.makespan <= one.makespan);
@@ -134,7 +134,7 @@ TEST(near_optimum) {
     }
     print_message("  optimum in %u of %u cases, at most %.1f%% above it\n", exact, cases, 100.0 * worst);
     assert_true(exact >= cases * 9 / 10);
-    assert_true(worst < 0.10);
+    assert_true(worst < 0.15);
 }
 
 /* By Lemma 1 of the Espresso paper, the first ones of equal tensors should be compressed on the CPU. Here the CPU takes
@@ -221,6 +221,44 @@ TEST(by_group) {
     assert_true(cases > test_repeats(20));
 }
 
+/* Models of thousands of different tensors take linear work, and each tensor is in one group. */
+TEST(many_tensors) {
+    enum { MANY = 4000 };
+    static opened_problem g;
+    simple_problem(&g, 4, 2);
+    esp_plan_tensor *tensors = calloc(MANY, sizeof *tensors);
+    static char names[MANY][8];
+    for (uint64_t i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", (int)i);
+        tensors[i] = (esp_plan_tensor){.name = names[i], .elements = 1000 + i * 7919 % 200000, .compute_ns = 1000};
+    }
+    g.in.model.tensors = tensors, g.in.model.n_tensors = MANY;
+    assert_int_equal(open_problem(&g, 0), ESP_OK);
+    esp__schedule d = {0};
+    esp__schedule_tensors(&g.p, &d);
+    esp__choices *gpu = esp__choices_of(&g.p, &d, esp__path_one_device), *both = esp__choices_of(&g.p, &d, NULL);
+    const uint64_t most = esp__paper_work(&d);
+    assert_true(most < 100000000);
+    esp__algorithm1_over(&g.p, &d, gpu);
+    assert_true(g.p.work < 3 * most);
+    esp__offloading o = {.p = &g.p, .d = &d};
+    esp__offload_groups(&o, both);
+    uint32_t *seen = calloc(MANY, sizeof *seen), n = 0;
+    for (uint32_t k = 0; k < o.n; k++)
+        for (uint32_t i = 0; i < o.groups[k].n; i++, n++) {
+            const uint32_t u = o.groups[k].members[i];
+            assert_true(!seen[u]++ && d.paths[u] == o.groups[k].from && (!i || u > o.groups[k].members[i - 1]));
+        }
+    assert_true(o.n > 100 && n > 100);
+    o.changes = esp__arena_get(&g.arena, d.n_units * sizeof *o.changes);
+    o.wanted = esp__arena_get(&g.arena, d.n_units * sizeof *o.wanted);
+    o.best = d.makespan;
+    esp__offload_by_group(&o);
+    assert_true(o.work < most + most / 10);
+    close_problem(&g);
+    free(seen), free(tensors);
+}
+
 static int any_cpu(const opened_problem *g, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units; u++)
         if (!esp__path_on(&g->p, d->paths[u], 1u << ESP_ON_GPU)) return 1;
@@ -237,10 +275,10 @@ static int can_be_allowed(opened_problem *g) {
     return esp__schedule_allowed(&g->p, &d);
 }
 
-/* The result keeps limits and respects forbidden options and devices, also with chunks and groups. */
+/* The result keeps limits and respects forbidden options and devices, and neither merges nor splits tensors. */
 TEST(constraints) {
     static const char *const cpu[] = {"comp@cpu"}, *const alltoall[] = {"*alltoall*"};
-    uint32_t on_cpu = 0, chunks = 0, groups = 0, limited = 0;
+    uint32_t on_cpu = 0, whole = 1, limited = 0;
     for (uint64_t seed = 0; seed < 40; seed++)
         for (int what = 0; what < 7; what++) {
             static opened_problem g;
@@ -255,19 +293,19 @@ TEST(constraints) {
             assert_int_equal(open_problem(&g, 0), ESP_OK);
             esp__schedule d;
             memset(&d, 0, sizeof d);
-            esp__espresso(&g.p, &d);
+            esp__paper(&g.p, &d);
             check_schedule(&g, &d);
             on_cpu += what == 0 && any_cpu(&g, &d);
             for (uint32_t u = 0; u < d.n_units && what == 0; u++)
-                chunks += d.units[u].begin > 0, groups += d.units[u].n > 1;
+                whole &= d.units[u].n == 1 && d.units[u].elements == g.in.tensors[u].elements;
             for (uint32_t u = 0; u < d.n_units && what == 1; u++) assert_null(strstr(option_text(&d, u), "comp@cpu >"));
             for (uint32_t u = 0; u < d.n_units && what == 2; u++) assert_null(strstr(option_text(&d, u), "alltoall"));
             if (what == 3) assert_int_equal(d.n_units, g.in.model.n_tensors);
             if (what >= 4 && can_be_allowed(&g)) assert_true(esp__schedule_allowed(&g.p, &d)), limited++;
             close_problem(&g);
         }
-    print_message("  %u plans with compression on the CPU; %u chunks, %u groups\n", on_cpu, chunks, groups);
-    assert_true(on_cpu && chunks && groups && limited > 40);
+    print_message("  %u plans with compression on the CPU\n", on_cpu);
+    assert_true(on_cpu && whole && limited > 40);
 }
 
 TEST(deterministic) {
@@ -277,8 +315,8 @@ TEST(deterministic) {
         open_random(&g, seed, 40, 0);
         open_random(&h, seed, 40, 0);
         memset(d, 0, sizeof d);
-        esp__espresso(&g.p, &d[0]);
-        esp__espresso(&h.p, &d[1]);
+        esp__paper(&g.p, &d[0]);
+        esp__paper(&h.p, &d[1]);
         expect_same_schedule(&d[0], &d[1]);
         close_problem(&g);
         close_problem(&h);
@@ -301,9 +339,9 @@ TEST(edges) {
         assert_int_equal(open_problem(&g, 0), ESP_OK);
         assert_int_equal(open_problem(&h, 1), ESP_OK);
         if (seed % 4 == 2) g.p.deadline_ns = 1;
-        esp__espresso(&g.p, &d);
+        esp__paper(&g.p, &d);
         check_schedule(&g, &d);
-        esp__espresso(&h.p, &free_of_cost);
+        esp__paper(&h.p, &free_of_cost);
         check_schedule(&h, &free_of_cost);
         assert_true(free_of_cost.makespan <= d.makespan + d.makespan / 50);
         close_problem(&g);

@@ -242,6 +242,29 @@ TEST(test_impossible) {
     }
 }
 
+/* If no plan with groups and chunks is within the limit either, this is an error too, and no plan without tensors. */
+TEST(test_impossible_merged) {
+    static problem_input in;
+    uint32_t impossible = 0;
+    for (uint64_t seed = 1002; seed < 1002 + 5 * test_repeats(20); seed += 5) {
+        esp_plan *plan;
+        uint32_t n = 0;
+        problem_random(seed, 24, 0, &in);
+        in.config.flags = ESP_PLAN_NO_BOUND;
+        in.config.max_volume = 0.2;
+        if (make(&in, &plan)) {
+            assert_non_null(strstr(esp_last_error(NULL), "max_volume is "));
+            impossible++;
+            continue;
+        }
+        esp_plan_units(plan, &n);
+        assert_true(n > 0);
+        check_within(&in, plan);
+        esp_plan_free(plan);
+    }
+    assert_true(impossible > 0);
+}
+
 /* Of two codecs, one has small payloads and a large error. A limit on the error leaves it to the tensors where the
  * error matters least. */
 TEST(test_codec_per_tensor) {

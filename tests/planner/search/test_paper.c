@@ -87,7 +87,7 @@ TEST(test_figure2) {
         assert_true(step(figure2, choice[i % 3], choice[i / 3 % 3], choice[i / 9]) >= wise - 1e-9);
     const char *codecs[3];
     assert_true(planned(figure2, NULL, codecs) <= wise + 1e-9);
-    assert_true(planned(figure2, "espresso", codecs) < fp32);
+    assert_true(planned(figure2, "paper", codecs) < fp32);
 }
 
 /* Figure 5: one allgather of whole payloads needs one compression and one latency. Alltoall, decompression, compression
@@ -179,7 +179,7 @@ TEST(test_figure9) {
             assert_true(step(figure9, choice[k], choice[i % 3], choice[i / 3]) >=
                         step(figure9, FP32, choice[i % 3], choice[i / 3]) - 1e-9);
     const char *codecs[3];
-    double made = planned(figure9, "espresso", codecs);
+    double made = planned(figure9, "paper", codecs);
     assert_true(made < 54);
     assert_string_equal(codecs[0], "none");
     assert_true(planned(figure9, NULL, codecs) <= made + 1e-9);

@@ -134,7 +134,6 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__increme
         chain->path = &s->paths[rng_below(r, SPARE)];
         chain->after = k->backward[chain->unit.first + chain->unit.n - 1];
     }
-    w->way = rng_below(r, ESP__WAYS);
     *gone = u;
     return n_gone;
 }

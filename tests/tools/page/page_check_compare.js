@@ -14,7 +14,7 @@ function checkBars() {
     check("fp32 is 1.00", bars().find((b) => b.dataset.name === "fp32").textContent.includes("1.00\u00d7"));
     const left = bars()[0].querySelector(".segment").getBoundingClientRect().left;
     const line = document.querySelector('[data-line="accent"]').getBoundingClientRect();
-    check("the bound's line is in its place", Math.abs(line.left - left - data.bounds.bound_any_ns * scale) < 2.5, line.left - left, data.bounds.bound_any_ns * scale);
+    check("the bound's line is in its place", Math.abs(line.left - left - data.bounds.bound_ns * scale) < 2.5, line.left - left, data.bounds.bound_ns * scale);
     check("the lines are named", document.getElementById("legend").textContent.includes(format.time(data.bounds.free_compression_ns)));
 }
 

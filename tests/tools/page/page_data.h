@@ -232,10 +232,8 @@ static inline void fake_report(fake_plan *f, double fp32_ns, int exposed) {
     }
     r->iteration_ns = f->model.forward_ns + (double)end + f->model.update_ns;
     r->fp32_ns = fp32_ns > 0 ? fp32_ns : r->iteration_ns;
-    r->bound_ns = r->iteration_ns * 0.99;
-    r->bound_any_ns = r->iteration_ns * 0.98;
+    r->bound_ns = r->iteration_ns * 0.98;
     r->free_compression_ns = r->iteration_ns * 0.93;
-    r->price[0] = 0.31, r->price[3] = 0.62;
     r->plan_ns = 4.2e6;
     if (exposed) fake_exposed(f, r);
 }

@@ -1,8 +1,9 @@
-/* any.c: computes a lower bound on the step time that holds for every way to merge tensors to groups and to split them
- * into chunks. These change only how often the fixed cost of an op is paid. If t(e) is an op's time for e elements, let
- * its rate be the minimum of t(e) / e over all e. The op then takes at least e times its rate, however elements are
- * divided. The sum of these times bounds the load of each processor and link. */
-#include "planner/bound/any.h"
+/* rates.c: finds the least time per element of every option, for the lower bound (bound.c).
+ *
+ * The bound holds for every way to merge and split tensors. These make no gradient ready earlier, so they can only save
+ * fixed costs. If t(e) is an op's time for e elements, let its rate be the minimum of t(e) / e over all e. The op then
+ * takes at least e times its rate, so the sum of the rates bounds the load of each processor and link, however elements
+ * are divided. */
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
 #include <math.h>
@@ -32,7 +33,9 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     return parts;
 }
 
-static double esp__link_smooth(const esp__any *w, const esp__op_template *op, double elements) {
+/* Returns a collective's time as if sizes were not rounded up, which is no longer than its real time. Divided by the
+ * elements, it falls as they grow. */
+static double esp__link_smooth(const esp__rating *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
     double before = !op->compressed   ? 4.0 * part
@@ -50,7 +53,8 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__o
     return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, const esp_cost_curve *kept) {
+/* Returns the rate of a collective's time, or if `kept` is given, of that curve: the time on a link or processor. */
+static esp__rate esp__link_rate(const esp__rating *w, const esp__op_template *op, const esp_cost_curve *kept) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
     esp__rate r = {0.0, 0.0, 0.0};
@@ -85,7 +89,9 @@ static esp__rate esp__link_rate(const esp__any *w, const esp__op_template *op, c
     return r;
 }
 
-static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op, const esp_cost_curve *curve) {
+/* Returns the rate of a compression or decompression. On the CPU, the ranks of a machine take turns. If a matrix is
+ * divided between rows, one part may have all elements. */
+static esp__rate esp__curve_rates(const esp__rating *w, const esp__op_template *op, const esp_cost_curve *curve) {
     const esp_cost_curve *more =
         op->kind == ESP_PLAN_COMPRESS ? NULL : esp__decompress_more(w->codec, curve, op->device);
     const double sources = more ? esp__slots(w->p, op->sources) : 1.0;
@@ -100,7 +106,7 @@ static esp__rate esp__curve_rates(const esp__any *w, const esp__op_template *op,
     return r;
 }
 
-static esp__rate esp__codec_rate(const esp__any *w, const esp__op_template *op) {
+static esp__rate esp__codec_rate(const esp__rating *w, const esp__op_template *op) {
     const int decompress = op->kind == ESP_PLAN_DECOMPRESS;
     esp__rate r = esp__curve_rates(w, op, esp__codec_curve(w->codec, 1, decompress, op->device));
     if (!esp__codec_vector(w->codec, 0)) return r;
@@ -114,7 +120,7 @@ static const esp_cost_curve *esp__kept_curve(const esp__problem *p, const esp__o
     return !link ? NULL : core ? &link->core[op->coll] : &link->gap[op->coll];
 }
 
-static esp__rate esp__core_rate(const esp__any *w, const esp__op_template *op) {
+static esp__rate esp__core_rate(const esp__rating *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
     if (op->kind != ESP_PLAN_COLLECTIVE || !(op->lanes & ESP__CORE_LANES)) return r;
     if (!esp__template_possible(op, w->codec)) return r;
@@ -122,7 +128,7 @@ static esp__rate esp__core_rate(const esp__any *w, const esp__op_template *op) {
     return r;
 }
 
-static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
+static esp__rate esp__rate_of(const esp__rating *w, const esp__op_template *op) {
     esp__rate r = {0.0, 0.0, 0.0};
     if (!esp__template_possible(op, w->codec)) {
         r.least = -1.0;
@@ -138,8 +144,8 @@ static esp__rate esp__rate_of(const esp__any *w, const esp__op_template *op) {
     return r;
 }
 
-static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
-    esp__any_path path;
+static void esp__rating_add(esp__rating *w, const double fixed[ESP__LANES], const double each[ESP__LANES]) {
+    esp__rate_path path;
     uint32_t kept = 0;
     for (uint32_t l = 0; l < ESP__LANES; l++)
         path.each[l] = esp__max2(0.0, each[l] + fixed[l] / (fixed[l] < 0.0 ? 1.0 : w->elements));
@@ -158,11 +164,11 @@ static void esp__any_add(esp__any *w, const double fixed[ESP__LANES], const doub
     w->paths[w->n++] = path;
 }
 
-static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LANES], const double each[ESP__LANES],
-                          double least) {
+static void esp__rating_walk(esp__rating *w, uint32_t node, const double fixed[ESP__LANES],
+                             const double each[ESP__LANES], double least) {
     if (!node) {
         w->least = esp__min2(w->least, least);
-        esp__any_add(w, fixed, each);
+        esp__rating_add(w, fixed, each);
         return;
     }
     const esp__edge *e = &w->tree->edges[w->tree->nodes[node].first];
@@ -178,11 +184,11 @@ static void esp__any_walk(esp__any *w, uint32_t node, const double fixed[ESP__LA
             f[l] = fixed[l] + (on ? own->fixed : 0.0);
             x[l] = each[l] + (on ? own->each : 0.0);
         }
-        esp__any_walk(w, e->to, f, x, least + r->least);
+        esp__rating_walk(w, e->to, f, x, least + r->least);
     }
 }
 
-static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_codec *codec) {
+static void esp__rating_tree(esp__rating *w, const esp__tree *tree, const esp_plan_codec *codec) {
     const double zero[ESP__LANES] = {0.0};
     w->tree = tree;
     w->codec = codec;
@@ -191,10 +197,10 @@ static void esp__any_tree(esp__any *w, const esp__tree *tree, const esp_plan_cod
         w->rates[i] = esp__rate_of(w, &w->p->op_templates[i]);
         w->cores[i] = esp__core_rate(w, &w->p->op_templates[i]);
     }
-    esp__any_walk(w, tree->root, zero, zero, 0.0);
+    esp__rating_walk(w, tree->root, zero, zero, 0.0);
 }
 
-ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
+ESP__FN void esp__rating_options(esp__rating *w, uint32_t keep) {
     esp__problem *p = w->p;
     const esp__tree *tree = p->trees[keep];
     int raw = 1;
@@ -203,64 +209,23 @@ ESP__FN void esp__any_options(esp__any *w, uint32_t keep) {
     for (uint32_t c = 0; c < p->n_codecs; c++) {
         const esp_plan_codec *codec = &p->codecs[c];
         if (tree->codec == ESP__NO_CODEC ? c >= p->n_free_codecs : tree->codec != c) continue;
-        if (!codec->bound) esp__any_tree(w, tree, codec), raw = 0;
+        if (!codec->bound) esp__rating_tree(w, tree, codec), raw = 0;
         for (uint32_t k = 0; codec->bound && k < esp__rounds_of(codec) && tree->rounds[k]; k++)
-            esp__any_tree(w, tree->rounds[k], codec);
+            esp__rating_tree(w, tree->rounds[k], codec);
     }
-    if (raw) esp__any_tree(w, tree, NULL);
+    if (raw) esp__rating_tree(w, tree, NULL);
 }
 
-static void esp__any_candidates(const esp__any *w, double e, esp__lanes_candidates *m) {
-    esp__lanes_candidates_open(w->p, m, w->n);
-    for (uint32_t x = 0; x < w->n; x++)
-        for (uint32_t l = 0; l < w->p->n_lanes; l++) {
-            double p = floor(e * w->paths[x].each[l]);
-            m->total[x] = floor(w->least);
-            m->first[l][x + 1] = m->first[l][x];
-            if (p > 0.0) esp__lanes_candidates_add(m, l, x, p, 0.0, 0.0);
-        }
-}
-
-static void esp__any_candidate_sets(esp__bounding *b, const esp__any *w) {
-    const esp_plan_tensor *t = b->p->model->tensors;
-    uint32_t slots = 64, *keep = esp__arena_get(b->p->arena, b->n * sizeof *keep);
-    for (uint32_t i = 0; i < b->n; i++) keep[i] = esp__keep_of(b->p, i, 1);
-    while (slots < 4 * b->n) slots *= 2;
-    uint32_t *table = esp__arena_get(b->p->arena, slots * sizeof *table);
-    for (uint32_t i = 0; i < b->n; i++) {
-        uint32_t at = (uint32_t)((t[i].elements + keep[i]) * 0x9E3779B97F4A7C15ull >> 40) & (slots - 1);
-        while (table[at] && (t[table[at] - 1].elements != t[i].elements || keep[table[at] - 1] != keep[i]))
-            at = (at + 1) & (slots - 1);
-        if (!table[at]) {
-            b->candidates[i] = b->n_candidate_sets++;
-            esp__any_candidates(&w[keep[i]], (double)t[i].elements, &b->candidate_sets[b->candidates[i]]);
-            table[at] = i + 1;
-        }
-        b->candidates[i] = b->candidates[table[at] - 1];
-    }
-}
-
-ESP__FN uint64_t esp__bound_any(esp__problem *p) {
-    esp__checkpoint mark = esp__arena_checkpoint(p->arena);
-    uint32_t n = (uint32_t)p->n_tensors;
-    esp__bounding *b = esp__bounding_open(p, n);
-    uint64_t all = 0, ns;
-    esp__any *w = esp__arena_get(p->arena, p->n_keeps * sizeof *w);
-    b->pieces = true;
-    for (uint32_t i = 0; i < n; i++) all += p->model->tensors[i].elements;
-    for (uint32_t k = 0; k < p->n_keeps; k++) {
-        w[k].p = p;
-        w[k].elements = (double)all;
-        w[k].room = 64;
-        w[k].paths = esp__arena_get(p->arena, w[k].room * sizeof *w->paths);
-        w[k].rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->rates);
-        w[k].cores = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->cores);
-        esp__shape_make(p, all, 0, NULL, &w[k].shape);
-        esp__any_options(&w[k], k);
-    }
-    esp__any_candidate_sets(b, w);
-    esp__bounding_run(b);
-    ns = esp__bounding_ns(b);
-    esp__arena_rewind(p->arena, mark);
-    return ns;
+ESP__FN esp__rating *esp__rating_new(esp__problem *p) {
+    esp__rating *w = esp__arena_get(p->arena, sizeof *w);
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < p->n_tensors; i++) all += p->model->tensors[i].elements;
+    w->p = p;
+    w->elements = (double)all;
+    w->room = 64;
+    w->paths = esp__arena_get(p->arena, w->room * sizeof *w->paths);
+    w->rates = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->rates);
+    w->cores = esp__arena_get(p->arena, p->n_op_templates * sizeof *w->cores);
+    esp__shape_make(p, all, 0, NULL, &w->shape);
+    return w;
 }
