@@ -173,7 +173,8 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
     return ESP_OK;
 }
 
-static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
+/* Not inlined into the caller of setjmp, where its variables would be lost after a longjmp. */
+__attribute__((noinline)) static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     esp__problem *p = &plan->problem;
     const char *name = p->config.strategy;
     double around = p->model->forward_ns + p->model->update_ns;
