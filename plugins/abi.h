@@ -1,12 +1,12 @@
-/* abi.h: the interface of plugins: codecs, backends and devices. espresso.h includes it, so a plugin includes
- * "espresso.h" and links to nothing of this library. The library checks every member of a table, and refuses a plugin
- * that needs something it does not have; the message names the member. docs/design/abi.md says what may still change.
+/* abi.h: the interface of plugins: codecs, backends and devices. A plugin includes "espresso.h", which includes this
+ * file, and links to nothing of this library. The library checks every member of a table, and refuses a plugin that
+ * needs something it does not have; the message names the member. docs/design/abi.md says what may still change.
  *
  * Contents: numbers and memory; host services; codecs; backends; devices; the plugin's entry; payloads; parameters.
  *
  * In this file the *host* is the library that has loaded the plugin. Unless a comment differs, pointers are valid
- * during the call only, and memory belongs to the caller. Functions return ESP_OK or an error (ESP_E_*). Whoever
- * provides a growable struct sets its struct_size. */
+ * during the call only, and memory belongs to the caller. Functions return ESP_OK or an error (ESP_E_*). A growable
+ * struct may get more members at its end in later versions; whoever provides one sets its struct_size. */
 
 #define ESP_ABI_MAJOR 1u /* part of the name of a plugin's entry function */
 #define ESP_ABI_MINOR 0u /* for information only: struct_size says which members a table has */
@@ -24,12 +24,12 @@
 #define ESP__CAST(T, x) ((T)(x))
 #endif
 
-/** True if table `t` of struct type T is long enough to have member `f`, and `f` is not 0. */
+/** True if table `t`, a struct T, has member `f` (its struct_size is large enough) and `f` is not 0. */
 #define ESP_HAS(T, t, f) ((t) != NULL && (t)->struct_size >= offsetof(T, f) + sizeof((t)->f) && (t)->f)
 /** The bit that stands for `k` in a set, as in ESP_BIT(ESP_F32) | ESP_BIT(ESP_BF16). */
 #define ESP_BIT(k) (1u << (k))
-/** Bits 0 to 31 of `caps` change how the host must call a table, so a host refuses a table with unknown ones. Bits
- *  from 32 on are offers, which a host may ignore. */
+/** Bits 0 to 31 of `caps` change how the host must call a table; a host refuses a table with bits that it does not
+ *  know. Bits from 32 on (ESP_OFFER) are optional features, which a host may ignore. */
 #define ESP_OFFER(k) ((uint64_t)1 << (32 + (k)))
 
 /* ---- numbers and memory ------------------------------------------------------------------------------------------ */
@@ -45,7 +45,7 @@ typedef struct esp_buf {
 struct esp_tensor {
     uint32_t struct_size;
     esp_dtype dtype;
-    uint64_t key;   /* hash of the whole tensor's name, or of a group's names */
+    uint64_t key;   /* hash of the tensor's name, or of all names of a group of tensors */
     uint64_t count; /* elements of this part */
     esp_buf data;
     uint64_t rows, cols; /* row-major; 0 if it is no matrix */
@@ -57,7 +57,7 @@ typedef struct esp_payload {
     /** For compress, data.bytes is the capacity, at least what bound() returned. For decompress, it is the size of
      *  header and body. */
     esp_buf data;
-    /** compress writes the size of header and body here, in memory of the device of `data`. */
+    /** Where compress writes the size of header and body. It lies on the device of `data`. */
     uint64_t *used;
 } esp_payload;
 
@@ -74,8 +74,8 @@ typedef struct esp_log_event {
 struct esp_codec;
 struct esp_payload_header;
 struct esp_device_table;
-/** Functions of the host that any thread of a plugin may call while the context exists. Growable: use ESP_HAS to test a
- *  member that was added after version 1.0. */
+/** Functions of the library for plugins. Any thread may call them while the context exists. Growable: test members that
+ *  were added after version 1.0 with ESP_HAS. */
 struct esp_host {
     uint32_t struct_size, abi_major, abi_minor, reserved0;
     void *user; /* first argument of every function */
@@ -89,12 +89,13 @@ struct esp_host {
      *  threads, and returns when all have ended. `body` must not call parallel_for. */
     void (*parallel_for)(void *user, uint64_t n, uint64_t grain, void (*body)(void *arg, uint64_t begin, uint64_t end),
                          void *arg);
-    /** A codec that wraps another calls these in its open() and close(). `spec` is the inner codec, such as
-     *  "topk:ratio=0.01". If codec_open fails, return its status; the host keeps the message. At most 4 codecs nest. */
+    /** For codecs that wrap another codec: open it in open(), and close it in close(). `spec` is the inner codec, such
+     *  as "topk:ratio=0.01". If codec_open fails, return its status; the library keeps the message. At most 4 codecs
+     *  nest. */
     esp_status (*codec_open)(void *user, const char *spec, const struct esp_codec **table, void **self);
     void (*codec_close)(void *user, const struct esp_codec *table, void *self);
-    /** Returns the open device `d`, which the host closes. All zero is the CPU. Returns ESP_E_UNSUPPORTED if no loaded
-     *  plugin has a table for it. */
+    /** Returns the open device `d`, where all zero is the CPU. Do not close it. Returns ESP_E_UNSUPPORTED if no loaded
+     *  plugin has this device. */
     esp_status (*device)(void *user, esp_device d, const struct esp_device_table **table, void **self);
 };
 
@@ -103,7 +104,7 @@ struct esp_host {
 enum {
     ESP_CODEC_HAS_STATE = 1u << 0,      /* may need memory that lasts from step to step */
     ESP_CODEC_REDUCIBLE = 1u << 1,      /* collectives can reduce its payloads without decoding them */
-    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* has its own error feedback: see ESP_ARG_OWN_MEMORY */
+    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* keeps what compression leaves out itself: see ESP_ARG_OWN_MEMORY */
     ESP_CODEC_DETERMINISTIC = 1u << 3,  /* draws no random numbers */
     ESP_CODEC_NEEDS_MATRIX = 1u << 4,   /* needs matrices, which are divided only between rows */
     ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* updates args->residual, which the host otherwise does */

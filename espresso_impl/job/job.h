@@ -185,22 +185,23 @@ typedef struct esp__job {
     uint32_t sharing; /* ranks that use the same cores, this one included */
     esp__peers *peers;
     esp__standby *standby;
-    int32_t silent;  /* the rank that a timeout found silent, or -1 */
-    uint32_t levels; /* levels that the user has set; topo may have fewer */
+    int32_t silent; /* the rank that a timeout found silent, or -1 */
+    uint32_t levels;
     esp__topology topo;
-    const esp_backend *backend;   /* the backend of collectives over all ranks */
-    esp__comm comms[ESP__SCOPES]; /* [scope]; backend is NULL if the job has no such groups */
+    const esp_backend *backend; /* the backend of collectives over all ranks */
+    esp__comm comms[ESP__SCOPES];
     uint64_t links;
-    uint8_t parents[ESP__SCOPES]; /* scopes whose communicator was not split from another one */
-    esp__level_names names;       /* the user's names of levels, as in "levels:gpu=(shm)" */
+    uint8_t parents[ESP__SCOPES];
+    esp__level_names names; /* names that the user gave to levels, as `gpu` in "levels:gpu=(shm)" */
     uint32_t n_parents;
     uint32_t woken;
-    void *room; /* [size][ESP__JOB_ROOM], so that agree.c allocates nothing */
+    void *room;
     esp__final last;
 } esp__job;
 static inline const esp__job *esp__job_of(const esp_ctx *ctx) { return esp__base_of(ctx)->job; }
 
-/* Lists the ranks of this rank's group in order, and writes this rank's index in the list. Returns their number. */
+/* Writes the ranks of this rank's group (`scope` says which) in order, and this rank's index among them. Returns their
+ * number. */
 ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t scope, int32_t *members, int32_t *index);
 ESP__FN bool esp__group_same(const esp__topology *p, uint8_t scope, int32_t a, int32_t b);
 /* Returns the job's rank of member `i` of this rank's group, or -1 if `i` is -1. */
@@ -208,30 +209,28 @@ ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t scope, int32_t i);
 /* The number of ranks in a group (0 if the job has no such groups), and this rank's index in its group. */
 ESP__FN int32_t esp__group_size(const esp__topology *p, uint8_t scope);
 ESP__FN int32_t esp__group_index(const esp__topology *p, uint8_t scope);
-/* The rank's index at a level: among the ranks of its machine (1), or its machine's index in the rack (2). */
+/* Returns the rank's index inside its machine (level 1), or its machine's index inside the rack (level 2). */
 ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t level);
-/* Returns the backend of a scope. In a command-line tool, which opens no connections, one backend serves all scopes. */
+/* Returns the backend of the group's collectives, or that of the whole job if the group has none of its own. */
 ESP__FN const esp_backend *esp__backend_of(const esp__job *j, uint8_t scope);
-/* Returns the rank whose indices at levels 1, 2, ... are place[0], place[1], ... */
 ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place);
-/* Collective: ranks tell each other their machines, and compare `settings` (backend and link, as a text) and library
- * versions. Fills the job's topology, levels, cores, sharing and room. *number is a random number, the same on all
- * ranks. *one_host is true if all ranks run in one network namespace of one kernel. */
+/* Collective. Ranks exchange where they run, which fills the topology and the numbers of cores. Fails if `settings` (a
+ * text) or library versions differ. *number gets the same random number on all ranks; *one_host, whether all share one
+ * kernel and one network namespace. */
 ESP__FN esp_status esp__job_introduce(esp_ctx *ctx, esp__job *job, const esp__where *w, const char *settings,
                                       uint64_t *number, bool *one_host);
 /* Returns a hash of the network namespace. Processes with equal hashes can connect by abstract Unix names. */
 ESP__FN uint64_t esp__network_id(void);
-/* Fills the other members from size, rank and unit_of. Returns 0, or the first level whose units differ in size; the
- * job then has two levels or, if its machines differ, only one group of all ranks. */
+/* Computes the topology from size, rank and unit_of. Returns 0 or, if machines or racks differ in size, the first such
+ * level. The job then has two levels or, if its machines differ, only the group of all ranks. */
 ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels);
 
-/* Keeps only ranks was[0], ..., was[n - 1], which rise, and numbers them anew. This rank becomes `rank`. */
+/* Keeps only the ranks was[0] < was[1] < ... < was[n - 1], and numbers them from 0. This rank becomes number `rank`. */
 ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n, int32_t rank, uint32_t n_levels);
 
 /* ---- agree.c ---- */
-/* Collective. Compares `lines`, with a line for each setting that must be the same on all ranks. Fails on all ranks if
- * `mine` is an error on one of them or a line differs. The error names the first such line and the ranks that differ
- * from rank 0. Frees `lines`. */
+/* Collective. Fails on all ranks, with the same message, if a line of `lines` (a setting) differs between ranks or
+ * `mine` is an error on any rank. Frees `lines`. */
 ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status mine);
 /* Collective: fails on all ranks if `mine` is an error on one of them. */
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
@@ -241,11 +240,10 @@ static inline void esp__raise_to(uint64_t *v, const uint64_t *other, uint64_t n)
 }
 /* Collective: the maximum of each number over all ranks. `room` has space for n numbers of each rank. */
 ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room);
-/* Returns true if collectives can use two levels: there are several machines, with as many ranks each, above one. */
+/* Returns whether all machines have the same number of ranks, and at least two levels have several members. */
 ESP__FN bool esp__hierarchical(const esp_ctx *ctx);
-/* Translates a level of a strategy or cost that was written for two levels: "intra" becomes this job's innermost level
- * with several ranks, and "inter" all levels outside of it. Returns `level` itself in a job of two levels. */
+/* Maps "intra" and "inter" of a file for two levels to this job, which may have more: "intra" becomes the innermost
+ * level with several members, "inter" all levels outside of it. */
 ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
-/* Splits the levels of a job that esp__hierarchical accepts into scopes of more than one rank. Returns their number. */
 ESP__FN uint32_t esp__level_blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]);
 #endif
