@@ -64,7 +64,7 @@ std::string gloo_address_towards(const char *root) {
     if (host.size() > 2 && host[0] == '[') host = host.substr(1, host.size() - 2);
     addrinfo hints = {}, *list = NULL;
     hints.ai_socktype = SOCK_DGRAM;
-    /* names may become known a little later than rank 0 becomes reachable */
+    /* rank 0's name may not be known here yet, even after all ranks have met */
     for (int tries = 0; getaddrinfo(host.c_str(), colon + 1, &hints, &list) != 0; tries++) {
         if (tries == GLOO_RESOLVES) return "";
         usleep(100000);
