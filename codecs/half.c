@@ -1,9 +1,8 @@
-/* half.c: codecs "fp16" and "bf16", which send each number in 16 bits, rounded to nearest, so that collectives can sum
- * the payloads. If m payloads of sums over k ranks will be summed, fp16 sends values times 2^-a with a =
- * ceil(log2(m k)), so that nothing overflows whose mean fits. A value beyond the range becomes Inf without error
- * feedback; with it, the largest finite value is sent and the residual keeps the difference. With of=(SPEC) another
- * codec compresses, and the f32 values in its payload are sent as 16 bits each (recode.h). docs/design/wire.md has the
- * payload's format. */
+/* half.c: codecs "fp16" and "bf16", which round each number to 16 bits, so that collectives can add payloads. If m
+ * payloads will be added, each a sum over k ranks, fp16 sends numbers times 2^-a with a = ceil(log2(m k)), so that
+ * nothing overflows whose mean fits. Without error feedback, a number beyond the range becomes Inf; with it, the
+ * largest finite number is sent and the residual keeps the difference. With of=(SPEC), another codec compresses, and
+ * the f32 numbers in its payload are rounded (recode.h). docs/design/wire.md describes the payload. */
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/recode.h"
@@ -16,7 +15,8 @@ typedef struct half_self {
 
 static const esp_round fp16_rounds[] = {{ESP_REDUCE_SUM, ESP_F16, 0, 0}};
 static const esp_round bf16_rounds[] = {{ESP_REDUCE_SUM, ESP_BF16, 0, 0}};
-/* 4.33e-8 and 2.77e-6 are measured mean squared errors, relative to x^2. With 3 bits less, bf16 has 64 times fp16's. */
+/* 4.33e-8 and 2.77e-6: mean of (rounding error / x)^2, as measured. bf16 has 3 bits less, so its value is 64 times
+ * fp16's. */
 static const recode_format fp16_format = {"fp16", 1, 1, HALF_F16_MAX, HALF_F16_NAN, 31, 4.33e-8, fp16_rounds};
 static const recode_format bf16_format = {"bf16", 1, 0, HALF_BF16_MAX, HALF_BF16_NAN, 0, 2.77e-6, bf16_rounds};
 static const char half_params[] = "of=(SPEC)";

@@ -1,4 +1,3 @@
-/* plan.c: esp_plan_make and esp_plan_simulate. They make a plan's text, its predicted timeline and its report. */
 #include "planner/search/search.h"
 #include "planner/simulate/schedule.h"
 #include "planner/plan.h"
@@ -33,7 +32,7 @@ static int esp__edge_before(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Sums the time outside of backward in which a link is busy, and in which only codecs are busy. */
+/* Computes how long links are busy outside of backward, and how long only codecs are. A step is longer by these. */
 static void esp__exposed(esp_plan *plan, uint32_t n_events) {
     esp__checkpoint mark = esp__arena_checkpoint(&plan->arena);
     esp__edge_of_op *edges = esp__arena_get(&plan->arena, 2u * n_events * sizeof *edges);
@@ -118,7 +117,7 @@ static void esp__report_schedule(esp_plan *plan) {
     esp__exposed(plan, d->n_sequence);
 }
 
-/* Returns the time of all ops without compression, groups and chunks. */
+/* Returns the makespan of the strategy "fp32", which does not compress. */
 static uint64_t esp__fp32_makespan(esp__problem *p) {
     esp__schedule *d = esp__arena_get(p->arena, sizeof *d);
     esp__scheme_find("fp32")->make(p, d);
@@ -159,7 +158,7 @@ static void esp__plan_text_make(esp_plan *plan) {
     plan->text = esp__schedule_text(&plan->problem, &plan->schedule, comment);
 }
 
-/* Computes the paper's "Upper Bound": the best plan found if compression took no time. */
+/* Computes how short the step would be if compression took no time (the Espresso paper's "Upper Bound"). */
 static esp_status esp__plan_free_compression(esp_plan *plan) {
     const esp__problem *p = &plan->problem;
     esp__problem *other = esp__arena_get(&plan->arena, sizeof *other);
@@ -173,7 +172,8 @@ static esp_status esp__plan_free_compression(esp_plan *plan) {
     return ESP_OK;
 }
 
-static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
+/* Not inlined into the caller of setjmp, where its variables would be lost after a longjmp. */
+__attribute__((noinline)) static esp_status esp__plan_run(esp_plan *plan, const char *strategy) {
     esp__problem *p = &plan->problem;
     const char *name = p->config.strategy;
     double around = p->model->forward_ns + p->model->update_ns;

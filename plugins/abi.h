@@ -1,12 +1,12 @@
-/* abi.h: the interface of plugins: codecs, backends and devices. espresso.h includes it, so a plugin includes
- * "espresso.h" and links to nothing of this library. The library checks every member of a table, and refuses a plugin
- * that needs something it does not have; the message names the member. docs/design/abi.md says what may still change.
+/* abi.h: the interface of plugins: codecs, backends and devices. A plugin includes "espresso.h", which includes this
+ * file, and links to nothing of this library. The library checks every member of a table, and refuses a plugin that
+ * needs something it does not have; the message names the member. docs/design/abi.md says what may still change.
  *
  * Contents: numbers and memory; host services; codecs; backends; devices; the plugin's entry; payloads; parameters.
  *
  * In this file the *host* is the library that has loaded the plugin. Unless a comment differs, pointers are valid
- * during the call only, and memory belongs to the caller. Functions return ESP_OK or an error (ESP_E_*). Whoever
- * provides a growable struct sets its struct_size. */
+ * during the call only, and memory belongs to the caller. Functions return ESP_OK or an error (ESP_E_*). A growable
+ * struct may get more members at its end in later versions; whoever provides one sets its struct_size. */
 
 #define ESP_ABI_MAJOR 1u /* part of the name of a plugin's entry function */
 #define ESP_ABI_MINOR 0u /* for information only: struct_size says which members a table has */
@@ -24,12 +24,12 @@
 #define ESP__CAST(T, x) ((T)(x))
 #endif
 
-/** True if table `t` of struct type T is long enough to have member `f`, and `f` is not 0. */
+/** True if table `t`, a struct T, has member `f` (its struct_size is large enough) and `f` is not 0. */
 #define ESP_HAS(T, t, f) ((t) != NULL && (t)->struct_size >= offsetof(T, f) + sizeof((t)->f) && (t)->f)
 /** The bit that stands for `k` in a set, as in ESP_BIT(ESP_F32) | ESP_BIT(ESP_BF16). */
 #define ESP_BIT(k) (1u << (k))
-/** Bits 0 to 31 of `caps` change how the host must call a table, so a host refuses a table with unknown ones. Bits
- *  from 32 on are offers, which a host may ignore. */
+/** Bits 0 to 31 of `caps` change how the host must call a table; a host refuses a table with bits that it does not
+ *  know. Bits from 32 on (ESP_OFFER) are optional features, which a host may ignore. */
 #define ESP_OFFER(k) ((uint64_t)1 << (32 + (k)))
 
 /* ---- numbers and memory ------------------------------------------------------------------------------------------ */
@@ -45,7 +45,7 @@ typedef struct esp_buf {
 struct esp_tensor {
     uint32_t struct_size;
     esp_dtype dtype;
-    uint64_t key;   /* hash of the whole tensor's name, or of a group's names */
+    uint64_t key;   /* hash of the tensor's name, or of all names of a group of tensors */
     uint64_t count; /* elements of this part */
     esp_buf data;
     uint64_t rows, cols; /* row-major; 0 if it is no matrix */
@@ -57,7 +57,7 @@ typedef struct esp_payload {
     /** For compress, data.bytes is the capacity, at least what bound() returned. For decompress, it is the size of
      *  header and body. */
     esp_buf data;
-    /** compress writes the size of header and body here, in memory of the device of `data`. */
+    /** Where compress writes the size of header and body. It lies on the device of `data`. */
     uint64_t *used;
 } esp_payload;
 
@@ -74,8 +74,8 @@ typedef struct esp_log_event {
 struct esp_codec;
 struct esp_payload_header;
 struct esp_device_table;
-/** Functions of the host that any thread of a plugin may call while the context exists. Growable: use ESP_HAS to test a
- *  member that was added after version 1.0. */
+/** Functions of the library for plugins. Any thread may call them while the context exists. Growable: test members that
+ *  were added after version 1.0 with ESP_HAS. */
 struct esp_host {
     uint32_t struct_size, abi_major, abi_minor, reserved0;
     void *user; /* first argument of every function */
@@ -89,12 +89,13 @@ struct esp_host {
      *  threads, and returns when all have ended. `body` must not call parallel_for. */
     void (*parallel_for)(void *user, uint64_t n, uint64_t grain, void (*body)(void *arg, uint64_t begin, uint64_t end),
                          void *arg);
-    /** A codec that wraps another calls these in its open() and close(). `spec` is the inner codec, such as
-     *  "topk:ratio=0.01". If codec_open fails, return its status; the host keeps the message. At most 4 codecs nest. */
+    /** For codecs that wrap another codec: open it in open(), and close it in close(). `spec` is the inner codec, such
+     *  as "topk:ratio=0.01". If codec_open fails, return its status; the library keeps the message. At most 4 codecs
+     *  nest. */
     esp_status (*codec_open)(void *user, const char *spec, const struct esp_codec **table, void **self);
     void (*codec_close)(void *user, const struct esp_codec *table, void *self);
-    /** Returns the open device `d`, which the host closes. All zero is the CPU. Returns ESP_E_UNSUPPORTED if no loaded
-     *  plugin has a table for it. */
+    /** Returns the open device `d`, where all zero is the CPU. Do not close it. Returns ESP_E_UNSUPPORTED if no loaded
+     *  plugin has this device. */
     esp_status (*device)(void *user, esp_device d, const struct esp_device_table **table, void **self);
 };
 
@@ -103,51 +104,53 @@ struct esp_host {
 enum {
     ESP_CODEC_HAS_STATE = 1u << 0,      /* may need memory that lasts from step to step */
     ESP_CODEC_REDUCIBLE = 1u << 1,      /* collectives can reduce its payloads without decoding them */
-    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* has its own error feedback: see ESP_ARG_OWN_MEMORY */
+    ESP_CODEC_OWN_FEEDBACK = 1u << 2,   /* keeps what compression leaves out itself: see ESP_ARG_OWN_MEMORY */
     ESP_CODEC_DETERMINISTIC = 1u << 3,  /* draws no random numbers */
-    ESP_CODEC_NEEDS_MATRIX = 1u << 4,   /* needs matrices, which are divided only between rows */
-    ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* updates args->residual, which the host otherwise does */
-    ESP_CODEC_NO_FEEDBACK = 1u << 6,    /* default feedback is "none" (fp16, unbiased methods) */
-    ESP_CODEC_LISTS = 1u << 7,          /* one call may take several parts */
-    ESP_CODEC_WRAPPER = 1u << 8         /* wraps the codec of parameter of=(SPEC); has traits() */
+    ESP_CODEC_NEEDS_MATRIX = 1u << 4,   /* compresses matrices, which the host divides only between rows */
+    ESP_CODEC_FUSED_RESIDUAL = 1u << 5, /* compress computes the new residual, so the host does not */
+    ESP_CODEC_NO_FEEDBACK = 1u << 6,    /* uses error feedback only if parameter feedback= asks for it */
+    ESP_CODEC_LISTS = 1u << 7,          /* compress and decompress accept several parts in one call */
+    ESP_CODEC_WRAPPER = 1u << 8         /* wraps another codec, given by parameter of=; must have traits() */
 };
-/* esp_codec_args.flags. With OWN_MEMORY, compress gets the rank's own gradient, and the codec applies its own error
- * feedback. Without it, a residual means ordinary error feedback. */
+/* Set in esp_codec_args.flags if compress gets the rank's own gradient and a codec with OWN_FEEDBACK must apply its
+ * error feedback. Otherwise such a codec uses args->residual like any other codec. */
 enum { ESP_ARG_OWN_MEMORY = 1u << 0 };
 
 enum { ESP_ROUNDS_MAX = 4 };
-/* esp_round.flags. With ALLREDUCE, an allreduce always reduces the last round's payloads of a REDUCIBLE codec. They are
- * never sent to be decoded one by one. */
+/* Set in esp_round.flags if only an allreduce may combine the payloads of a REDUCIBLE codec's last round. They are
+ * never sent to other ranks and decoded there one by one. */
 enum { ESP_ROUND_ALLREDUCE = 1u << 0 };
-/** A codec of n rounds, such as PowerSGD with 2, compresses n times in a step. After each round but the last,
- *  collectives reduce the payloads of all ranks that exchange payloads in the last round, and the next round reads the
- *  result (args->reduced). Codecs with several rounds need ESP_CODEC_FUSED_RESIDUAL. Frozen. */
+/** One of a codec's rounds. A codec with n rounds, such as PowerSGD with n = 2, compresses n times in a step. After
+ *  each round but the last, collectives combine the payloads of all ranks that take part, and the next round gets the
+ *  result in args->reduced. Codecs with several rounds need ESP_CODEC_FUSED_RESIDUAL. Frozen. */
 typedef struct esp_round {
-    esp_reduce op;   /* how collectives combine payloads; 0 (last round only) means never */
-    esp_dtype dtype; /* dtype of the numbers in a payload, unless bound() sets another */
-    uint32_t flags;  /* ESP_ROUND_* */
+    esp_reduce op; /* operation by which collectives combine payloads; 0 if they never do (last round only) */
+    esp_dtype dtype;
+    uint32_t flags; /* ESP_ROUND_* */
     uint32_t reserved0;
 } esp_round;
 
-/** Memory that one round needs for one part, in bytes. Growable: bound() writes at most struct_size bytes. */
+/** Memory that one round of compression needs for one part of a tensor, in bytes. Growable: bound() writes at most
+ *  struct_size bytes. */
 struct esp_bound {
     uint32_t struct_size;
-    /** dtype of the payload's numbers, if collectives reduce them. 0 means that of esp_round. It may depend on
-     * n_reduced, so that sums do not overflow. */
+    /** dtype of the payload's numbers if collectives sum them, or 0 for the dtype in esp_round. It may depend on the
+     *  number of ranks, so that sums do not overflow. */
     esp_dtype dtype;
-    /** Most bytes of header and body. Must not fall as `count` rises. 0, in a round before the last, means that such
-     *  parts skip the round. If other parts of the tensor do not skip it, this part sends a header only. */
+    /** Largest size of header and body. Must not fall as `count` rises. In a round before the last, 0 means that the
+     *  part does not need the round. It sends only a header if other parts of its tensor need the round. */
     uint64_t payload_bytes;
     uint64_t scratch_bytes; /* temporary memory for one call */
-    /** Memory that lasts from step to step, zero at first, and saved in state files. Round 0 decides the size. */
+    /** Memory that lasts from step to step, zero at first, and saved in state files. The host uses the size that
+     *  bound() returns for round 0. */
     uint64_t state_bytes;
 };
 
-/** Properties of an opened codec that may depend on its parameters. The host copies them from the table before it calls
- *  traits(). Growable: later versions may append members. */
+/** Properties of an opened codec that may depend on its parameters. Before it calls traits(), the host copies them from
+ *  esp_codec. Growable: later versions may append members. */
 typedef struct esp_traits {
     uint32_t struct_size;
-    uint32_t wire_version; /* as in esp_codec; a wrapper's includes the inner codec's */
+    uint32_t wire_version; /* version of the payload's format; a wrapper combines its own with the inner codec's */
     uint64_t caps;
     uint32_t n_rounds, reserved0;
     const esp_round *rounds;
@@ -164,19 +167,19 @@ typedef struct esp_payload_size {
 typedef struct esp_codec_time {
     double elements, compress_ns, decompress_ns;
 } esp_codec_time;
-/* Memory bandwidth, in bytes per nanosecond, of the core and of the CUDA device that the times of a model are for. On a
- * device with k times that bandwidth, the host expects k * e elements to take as long as e elements in the model. */
+/* The times in esp_codec_model are for a core and a CUDA device with this memory bandwidth, in bytes per nanosecond.
+ * The host expects a device with twice the bandwidth to process twice as many elements in the same time. */
 enum { ESP_MODEL_CORE_RATE = 8, ESP_MODEL_CUDA_RATE = 800 };
 enum { ESP_MODEL_TIMES = 8 };
-/* esp_codec_model.flags. LOSSY means that the codec may harm training, so strategy "auto" watches the loss. Other
- * codecs at most round each number to a shorter format. */
+/* Set in esp_codec_model.flags if the codec does more than round numbers to a shorter format. Strategy "auto" watches
+ * the training loss when it uses such a codec. */
 enum { ESP_MODEL_LOSSY = 1u << 0 };
 /** A codec's sizes, times and error, for planner and autopilot. The host sets it to zero before the call. Growable:
  * later versions may append members. */
 typedef struct esp_codec_model {
     uint32_t struct_size, flags;              /* flags: ESP_MODEL_* */
-    esp_payload_size sent;                    /* payload size if payloads are sent to be decoded */
-    esp_payload_size reduced[ESP_ROUNDS_MAX]; /* payload size in each round if collectives reduce payloads */
+    esp_payload_size sent;                    /* size of a payload that other ranks receive and decode */
+    esp_payload_size reduced[ESP_ROUNDS_MAX]; /* size in each round of payloads that collectives sum */
     /** Expected |decoded - x|^2 / |x|^2 for standard normal x, without error feedback. Negative if unknown. */
     double error;
     uint32_t n_times, reserved0; /* n_times is 0 if times are unknown on this device */
@@ -185,7 +188,8 @@ typedef struct esp_codec_model {
     double momentum; /* momentum that the codec itself applies; 0 if none */
 } esp_codec_model;
 
-/** Layout of a body: `offset` bytes (a multiple of 4), then `count` f32 values, then `rest` bytes. Frozen. */
+/** Where a payload's body has f32 values: after `offset` bytes (a multiple of 4) come `count` values, and then `rest`
+ *  other bytes. Frozen. */
 typedef struct esp_values {
     uint64_t offset, count, rest;
 } esp_values;
@@ -193,8 +197,8 @@ typedef struct esp_values {
 /** Arguments of compress and decompress. Growable: later versions may append members.
  *
  *  compress, for each part t:
- *      payload[t]  := code(beta * residual[t] + gamma * tensor[t])
- *      residual[t] := what the payload leaves out of that sum
+ *      payload[t]  := the compressed form of beta * residual[t] + gamma * tensor[t]
+ *      residual[t] := that sum minus what the payload decodes to
  *    With several rounds, each round may read the residual, and the last one writes it.
  *  decompress, for each part t with n payloads:
  *      tensor[t] := (mode SUM: tensor[t]; SET: 0) + scale * payload[t][0] + ... + scale * payload[t][n - 1]
@@ -203,42 +207,42 @@ typedef struct esp_codec_args {
     uint32_t struct_size;
     uint32_t mode;       /* decompress: ESP_OUT_SET or ESP_OUT_SUM */
     uint64_t step, seed; /* for random numbers; the same on all ranks */
-    /** Part of the seed: the lowest rank that compresses the same numbers. Ranks with equal sources must draw the same
+    /** Part of the seed: the lowest of the ranks that compress the same numbers. All of these ranks must draw the same
      *  random numbers. */
     uint32_t source;
-    uint32_t comp_index; /* part of the seed: index of this compress step in the tensor's option */
+    uint32_t comp_index; /* part of the seed: how many earlier compress ops the tensor's option has */
     uint32_t flags;      /* ESP_ARG_* */
-    uint32_t round;      /* round of a compress, from 0 */
-    /** Number of ranks whose payloads are reduced in this round (decompress: in the last round). 1 if they are not. */
+    uint32_t round;      /* the codec's round that this call of compress is for, from 0 */
+    /** Number of ranks whose payloads collectives combine after this call (decompress: before it). 1 if they do not. */
     uint32_t n_reduced;
-    uint32_t n_tensors;  /* number of parts; 1 without ESP_CODEC_LISTS */
-    uint32_t n_payloads; /* payloads of each part; compress: 1 */
-    float beta, gamma;   /* compress: factors of residual and gradient */
-    float scale;         /* factor of decompress: a power of two; 0 means 1 */
-    /* Arrays of n_tensors entries. In `residual` and `state`, a part that has none has an entry of 0 bytes. */
+    uint32_t n_tensors; /* number of parts in the arrays below; 1 without ESP_CODEC_LISTS */
+    uint32_t n_payloads;
+    float beta, gamma; /* compress: factors of residual and gradient */
+    float scale;       /* factor of decompress: a power of two; 0 means 1 */
+    /* Arrays of n_tensors entries. The entry of a part without residual or without state has 0 bytes. */
     esp_tensor *const *tensor; /* f32; compress reads them, decompress writes them */
-    const uint64_t *offset;    /* index of each part's first element in tensor or group */
+    const uint64_t *offset;    /* index of each part's first element in its tensor or group of tensors */
     esp_payload *payload;      /* one per part; decompress: [n_tensors][n_payloads] */
-    /** Reduced payloads of the previous round (for decompress, of the last round but one). NULL if there is none. */
+    /** Payloads that collectives combined after the previous round, or NULL. For decompress of a codec with n rounds,
+     *  those of the round before the last. */
     const esp_payload *reduced;
     const esp_buf *residual; /* `count` floats each; NULL without error feedback */
-    /** Memory of state_bytes (see bound), or NULL if no part needs any. decompress gets the state with which this rank
-     *  compressed the same parts, or NULL. */
+    /** State of each part, in the size that bound() returned, or NULL if no part needs any. decompress gets the state
+     *  that this rank's compress used for the same parts, or NULL. */
     const esp_buf *state;
-    /** One buffer for the whole call, or NULL if no part needs any. Its size is n_tensors times the largest
-     *  scratch_bytes of a part after rounding that up to a multiple of 64. */
+    /** Temporary memory for the whole call, or NULL if no part needs any. Its size is n_tensors * m, where m is the
+     *  largest scratch_bytes of a part, rounded up to a multiple of 64. */
     const esp_buf *scratch;
     esp_stream stream;
-    /** Number of ranks whose gradients are already added in the numbers to compress, such as those of a machine, so
-     * that they may be that much larger (decompress: the same of the payloads). 1 or 0: the rank's own gradient. */
+    /** Number of ranks whose gradients were added before they were compressed, such as the ranks of one machine. The
+     *  sum may be that many times larger than a single gradient. 0 or 1 means the rank's own gradient. */
     uint32_t n_summed, reserved0;
 } esp_codec_args;
 
-/** Returns how many ranks' gradients are added in the numbers of a call, at least 1. */
+/** Returns a->n_summed, or 1 if it is 0 or if the caller's struct is too short to have it. */
 static inline uint32_t esp_summed_of(const esp_codec_args *a) {
     return ESP_HAS(esp_codec_args, a, n_summed) ? a->n_summed : 1;
 }
-/** Returns the residual of part t of a call, or NULL without error feedback. */
 static inline float *esp_residual_of(const esp_codec_args *a, uint32_t t) {
     return a->residual ? ESP__CAST(float *, a->residual[t].ptr) : NULL;
 }
@@ -259,7 +263,7 @@ typedef struct esp_codec {
     const char *name, *summary;
     /** The parameters with their defaults, "ratio=0.01,...", for help and messages. NULL if it has none. */
     const char *params;
-    const char *default_option; /* option for strategy "layerwise"; NULL means the library's */
+    const char *default_option; /* option that strategy "layerwise" uses; NULL: the library chooses */
     uint32_t n_rounds;          /* 1 to ESP_ROUNDS_MAX */
     uint32_t reserved0;
     const esp_round *rounds; /* [n_rounds]; NULL means one round without reduction */
@@ -267,28 +271,29 @@ typedef struct esp_codec {
      *  key or a bad value. */
     esp_status (*open)(const esp_host *h, const char *params, void **self);
     void (*close)(void *self);
-    /** Returns the memory that round `round` needs for a part with the shape of `like`, if collectives reduce the
-     * payloads of n_reduced ranks (1: they do not). Returns ESP_E_UNSUPPORTED if the codec cannot compress such parts.
-     */
+    /** Writes to *out the memory that round `round` needs for a part with the shape of `like`. n_reduced is the number
+     *  of ranks whose payloads collectives combine, or 1 if they do not. Returns ESP_E_UNSUPPORTED if the codec cannot
+     *  compress a part of this shape. */
     esp_status (*bound)(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced, esp_bound *out);
     /** Enqueues work on args->stream. `a` and its arrays are valid during the call only, but their buffers until the
      *  stream has done the work. Returns ESP_E_TOO_SMALL if a capacity is too small, and writes nothing past it. */
     esp_status (*compress)(void *self, const esp_codec_args *a);
     /** Enqueues work like compress. Checks payloads before it writes, returns ESP_E_CORRUPT for invalid ones, and never
-     *  writes out of bounds. If a kernel checks, the device's event functions return the error. A wrapper may already
-     *  have added earlier payloads, and other parts of the call may have been written. */
+     *  writes out of bounds. If code on the device makes the check, the device's event functions return the error.
+     *  After an error, other parts of the call may have been written, and a wrapper may have added earlier payloads. */
     esp_status (*decompress)(void *self, const esp_codec_args *a);
     /* The functions below are optional: the host tests them with ESP_HAS. */
-    /** Changes the members of *out in which this codec differs from its table. It may remove caps, but not add any. */
+    /** Changes the members of *out in which this codec differs from its esp_codec because of its parameters. It may
+     *  remove caps, but not add any. */
     esp_status (*traits)(void *self, esp_traits *out);
-    /** Describes payload sizes, times and error on device `d` if collectives reduce the payloads of n_reduced ranks. Of
-     *  `like`, only rows and cols count, which tell whether it is a matrix. */
+    /** Describes payload sizes, times and error on device `d` if collectives combine the payloads of n_reduced ranks.
+     *  Reads only `rows` and `cols` of `like`, which are 0 if tensors are no matrices. */
     esp_status (*model)(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d, esp_codec_model *out);
-    /** Changes `count` floats of the final sum over `ranks` contributions in place, for example into a majority vote.
-     *  The host passes each element once. */
+    /** Changes `count` floats of the sum of `ranks` ranks' gradients in place, for example into a majority vote. The
+     *  host passes no element of the sum twice. */
     esp_status (*finalize)(void *self, float *sum, uint64_t count, uint32_t ranks, esp_stream s);
-    /** Tells where a payload has plain f32 values, which a wrapper may compress again. `h` is the payload's header
-     *  without body_bytes. If `h` is NULL, it describes the largest payload of such a part. */
+    /** Tells which bytes of a payload are f32 values, so that a wrapper can compress them again. `h` is the payload's
+     *  header without body_bytes. If `h` is NULL, describes the largest payload that a part like `like` can have. */
     esp_status (*values)(void *self, const esp_tensor *like, const struct esp_payload_header *h, esp_values *out);
 } esp_codec;
 
@@ -300,32 +305,32 @@ enum {
     ESP_BACKEND_NEEDS_PROGRESS = 1u << 1, /* makes progress only inside test() and progress() */
     ESP_BACKEND_VARLEN = 1u << 2,         /* sends only the used bytes of a payload's buffer */
     ESP_BACKEND_SCALE = 1u << 3,          /* applies esp_coll.scale */
-    ESP_BACKEND_PACED = 1u << 4,          /* emulates links: parameters inter=, latency= */
+    ESP_BACKEND_PACED = 1u << 4,          /* can emulate slower links, which parameters inter= and latency= set */
     ESP_BACKEND_CALLER = 1u << 5          /* only the trainer's thread may call it */
 };
-/** An offer that esp_shrink needs: after ranks have failed and all communicators are closed, open() works again for
- *  the remaining ranks. */
+/** An optional ability (ESP_OFFER): after ranks have failed and all communicators are closed, open() works again for
+ *  the remaining ranks. esp_shrink needs it. */
 #define ESP_BACKEND_REOPENS ESP_OFFER(0)
-/** An offer: a request is complete only when the other ranks have received all that this rank sends. */
+/** An optional ability (ESP_OFFER): a request is complete only when the other ranks have received all that this rank
+ *  sends. */
 #define ESP_BACKEND_DELIVERS ESP_OFFER(1)
 enum { ESP_COLL_ALLREDUCE = 1, ESP_COLL_ALLGATHER = 2, ESP_COLL_ALLTOALL = 3, ESP_COLL_REDUCE_SCATTER = 4 };
 enum { ESP_COLL_BROADCAST = 5, ESP_COLL_GATHER = 6, ESP_COLL_REDUCE = 7 };
 
 /** The ranks of a communicator (comm). Growable: later versions may append members. Valid during open() only, except
- * `parent`. Level 0 is all ranks. Levels 1 to n_levels are nested: level 1 is the innermost, such as the ranks of one
- * machine, and the last is the outermost. A group of level k joins several groups of level k - 1: it has one rank of
- * each, always the one with the same index. A group of several levels has all ranks that have the same index in each
- * other level. */
+ *  `parent`. Every rank has an index in each level: in level 1, for example, its index in its machine, and in level 2
+ *  the index of its machine. A group of level k has ranks that differ only in this index. A group of several levels has
+ *  all ranks that have the same index in each other level. Level 0 means all ranks. */
 typedef struct esp_group {
     uint32_t struct_size;
     int32_t rank, size;     /* this rank's index in the group, and the group's size */
     int32_t level;          /* level of the group; 0 means all ranks */
     int32_t n_levels;       /* number of levels of the job, such as 2: intra, inter */
-    int32_t last_level;     /* the group has the levels from `level` to this one */
+    int32_t last_level;     /* the group has all levels from `level` to this one */
     const char *level_name; /* "flat", "intra", "inter", "intra-inter", ... */
     const int32_t *place;   /* [size][n_levels]: each rank's index in level 1, 2, ... */
     const int32_t *machine; /* [size]: machine of each rank */
-    /** The first comm of this backend that has all ranks of this group, or NULL if this one is the first. */
+    /** The first comm of this backend that includes all ranks of this group, or NULL if this one is the first. */
     void *parent;
     /** Gathers `bytes` bytes from each rank of the group: `out` gets size * bytes bytes in rank order. Blocks. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
@@ -345,16 +350,16 @@ typedef struct esp_group {
  *     GATHER          part(rank)     count at root           no
  *     ALLTOALL        n equal parts  n parts in rank order   no       (n divides count)
  *
- *  Sums of f16 and bf16 are computed in f32 and rounded once; sums of integers wrap. shm and loop add in rank order,
- *  except in a flat collective over an emulated link: there, as in a real ring, the order is the ring's, and f16 and
- *  bf16 are rounded at every hop. MAX and MIN: if any rank has a NaN, the result is the quiet NaN with sign 0 (with
+ *  Sums of f16 and bf16 are computed in f32 and rounded once; sums of integers wrap. Backends shm and loop add in rank
+ *  order, except in a collective of all ranks over emulated links. That one adds in the order of a ring, and rounds f16
+ *  and bf16 at every hop of the ring. MAX and MIN: if any rank has a NaN, the result is the quiet NaN with sign 0 (with
  *  one rank, its own NaN); -0 is less than +0. All ranks get the same bits. `src` must not change until the request
  *  is complete. */
 typedef struct esp_coll {
     uint32_t struct_size, op; /* op: ESP_COLL_* */
     esp_dtype dtype;          /* 0 with payload slots */
     int32_t root;
-    uint64_t count; /* number of items, as defined above */
+    uint64_t count;
     /** If not 0, src and dst are arrays of payload slots of this size, and only their used bytes need to be sent. */
     uint64_t slot_bytes;
     esp_buf src, dst;  /* ptr may be NULL where the table above has no entry */
@@ -368,9 +373,10 @@ typedef struct esp_coll {
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
     uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
-    /** All received bytes, by the outermost level in which sender and receiver differ. */
+    /** Received bytes by level. Each byte counts at the outermost level in which the indices of sender and receiver
+     *  differ. */
     uint64_t level_bytes[ESP_LEVELS];
-    uint64_t memory_bytes; /* most memory of this rank's share of buffers; 0 if unknown */
+    uint64_t memory_bytes; /* largest size that this rank's share of the comm's buffers has had; 0 if unknown */
 } esp_traffic;
 
 /** The ranks of a job that a launcher's library, such as MPI, has already connected. Growable: later versions may
@@ -394,14 +400,14 @@ typedef struct esp_backend {
     uint32_t dtypes;  /* dtypes that it can reduce */
     uint32_t reduces; /* set of reductions: ESP_BIT(ESP_REDUCE_SUM) | ... */
     const char *name, *summary;
-    const char *params; /* parameters with defaults, as in esp_codec */
+    const char *params; /* parameters with their defaults, for help and messages; NULL if it has none */
     /** Sets *score to 0 if the backend cannot run here. The default backend is the one with the highest score. */
     esp_status (*probe)(const esp_host *h, int32_t *score);
     /** Opens a comm for the ranks of `g`, which all call it. */
     esp_status (*open)(const esp_host *h, const esp_group *g, const char *params, void **comm);
     void (*close)(void *comm); /* must not wait for a rank that has died */
-    /** Starts a collective after the work that `s` has now, and returns a request. All ranks of a comm start the same
-     *  collectives in the same order. `c` is valid during the call only. */
+    /** Starts a collective when stream `s` has done the work enqueued so far, and returns a request. All ranks of a
+     *  comm start the same collectives in the same order. `c` is valid during the call only. */
     esp_status (*start)(void *comm, const esp_coll *c, esp_stream s, void **req);
     /** Works on a request for at most about 0.2 ms. Returns ESP_OK if it is complete and freed, else ESP_PENDING or an
      *  error. */
@@ -420,13 +426,13 @@ typedef struct esp_backend {
     /** Returns the rank in the group that `req` waits for, or -1 if unknown. */
     int32_t (*straggler)(void *comm, void *req);
     esp_status (*traffic)(void *comm, esp_traffic *out);
-    /** Registers memory for many collectives, until dereg: payload slots and work buffers, but not gradients, on the
-     *  CPU and on each of `devices`. The host calls it between steps, only on comms without a parent, but the memory is
-     *  used on all comms. A backend has both functions or neither. */
+    /** Registers memory that many collectives will use, until dereg, for the CPU and for each of `devices`. It contains
+     *  payload slots or work buffers, but no gradients. The host calls reg between steps, on a comm without a parent.
+     *  Comms with that parent use the memory, too. A backend has both reg and dereg, or neither. */
     esp_status (*reg)(void *comm, const esp_buf *b, void **mh);
     esp_status (*dereg)(void *comm, void *mh);
-    /** Called before open() if the configuration has no address. Returns the job's ranks, and the host connects them
-     *  through out->oob_allgather. Blocks until all ranks have called it. */
+    /** Called before open() if the configuration has no address of rank 0. Writes this rank and the number of ranks to
+     *  *out, with a function through which the host connects them. Blocks until all ranks have called it. */
     esp_status (*meet)(const esp_host *h, const char *params, esp_meeting *out);
 } esp_backend;
 
@@ -473,7 +479,7 @@ typedef struct esp_device_table {
     esp_status (*convert)(void *self, void *dst, esp_dtype dst_dtype, const void *src, esp_dtype src_dtype, float scale,
                           uint32_t sum, uint64_t count, esp_stream s);
     /* The functions below are optional: the host tests them with ESP_HAS. */
-    esp_status (*elapsed)(void *self, void *from, void *to, uint64_t *ns); /* time between two passed events */
+    esp_status (*elapsed)(void *self, void *from, void *to, uint64_t *ns); /* time between two past events */
     /** Returns the calling thread's CPU time in nanoseconds. Without it, the host uses the thread's CPU clock. */
     esp_status (*core_time)(void *self, uint64_t *ns);
     /** Copies the device's name, such as "NVIDIA H100", to `out`, cut off after room - 1 characters. */
@@ -503,8 +509,8 @@ struct esp_plugin {
     ESPRESSO_EXPORT const esp_plugin *espresso_plugin_v1(const esp_host *h)
 #endif
 
-/** Defines the whole entry of a plugin that has only codecs, or only backends: ESP_PLUGIN_CODEC(topk, &topk_codec).
- *  After the id, one or more pointers to tables in static storage. */
+/** Defines the entry of a plugin that has only codecs, or only backends, for example ESP_PLUGIN_CODEC(topk,
+ *  &topk_codec). The id is followed by pointers to one or more tables in static storage. */
 #define ESP_PLUGIN_CODEC(id, ...)                                                                                      \
     ESPRESSO_PLUGIN_ENTRY(id) {                                                                                        \
         static const esp_codec *const all[] = {__VA_ARGS__};                                                           \
@@ -526,8 +532,8 @@ enum {
     ESP_PAYLOAD_NONFINITE = 1u << 0, /* the input had NaN or Inf; it decodes to NaN everywhere */
     ESP_PAYLOAD_EMPTY = 1u << 1      /* it decodes to zeros; not allowed if collectives reduce payloads */
 };
-/** A payload's header; esp_payload_header_of() makes it. If collectives reduce payloads, headers are not sent: the host
- *  keeps this rank's header, and combines the NONFINITE flags of all ranks. Frozen. */
+/** A payload's header; esp_payload_header_of() makes it. If collectives sum payloads, headers are not sent: each rank
+ *  keeps its own, with flag NONFINITE if that of any rank has it. Frozen. */
 typedef struct esp_payload_header {
     uint32_t codec; /* esp_name_hash of the codec's name */
     uint16_t wire_version, flags;
@@ -543,7 +549,6 @@ static inline uint32_t esp_name_hash(const char *name) {
     for (; *name; name++) h = (h ^ ESP__CAST(unsigned char, *name)) * 16777619u;
     return h;
 }
-/** Makes a header with these members, and zeros in `reserved`. */
 static inline esp_payload_header esp_payload_header_of(uint32_t codec, uint16_t wire_version, uint16_t flags,
                                                        uint64_t count, uint64_t body_bytes, uint64_t aux) {
     esp_payload_header h;

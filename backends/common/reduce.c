@@ -57,8 +57,8 @@ static void backend_sum_halves(const backend_reduction *s, uint8_t *out, float *
         if (out) backend_round(s, out + 2 * at, acc + at, some, scale);
     }
 }
-/* Defines kernels for numbers of `bits` bits. backend_pick takes the larger number, or the smaller one if `least`. inf
- * and nan are the bits of Inf and of the NaN to write; for integers they are 0. */
+/* Defines kernels that add arrays of `bits`-bit numbers, or take their maximum or, if `least`, their minimum. inf and
+ * nan are the bit patterns of infinity and of the NaN that is written; for integers, they are 0. */
 #define BACKEND_LOOPS(bits)                                                                                            \
     typedef int##bits##_t backend_s##bits __attribute__((may_alias));                                                  \
     typedef uint##bits##_t backend_w##bits __attribute__((may_alias));                                                 \
@@ -69,7 +69,7 @@ static void backend_sum_halves(const backend_reduction *s, uint8_t *out, float *
         for (uint64_t i = 0; i < n; i++) o[i] = (uint##bits##_t)(x[i] + y[i]);                                         \
         return n;                                                                                                      \
     }                                                                                                                  \
-    ESP_INLINE int##bits##_t backend_key_##bits(int##bits##_t x) { /* sign and magnitude to two's complement */        \
+    ESP_INLINE int##bits##_t backend_key_##bits(int##bits##_t x) { /* float bits to an integer of same order */        \
         return (int##bits##_t)(x ^ ((x >> (bits - 1)) & INT##bits##_MAX));                                             \
     }                                                                                                                  \
     ESP_INLINE uint64_t backend_pick_##bits##_body(void *out, const void *a, const void *b, uint64_t n, int least,     \

@@ -1,6 +1,7 @@
-/* comm.c: implements the backend table of the p2p transport: opens and closes communicators, runs their collectives,
- * and waits. MPI and gloo send no notification when a message completes, so a waiting thread polls them and sleeps
- * longer and longer in between. It sleeps on a timerfd, so that one thread can wait for several backends. */
+/* comm.c: implements the functions of esp_backend for the backends gloo and mpi: opens and closes communicators, runs
+ * their collectives, and waits. MPI and gloo do not notify when a message completes, so a waiting thread polls them and
+ * sleeps longer after each poll that finds nothing. It sleeps on a timerfd, whose descriptor a thread that waits for
+ * several backends can poll. */
 #include "backends/p2p/p2p.h"
 #include "codecs/common/simd.h"
 #include "espresso_impl/base/limits.h"
@@ -22,7 +23,6 @@ static esp_status p2p_fail(p2p_comm *m, esp_status s) {
 
 static uint32_t p2p_most_messages(int32_t n) { return 4 * (uint32_t)n; }
 
-/* Begins chunks, in the order of requests, while fewer than P2P_AHEAD are in progress. Returns 1 if it began one. */
 static int p2p_begin_some(p2p_comm *m) {
     int began = 0;
     while (m->next_begin != m->next_req) {
@@ -84,7 +84,7 @@ static int p2p_poll(p2p_comm *m) {
     return n;
 }
 
-/* Does all work that is possible now. Returns 1 if something moved, 0 if nothing did, or an error. */
+/* Makes all progress that is possible without waiting. Returns 1 if there was any, 0 if not, or a negative error. */
 static int p2p_drive(p2p_comm *m) {
     static int (*const steps[3])(p2p_comm *) = {p2p_begin_some, p2p_poll, p2p_advance_all};
     const uint64_t until = backend_now_ns() + P2P_BUDGET_NS;
@@ -104,12 +104,12 @@ static int p2p_drive(p2p_comm *m) {
         p2p_end_some(m);
         if (!p2p_pending(m) || backend_now_ns() >= until) break;
     }
-    p2p_end_some(m); /* also ends requests without chunks, as of one rank */
+    p2p_end_some(m); /* a communicator of one rank has requests without chunks, which end here */
     return moved;
 }
 
-/* Drives every communicator of the job. Returns true if something moved, or if a finished request waits for its test().
- * Sets *pending to whether requests are open. */
+/* Makes progress on every communicator of the job. Returns true if there was any, or if p2p_test has not yet returned a
+ * finished request. Sets *pending to whether requests are unfinished. */
 static bool p2p_drive_all(p2p_job *j, bool *pending) {
     bool again = false;
     *pending = false;
@@ -128,7 +128,7 @@ ESP__FN esp_status p2p_start(void *comm, const esp_coll *c, esp_stream s, void *
     p2p_comm *m = (p2p_comm *)comm;
     p2p_req *r = &m->reqs[m->next_req % P2P_QUEUE];
     esp_coll call;
-    (void)s; /* work on a CPU stream has already ended */
+    (void)s;
     if (m->error != ESP_OK) return m->error;
     if (BACKEND_LOAD(&m->aborted)) return ESP_E_PEER;
     backend_copy_call(c, &call);
@@ -173,12 +173,12 @@ static void p2p_timer(p2p_job *j, uint64_t ns) {
 static void p2p_arm(p2p_job *j) {
     bool pending, again;
     p2p_timer(j, 0);
-    BACKEND_STORE(&j->woken, 0u); /* not needed: the caller tests every request now */
+    BACKEND_STORE(&j->woken, 0u);
     again = p2p_drive_all(j, &pending);
     j->nap_ns = again ? P2P_NAP_LEAST_NS : backend_min(j->nap_ns * 2, P2P_NAP_MOST_NS);
     if (BACKEND_LOAD(&j->woken)) again = true;
     p2p_timer(j, again ? 1 : pending ? j->nap_ns : 0);
-    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* the line above may have undone a wake() */
+    if (!again && BACKEND_LOAD(&j->woken)) p2p_timer(j, 1); /* the line above may have undone p2p_wake's timer */
 }
 ESP__FN int32_t p2p_wait_fd(void *comm) { return ((p2p_comm *)comm)->job->timer; }
 
@@ -199,7 +199,7 @@ ESP__FN esp_status p2p_progress(void *comm, uint64_t timeout_us) {
         struct pollfd fd = {j->timer, POLLIN, 0};
         const uint64_t ns = pending ? backend_min(nap, until - now) : until - now;
         p2p_timer(j, ns);
-        if (BACKEND_LOAD(&j->woken)) continue; /* the line above may have undone a wake() */
+        if (BACKEND_LOAD(&j->woken)) continue;
         poll(&fd, 1, (int)(ns / 1000000u) + 1);
         nap = backend_min(nap * 2, P2P_NAP_MOST_NS);
     }

@@ -1,6 +1,7 @@
-/* gloo.cc: backend "gloo", for ranks on up to 32 machines that TCP connects, without MPI: a wire of the p2p transport
- * that sends messages by the library gloo. gloo's calls block until a message completes. So each message that may be
- * posted has a thread that waits for it, 16 threads per member of the group, which suits small clusters only. */
+/* gloo.cc: backend "gloo", for ranks on up to 32 machines that TCP connects, without MPI. The p2p transport runs the
+ * collectives; this file sends its messages with the library gloo. gloo's calls block until a message completes, so
+ * each message in transit has a thread that waits for it. That is 16 threads per member of the group, which suits small
+ * clusters only. */
 #include "backends/p2p/p2p.h"
 #include "espresso_impl/base/limits.h"
 #include <gloo/rendezvous/context.h>
@@ -63,7 +64,7 @@ std::string gloo_address_towards(const char *root) {
     if (host.size() > 2 && host[0] == '[') host = host.substr(1, host.size() - 2);
     addrinfo hints = {}, *list = NULL;
     hints.ai_socktype = SOCK_DGRAM;
-    /* rank 0 may have met the others although the name is not known here yet */
+    /* rank 0's name may not be known here yet, even after all ranks have met */
     for (int tries = 0; getaddrinfo(host.c_str(), colon + 1, &hints, &list) != 0; tries++) {
         if (tries == GLOO_RESOLVES) return "";
         usleep(100000);
@@ -82,7 +83,7 @@ std::string gloo_address_towards(const char *root) {
     return found;
 }
 
-/* Holds signals: gloo writes to sockets that peers may have closed. */
+/* While it exists, this thread gets EPIPE instead of SIGPIPE when gloo writes to a socket that a peer has closed. */
 struct Held {
     esp__held_signals signals;
     Held() { esp__signals_hold(&signals); }
@@ -94,8 +95,8 @@ struct Wire;
 
 enum Work { NONE, SEND, RECEIVE, END_THREAD };
 
-/* A message. It is sent as two messages of gloo, its length and its bytes, since a receiver posts room for the longest
- * message and must learn the length. */
+/* A message in transit, and the thread that waits for it. gloo sends it as two messages, its length and its bytes,
+ * since a receiver makes room for the longest message and must learn the length. */
 struct Place {
     Wire *wire;
     uint32_t number;
@@ -298,7 +299,7 @@ const char *gloo_limit(const char *why) {
 }
 
 esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
-    const Held held; /* gloo's own thread inherits this */
+    const Held held;
     try {
         gloo::transport::tcp::attr attr;
         attr.hostname = params.address, attr.iface = params.iface;

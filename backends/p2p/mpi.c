@@ -1,9 +1,9 @@
-/* mpi.c: backend "mpi", for ranks that an MPI launcher started: a wire of the p2p transport that sends MPI messages
- * (MPI 3, such as Open MPI or MPICH).
- * If the program has not initialised MPI, this file does, with MPI_THREAD_MULTIPLE. If the program has done so with
- * less, the library calls MPI only in esp_push and esp_wait, on the caller's thread (ESP_BACKEND_CALLER). With
- * MPI_THREAD_FUNNELED that must be the thread that called MPI_Init_thread, with MPI_THREAD_SERIALIZED any thread while
- * no other one calls MPI. */
+/* mpi.c: backend "mpi", for ranks that an MPI launcher started. The p2p transport runs the collectives; this file sends
+ * its messages with MPI 3 (such as Open MPI or MPICH).
+ * If the program has not initialised MPI, this file does, with MPI_THREAD_MULTIPLE. If the program has initialised it
+ * with a lower level, the library calls MPI only inside esp_push and esp_wait, on the program's thread
+ * (ESP_BACKEND_CALLER). With MPI_THREAD_FUNNELED, that must be the thread that called MPI_Init_thread; with
+ * MPI_THREAD_SERIALIZED, it may be any thread while no other one calls MPI. */
 #include "backends/p2p/p2p.h"
 #include <mpi.h>
 #include <sched.h>
@@ -20,9 +20,7 @@ enum { MPI_CANCEL_MS = 200, MPI_END_S = 2, MPI_LEAVE_MS = 200, MPI_TAGS = 4 * 4 
 /* State of the process, shared by all its contexts. */
 static pid_t mpi_started; /* the process in which this file has initialised MPI, or 0 */
 static bool mpi_failed;   /* a collective failed, so other ranks may have ended */
-/* Atomic: whether the process exits; threads that call MPI for a wire; open wires; messages in transit. */
 static int mpi_exits, mpi_inside, mpi_wires, mpi_messages_posted;
-/* A communicator of all ranks of the job that the latest context belongs to. */
 static MPI_Comm mpi_job_comm = MPI_COMM_NULL;
 
 static esp_status mpi_error(const esp_host *h, esp_status s, const char *what, int rc) {
@@ -31,7 +29,6 @@ static esp_status mpi_error(const esp_host *h, esp_status s, const char *what, i
     MPI_Error_string(rc, text, &n);
     return backend_log(h, MPI_NAME, s, "%s failed: %.300s", what, text);
 }
-/* Returns ESP_E_COMM if the call was wrong, otherwise ESP_E_PEER, since the connection must have failed. */
 static esp_status mpi_message_error(const esp_host *h, const char *what, int rc) {
     static const int wrong[] = {MPI_ERR_TRUNCATE, MPI_ERR_COUNT,  MPI_ERR_TAG, MPI_ERR_RANK,
                                 MPI_ERR_COMM,     MPI_ERR_BUFFER, MPI_ERR_ARG, MPI_ERR_REQUEST};
@@ -43,8 +40,8 @@ static esp_status mpi_message_error(const esp_host *h, const char *what, int rc)
 }
 
 /* ---- exit -------------------------------------------------------------------------------------------------------- */
-/* Begins a thread's calls of MPI for a wire. Returns false if the process exits, and MPI must not be called any more.
- */
+/* Call this before MPI functions, and mpi_leave after them. Returns false if the process exits: MPI must not be called
+ * then. */
 static bool mpi_enter(void) {
     __atomic_fetch_add(&mpi_inside, 1, __ATOMIC_SEQ_CST);
     if (!BACKEND_LOAD(&mpi_exits)) return true;
@@ -69,8 +66,9 @@ static void mpi_end_now(int signal_number) {
     (void)signal_number;
     _exit(mpi_status);
 }
-/* A rank that gives up with an open context leaves without MPI_Finalize, as its peers would wait for it in a step. A
- * forked child leaves MPI to its parent. */
+/* At exit, calls MPI_Finalize if this process (not its parent) initialised MPI, unless messages are in transit, or the
+ * program exits with an error while a communicator is open: other ranks then wait for messages from this one, and
+ * MPI_Finalize would wait for these ranks. */
 static void mpi_end(int status, void *unused) {
     int over = 0;
     (void)unused;
@@ -126,16 +124,16 @@ static esp_status mpi_begin(const esp_host *h) {
 typedef struct mpi_wire {
     const esp_host *host;
     MPI_Comm comm;
-    bool shared;         /* comm is mpi_job_comm, which other groups use too */
-    int first_tag, tags; /* the group's tags; `tags` is a power of two */
-    int32_t *ranks;      /* [n]: ranks of the members in mpi_job_comm */
+    bool shared;
+    int first_tag, tags;
+    int32_t *ranks;
     uint64_t n;
-    MPI_Request *requests; /* [places]: requests of the posted messages */
+    MPI_Request *requests;
     MPI_Status *statuses;
-    int *found; /* completed messages, of which poll returned `given` */
+    int *found;
     int n_found, given;
     uint32_t places, active; /* active: posted and not completed yet */
-    uint32_t top;            /* requests from here on are unused */
+    uint32_t top;
 } mpi_wire;
 
 /* Changes the number of messages in transit. */
@@ -253,12 +251,12 @@ static mpi_wire *mpi_wire_new(const esp_host *h, uint32_t places, uint64_t n) {
 /* ---- the group's communicator ------------------------------------------------------------------------------------ */
 typedef struct mpi_hello {
     int32_t status;
-    int32_t rank; /* its rank in the communicator from which the group's is made */
+    int32_t rank;
     int32_t failed;
-    int32_t job_rank; /* its rank in mpi_job_comm, or -1 */
-    int32_t number;   /* number of the next unused range of tags */
+    int32_t job_rank;
+    int32_t number;
 } mpi_hello;
-static int32_t mpi_number = 1; /* the next unused range of tags in mpi_job_comm */
+static int32_t mpi_number = 1; /* number of the next range of tags in mpi_job_comm that no group has used */
 
 static esp_status mpi_params(const esp_host *h, const char *params, MPI_Comm *base) {
     char key[32], val[32], *end;
@@ -290,8 +288,8 @@ static int mpi_tags(void) {
     while (tags < (int)P2P_TAGS && tags <= mpi_most_tag() / 128) tags *= 2;
     return tags;
 }
-/* After a failure the group shares mpi_job_comm, with tags that no message had before: creating a communicator is a
- * collective call, which might never return, but messages between the remaining ranks still arrive. */
+/* Used after a rank was lost: MPI_Comm_create_group might then never return, but messages between the remaining ranks
+ * still arrive. So the group uses mpi_job_comm, with a range of tags that no earlier group has used. */
 static esp_status mpi_group_shares(const esp_host *h, const mpi_hello *all, uint64_t n, mpi_wire *w) {
     int32_t number = 0;
     for (uint64_t q = 0; q < n; q++) {
@@ -323,7 +321,6 @@ static esp_status mpi_group_owns(const esp_host *h, const esp_group *g, MPI_Comm
     MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     return ESP_OK;
 }
-/* Exchanges the hellos of the group's ranks, and then chooses the wire's communicator. */
 static esp_status mpi_group_comm(const esp_host *h, const esp_group *g, esp_status so_far, MPI_Comm base, mpi_wire *w) {
     const uint64_t n = (uint64_t)g->size, bytes = n * sizeof(mpi_hello);
     mpi_hello mine = {so_far, -1, mpi_failed, -1, mpi_number}, *all = backend_alloc(h, bytes);
@@ -404,14 +401,14 @@ static esp_status mpi_rendezvous(const esp_host *h, const char *params, esp_meet
 
 static esp_status mpi_probe(const esp_host *h, int32_t *score) {
     (void)h;
-    *score = mpi_is_on() || mpi_launched() ? 5 : 0; /* lower than that of shm, which is faster */
+    *score = mpi_is_on() || mpi_launched() ? 5 : 0;
     return ESP_OK;
 }
 
 #define MPI_TABLE(caps) P2P_TABLE(mpi, caps, "ranks are processes that mpirun or srun started", "comm=", mpi_rendezvous)
 static const esp_backend mpi_backend = MPI_TABLE(0), mpi_of_caller = MPI_TABLE(ESP_BACKEND_CALLER);
-/* If the program has initialised MPI with less than MPI_THREAD_MULTIPLE, the table has the capability
- * ESP_BACKEND_CALLER. */
+/* If the program has initialised MPI with less than MPI_THREAD_MULTIPLE, only the program's threads may call the
+ * backend. */
 ESPRESSO_PLUGIN_ENTRY(mpi) {
     static const esp_backend *const any_thread[] = {&mpi_backend}, *const callers[] = {&mpi_of_caller};
     static const esp_plugin plugin = {.struct_size = sizeof plugin, .n_backends = 1, .backends = any_thread};

@@ -1,4 +1,4 @@
-/* drive.c: runs a communicator's collectives in the order of their starts, and all communicators of a job. */
+/* drive.c: runs a communicator's collectives one after another, in the order in which they were started. */
 #include "backends/shm/transport.h"
 #include "espresso_impl/base/limits.h"
 #include <errno.h>
@@ -15,8 +15,8 @@ static void shm_publish_call(shm_comm *m) {
                      __ATOMIC_RELEASE);
     m->op.compared = m->size == 1;
 }
-/* Compares this rank's collective with each peer's collective of the same number, or again later if a peer has not
- * begun it. A peer may also be ahead, as the root of a broadcast may be, so its last SHM_CALLS are kept. */
+/* Compares this rank's collective with each peer's collective of the same number. If a peer has not begun it, this is
+ * repeated later. A peer may also have begun later collectives, so each rank publishes its last SHM_CALLS ones. */
 static esp_status shm_compare_call(shm_comm *m) {
     const uint64_t at = m->begun % SHM_CALLS, mine = m->published[m->rank].call[at];
     bool behind = false;
@@ -67,7 +67,6 @@ static void shm_done(shm_comm *m) {
     m->waits_for = -1;
 }
 
-/* Tries each of the steps get, sum and put once. Returns 1 if one moved a chunk, 0 if none, negative on an error. */
 static int shm_stages(shm_comm *m) {
     if (m->op.ring) return shm_ring(m);
     if (m->pace.on) shm_flows(m);

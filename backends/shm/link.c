@@ -1,9 +1,9 @@
-/* link.c: emulates network links between ranks of one machine, which pretend to be on several machines and racks. Every
- * emulated machine has a NIC, whose rate its ranks share in each direction; each dependent message costs the latency.
- * Times are logical, on an emulated clock: a message begins when its predecessor ended, even if this thread wakes
- * later, so that scheduling delays do not lower the rate. Data between racks pass the links of machines and racks, and
- * arrive with the slowest. A link may change while a job runs; collectives are still planned for the link at the start,
- * since all ranks must plan alike. */
+/* link.c: emulates slow network links between ranks of one machine, which pretend to be on several machines and racks.
+ * The ranks of an emulated machine share the rate of its network card (NIC) in each direction, and every message
+ * arrives later by the link's latency. Times are those of an emulated clock: a message that depends on an earlier one
+ * begins when that one arrives, even if this thread wakes up later, so that scheduling delays do not lower the rate.
+ * Data between racks pass the links of machines and racks, and arrive with the slower one. A link's rate and latency
+ * may change while a job runs, but collectives are planned for those at the start, since all ranks must plan alike. */
 #include "backends/shm/transport.h"
 #include "espresso_impl/base/limits.h"
 #include <errno.h>

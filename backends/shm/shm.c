@@ -19,7 +19,6 @@ static void shm_drop_region(shm_comm *m) {
     m->head = NULL;
 }
 
-/* The resources of shm_process_rendezvous until all ranks have the memory. A descriptor is -1 if it is not open. */
 typedef struct shm_setup {
     int fd;         /* the memory's descriptor */
     int listener;   /* rank 0 only: the socket to which others connect */
@@ -38,8 +37,8 @@ static esp_status shm_step_together(shm_comm *m, const esp_group *g, shm_hello *
     return s;
 }
 
-/* Rank 0 sends the memory's descriptor to the other ranks, and all map it. If a step fails on one rank, it fails on
- * all; only an error after the last exchange is left in mine->status. */
+/* Rank 0 sends the memory's descriptor to the other ranks, and all map it. Returns an error if a step before that
+ * failed on any rank. An error of receiving or mapping is only stored in mine->status, which the caller exchanges. */
 static esp_status shm_share(shm_comm *m, const esp_group *g, shm_hello *mine, shm_setup *t) {
     const int first = m->rank == 0;
     const uint64_t bytes = shm_region_bytes(m->size);
@@ -82,7 +81,7 @@ static esp_status shm_process_rendezvous(shm_comm *m, const esp_group *g, esp_st
     if (s == ESP_OK) s = shm_same_params(m);
     if (s == ESP_OK) {
         s = shm_share(m, g, &mine, &t);
-        if (s == ESP_OK) s = shm_exchange(m, g, &mine); /* this lets all ranks fail if one has an error */
+        if (s == ESP_OK) s = shm_exchange(m, g, &mine);
     }
     shm_local_close(t.fd);
     shm_local_close(t.listener);

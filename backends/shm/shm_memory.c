@@ -50,7 +50,7 @@ enum { SHM_ADD_SEALS = 1033, SHM_GET_SEALS = 1034, SHM_SEAL_SIZE = 2 | 4, SHM_SE
 ESP__FN int shm_create(uint64_t bytes) {
     int fd = (int)syscall(SYS_memfd_create, "espresso", 3u /* with MFD_CLOEXEC and MFD_ALLOW_SEALING */);
     esp__held_signals held;
-    esp__signals_hold(&held); /* a limit on file sizes counts for memfds, too */
+    esp__signals_hold(&held); /* beyond the limit on file sizes, ftruncate then returns an error and raises no signal */
     if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
         shm_local_close(fd);
         fd = -1;
@@ -84,7 +84,8 @@ ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog) {
     }
     return s;
 }
-/* Returns true if the peer runs as this user or root: others may guess the name, but must not get the memory. */
+/* Returns true if the peer runs as this user or root: processes of other users could connect, too, but must not get the
+ * memory. */
 static bool shm_same_user(int s) {
     struct {
         pid_t pid;

@@ -1,5 +1,5 @@
-/* wait.c: wakes peers after one of this rank's counters moved, and waits for peers' counters: it spins briefly, then
- * yields, then sleeps on a futex. */
+/* wait.c: waits until other ranks advance their counters in the shared memory, and wakes ranks that wait for this
+ * rank's counters. A waiting rank first spins, then yields, then sleeps on a futex. */
 #include "backends/shm/transport.h"
 #include "espresso_impl/base/limits.h"
 #include <errno.h>
@@ -51,8 +51,8 @@ ESP__FN void shm_notify_peers(shm_comm *m) {
             m->must_notify = true;
 }
 
-/* Peers must stop waiting for this rank and reading its buffers, which the program may free next. So this waits until
- * no peer is reading, which takes at most one chunk. */
+/* Tells peers to stop waiting for this rank and reading its buffers. Waits until none of them reads (they stop after at
+ * most one chunk), since the program may free the buffers next. */
 ESP__FN void shm_publish_failure(shm_comm *m) {
     uint32_t none = 0;
     if (!m->head || m->size == 1) return;
@@ -70,12 +70,10 @@ static void shm_sleep(shm_doorbell *b, uint32_t seen, uint64_t until_ns) {
 }
 
 /* ---- a file descriptor ---- */
-/* A thread that sleeps on several backends polls a file descriptor of each. The first wait_fd() creates ours; ranks
- * that only sleep in progress() are woken through a futex instead.
- * progress(comm, 0) empties the descriptor, sets `asleep` in the rank's doorbell to POLLED, and then moves what it can.
- * A peer that sees POLLED after its counter moved sets `asleep` to AWAKE and sends one byte to the socket that the
- * doorbell names. So at most one byte comes per progress(comm, 0), and no change before poll() is lost. start() and
- * wake() send a byte to their own rank, and a timer fires when data arrive over the emulated link. */
+/* A thread that waits for several backends polls a file descriptor of each. shm_wait_fd creates this backend's, a
+ * datagram socket; ranks without one are woken through a futex. shm_progress with timeout 0 empties the socket and sets
+ * `asleep` to SHM_POLLED. A peer that then advances a counter sets SHM_AWAKE and sends one byte, so at most one byte
+ * comes from peers between two such calls. shm_start and shm_wake send a byte to their own rank. */
 ESP__FN void shm_wait_close(shm_job *j) {
     if (j->wait_fd >= 0) BACKEND_STORE(&j->doorbell->asleep, SHM_AWAKE);
     if (j->wait_fd >= 0 && j->wait_fd != j->socket) close(j->wait_fd);
@@ -84,7 +82,8 @@ ESP__FN void shm_wait_close(shm_job *j) {
     if (j->sender >= 0) close(j->sender);
     j->wait_fd = j->timer = j->socket = j->sender = -1;
 }
-/* With an emulated link, the descriptor is an epoll instance of the socket and a timer. Returns nonzero on an error. */
+/* With an emulated link, a timer must also wake the waiting thread, at the time when data arrive: makes an epoll
+ * descriptor of the socket and a timer. Returns nonzero on an error. */
 static int shm_wait_timer(shm_job *j) {
     struct epoll_event ev;
     memset(&ev, 0, sizeof ev);
@@ -106,12 +105,12 @@ ESP__FN int32_t shm_wait_fd(void *comm) {
     }
     if (j->wait_fd < 0) j->wait_fd = j->socket;
     BACKEND_STORE(&j->doorbell->asleep, SHM_POLLED);
-    shm_notify_self(j); /* readable until the first progress(comm, 0) */
+    shm_notify_self(j);
     return j->wait_fd;
 }
 
-/* Implements progress(comm, 0) for a rank with a descriptor: makes it unreadable, unless more can be moved at once. Any
- * process can send to the socket, so the number of reads is bounded. */
+/* Makes the descriptor unreadable, moves what it can, and makes the descriptor readable again if more can be moved at
+ * once. Any process can send to the socket, so the number of reads is bounded. */
 static void shm_wait_arm(shm_job *j) {
     enum { ROUNDS = 2, READS = 64 };
     char bytes[16];
@@ -120,7 +119,7 @@ static void shm_wait_arm(shm_job *j) {
     for (int i = 0; i < READS && recv(j->socket, bytes, sizeof bytes, MSG_DONTWAIT) >= 0; i++) {
     }
     BACKEND_STORE(&j->doorbell->asleep, SHM_POLLED);
-    BACKEND_STORE(&j->woken, 0u); /* not needed: the caller tests every request now */
+    BACKEND_STORE(&j->woken, 0u);
     for (int i = 0; more && i < ROUNDS; i++) more = shm_drive_all(j, &pending, &due) & SHM_MOVED;
     if (more) shm_notify_self(j);
     if (j->timer >= 0) {

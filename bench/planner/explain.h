@@ -1,10 +1,10 @@
-/* explain.h: explains in one line why a planned step takes longer than its lower bound: how busy links and cores are,
- * how long they work while no backward runs, and which op ends last. */
+/* explain.h: explains in one line why a planned training step takes longer than the planner's lower bound: how busy
+ * links and cores are, how long they work while no backward runs, and which operation ends last. */
 
 static const char *const lane_names[4] = {"compute", "cpu", "intra", "inter"};
 
 typedef struct lane_use {
-    double busy, idle; /* ms; idle between its first and its last op */
+    double busy, idle; /* ms; idle: gaps between its first and its last operation */
 } lane_use;
 
 static lane_use lane_of_plan(const esp_plan *plan, uint32_t lane) {
@@ -21,7 +21,6 @@ static lane_use lane_of_plan(const esp_plan *plan, uint32_t lane) {
     return (lane_use){(double)busy / 1e6, (double)(last - first - busy) / 1e6};
 }
 
-/* Returns the tensor or group (unit) whose last op ends last. */
 static uint32_t last_unit(const esp_plan *plan) {
     uint32_t n, best = 0;
     const esp_plan_event *e = esp_plan_events(plan, &n);
@@ -31,7 +30,7 @@ static uint32_t last_unit(const esp_plan *plan) {
     return e[best].unit;
 }
 
-/* Returns the ms from when the unit's gradients are ready to the end of its last op. */
+/* Returns the ms from the end of backward for these tensors to the end of their synchronization. */
 static double chain_ms(const esp_plan *plan, uint32_t unit) {
     uint32_t n, n_units;
     const esp_plan_event *e = esp_plan_events(plan, &n);

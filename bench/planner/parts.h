@@ -1,8 +1,9 @@
-/* parts.h: measures what two shortcuts of the planner's search save: dropping bad options early (pruning), and
- * simulating only what a change affects (incremental evaluation). */
+/* parts.h: measures the time that two shortcuts of the planner save: pruning, which drops ways to compress a tensor
+ * that others beat, and incremental evaluation, which simulates only what a change affects. */
 
 /* ---- pruning ----------------------------------------------------------------------------------------------------- */
-/* *paths is the mean number of candidates for a size. */
+/* Finds the options that pruning leaves for each size of tensor: *paths is their mean number, *us the mean time in
+ * us. */
 static void parts_candidates(const bench_model *m, const bench_case *c, uint32_t devices, double *paths, double *us) {
     double sum = 0.0;
     uint32_t sizes = 0;
@@ -51,7 +52,6 @@ static void parts_pruning(const bench_model *m, const bench_case *c, uint32_t de
 }
 
 /* ---- incremental evaluation -------------------------------------------------------------------------------------- */
-/* Makes the plan that is then changed in trials. Tensors are neither grouped nor split. */
 static void parts_plan(bench_problem *b, esp__schedule *d, const bench_model *m, const bench_case *c,
                        uint32_t devices) {
     problem_open(b, &m->model, c, ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT, devices, 0);
@@ -67,8 +67,8 @@ static double parts_repeat_ns(esp__problem *p, esp__schedule *d, int replay) {
     return 1e6 * ms_since(start) / (double)n;
 }
 
-/* Tries all options for each tensor in turn. Returns the mean ns of a trial. *passed counts tensors that could be
- * skipped. */
+/* Returns the mean ns that the evaluation of one other option for one tensor takes. *passed counts the tensors that the
+ * planner skips, since no change to them makes the step shorter. */
 static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, uint32_t *passed) {
     esp__incremental *k = esp__incremental_open(p, d);
     esp__swap *w = &k->swaps[0];

@@ -1,17 +1,18 @@
-/* quality.h: measures how good plans are, in 144 cases with the Espresso paper's costs: plans of simple strategies, of
- * the paper's Algorithms 1 and 2, and of espresso+ with its lower bound. The same simulator predicts all steps. */
+/* quality.h: compares the planner's strategies (espresso+) in 144 cases, with the costs from the Espresso paper: with
+ * simple strategies, with those of the paper's Algorithms 1 and 2, and with a lower bound of the step time. The same
+ * simulator predicts all steps. */
 
 enum { PAPER_MODELS = 6, SIZES = 4, CASES = PAPER_MODELS * CODECS * TESTBEDS * SIZES, SCHEMES_MAX = 24, TEXT = 1200 };
 typedef struct quality_case {
     uint32_t model, codec, testbed, machines;
-    double scheme[SCHEMES_MAX]; /* step in ms with each of esp__schemes() */
-    double paper_given;         /* Algorithms 1 and 2; tensors neither grouped nor split */
-    double given[2], any[2];    /* espresso+ [usual, thorough]; `given`: neither grouped nor split */
-    double upper_given, upper;  /* step if compression took no time (paper: Upper Bound) */
+    double scheme[SCHEMES_MAX]; /* step in ms, with simple strategies (esp__schemes) */
+    double paper_given;         /* by the Espresso paper's algorithms, without groups or splits */
+    double given[2], any[2];    /* planner with [usual, thorough] search; given: without groups or splits */
+    double upper_given, upper;  /* if compression took no time: the paper's Upper Bound */
     double bound;
     double plan_given[2], plan[2]; /* planning time in ms */
-    double no_merge, no_split;     /* step of thorough espresso+ without groups, or splits */
-    double alone;                  /* step on one GPU, without synchronization */
+    double no_merge, no_split;
+    double alone; /* step on one GPU, without synchronization */
     uint32_t units, compressed, tensors;
     char why[TEXT]; /* why the thorough plan exceeds the bound */
 } quality_case;
@@ -77,7 +78,6 @@ static void quality_csv(const quality_case *all, const char *dir, const char *wh
     result_close(csv);
 }
 
-/* Writes the plans of the thorough search whose gap to the lower bound is large, and why it is. */
 static void quality_misses(const quality_case *all, const char *dir) {
     FILE *csv =
         result_open(dir, "plan-misses", "build/bench/plan quality: thorough plans above 9% over bound_us; times in ms",

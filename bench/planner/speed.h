@@ -1,5 +1,5 @@
-/* speed.h: measures planning time by model and by stage of the planner, and compares it with its target and with
- * naive.h. */
+/* speed.h: measures planning time by model and by stage of the planner, and compares it with its target and with the
+ * planner in naive.h, which tries everything. */
 
 enum { RUNS = 21, WORST_RUNS = 5 };
 enum { STAGE_OPEN = 0, STAGE_CANDIDATES, STAGE_BOUND, STAGE_SEARCH, STAGE_FREE, STAGES };
@@ -26,7 +26,7 @@ static void speed_stages(const bench_model *m, const bench_case *c, uint32_t dev
 }
 
 typedef struct speed_row {
-    double best, median, stage[STAGES], worst; /* ms; `stage`: best time of each; `worst`: of the six cases */
+    double best, median, stage[STAGES], worst; /* in ms */
     const char *worst_case;
 } speed_row;
 

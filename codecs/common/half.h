@@ -1,11 +1,11 @@
-/* half.h: converts f32 to f16 and bf16 and back, rounding to nearest, ties to even. Encoders that write a residual
- * require finite numbers; others turn every NaN into HALF_F16_NAN or HALF_BF16_NAN, so that all machines write the
- * same bytes. Decoders accept every bit pattern. */
+/* half.h: converts f32 to f16 and bf16 and back, rounding to nearest, ties to even. Encoders that also write the
+ * rounding error (the residual) require finite numbers; others turn every NaN into HALF_F16_NAN or HALF_BF16_NAN, so
+ * that all machines write the same bytes. Decoders accept every bit pattern. */
 #ifndef ESP_HALF_H
 #define ESP_HALF_H
 #include "codecs/common/simd.h"
 
-typedef uint16_t half_u16 __attribute__((aligned(1), may_alias)); /* unaligned, as in a payload */
+typedef uint16_t half_u16 __attribute__((aligned(1), may_alias));
 #define HALF_F16_NAN 0x7E00u
 #define HALF_BF16_NAN 0x7FC0u
 #define HALF_F16_MAX 65504.0f
@@ -23,7 +23,7 @@ ESP_ELEMENT uint32_t half_to_bf16(float x) {
 }
 ESP_ELEMENT int half_nan(float x) { return (int32_t)(float_bits(x) & 0x7FFFFFFFu) > 0x7F800000; }
 ESP_ELEMENT uint32_t half_any_bf16(float x) { return half_nan(x) ? HALF_BF16_NAN : half_to_bf16(x); }
-/* Sends the largest finite value instead of Inf, so that the residual stays finite. */
+/* Returns the largest finite number where rounding would give Inf, so that the rounding error stays finite. */
 ESP_ELEMENT uint32_t half_bf16_sent(float phi) {
     const uint32_t v = half_to_bf16(phi);
     return v - ((v & 0x7FFFu) == 0x7F80u);
@@ -56,9 +56,9 @@ ESP_ELEMENT float half_clamp(float x, float most) {
 }
 
 /* ---- either format ------------------------------------------------------------------------------------------ */
-/* Writes down * phi, where `down` is a power of two (1 for bf16). With a residual, f16 first limits phi to -most ...
- * most, and the residual is phi - out / down. Without a residual, a value beyond the range becomes Inf. bf16 has the
- * range of f32, so it ignores `most`. */
+/* Writes down * phi as f16 or bf16, where `down` is a power of two (1 for bf16). If `residual` is NULL, a number beyond
+ * the range becomes Inf. Otherwise f16 first limits phi to -most ... most, and `residual` is phi minus the written
+ * number divided by `down`. bf16 has the range of f32, so it ignores `most`. */
 ESP_INLINE uint64_t half_encode_as(half_u16 *out, const float *phi, float *residual, float down, float most, uint64_t n,
                                    const bool is_f16) {
     const float up = 1 / down;

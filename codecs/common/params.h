@@ -1,5 +1,5 @@
-/* params.h: shared by all codecs: parsing of parameters, errors, allocation of `self`, work on several threads, and
- * common members of a codec's table. */
+/* params.h: used by all codecs: parsing of parameters, error messages, memory of opened codecs, loops on several
+ * threads, and members that most esp_codec tables share. */
 #ifndef ESP_PARAMS_H
 #define ESP_PARAMS_H
 #include <math.h>
@@ -19,7 +19,6 @@ typedef struct esp_param {
     const char *takes; /* the allowed values in words, for error messages */
 } esp_param;
 
-/* Logs an error, from which the host makes the failing call's message. Returns `s`. */
 static inline esp_status esp_codec_fail(const esp_host *h, const char *codec, esp_status s, const char *text) {
     esp_log_event ev = {(uint32_t)sizeof ev, ESP_LOG_ERROR, s, 0, codec, text, codec};
     if (h && h->log) h->log(h->user, &ev);
@@ -114,7 +113,6 @@ static inline void esp_codec_raise(uint32_t *to, uint32_t value) {
     }
 }
 
-/* Calls body for pieces of [0, n) on worker threads, or for all on this thread if n is small or there are none. */
 static inline void esp_codec_parallel(const esp_host *h, uint64_t n, uint64_t grain,
                                       void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg) {
     if (n > 2 * grain && ESP_HAS(esp_host, h, parallel_for))
@@ -132,14 +130,12 @@ static inline esp_codec_args esp_codec_args_of(const esp_codec_args *a) {
     return copy;
 }
 
-/* Fills the sizes that bound() returns. The caller's struct may be an older, shorter version. */
 static inline esp_status esp_bound_fill(esp_bound *out, uint64_t body, uint64_t scratch, uint64_t state) {
     esp_bound b = {out->struct_size, 0, esp_payload_capacity(body), scratch, state};
     memcpy(out, &b, out->struct_size < sizeof b ? out->struct_size : sizeof b);
     return ESP_OK;
 }
 
-/* Members of esp_codec that most codecs share: f32 on the CPU, and functions, whose names begin with `id`. */
 #define ESP_CODEC_HEAD(version, own_caps)                                                                              \
     .struct_size = sizeof(esp_codec), .wire_version = (version), .caps = (own_caps), .dtypes = ESP_BIT(ESP_F32),       \
     .devices = ESP_BIT(ESP_CPU)

@@ -1,16 +1,16 @@
-/* recode.h: implements of=(SPEC) of codecs fp16 and bf16: an inner codec compresses, and its f32 values are sent as
- * 16-bit numbers. The inner codec's values() tells where they are in its payload. If n payloads will be summed, or
- * values are themselves sums over ranks, they are multiplied by 2^-a (recode_exponent), so that no sum overflows.
- * Values beyond the range are clipped, and the residual, which the host computes, keeps the difference. */
+/* recode.h: implements of=(SPEC) of codecs fp16 and bf16: the codec SPEC compresses, and the f32 numbers in its payload
+ * are shortened to 16 bits. If payloads will be added, or are sums over ranks themselves, numbers are multiplied by
+ * 2^-a (recode_exponent), so that no sum overflows. Numbers beyond the range are limited to it, and error feedback
+ * keeps the difference. */
 #ifndef ESP_RECODE_H
 #define ESP_RECODE_H
 #include "codecs/common/dense.h"
 #include "codecs/common/half.h"
 #include "codecs/common/wrap.h"
 
-enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 }; /* elements of a trial tensor, and of a worker's task */
+enum { RECODE_TRIAL = 1 << 20, RECODE_GRAIN = 32768 };
 
-/* Capabilities that the table must list, although the codecs have them only with of=. */
+/* Capabilities that fp16 and bf16 have only with of=(SPEC), but declare always. */
 #define RECODE_CAPS (ESP_CODEC_WRAPPER | ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX)
 
 typedef struct recode_format {
@@ -24,26 +24,29 @@ typedef struct recode_format {
     const esp_round *rounds; /* the only round */
 } recode_format;
 
-/* Returns the exponent a with which the sum of n payloads stays in range. Each value may be a sum over ranks itself. */
+/* Returns the exponent a: the sum of n_payloads payloads, multiplied by 2^-a, stays in range. A payload may itself be a
+ * sum over ranks (esp_summed_of). */
 static inline uint64_t recode_exponent(const recode_format *f, const esp_codec_args *args, uint32_t n_payloads) {
     const uint64_t n = (uint64_t)n_payloads * esp_summed_of(args);
     uint64_t a = 0;
     while (a < f->most_exponent && (uint64_t)1 << a < n) a++;
     return a;
 }
-/* Returns the largest magnitude that a rank sends: the format's, or for a sum over n ranks n times that. */
+/* Returns the largest magnitude of a number before it is multiplied by 2^-a: the format's largest one or, for a sum
+ * over n ranks in f16, n times as much. */
 static inline float recode_most(const recode_format *f, const esp_codec_args *a) {
     return f->is_f16 ? f->largest * (float)esp_summed_of(a) : f->largest;
 }
 
 typedef struct recode {
     const recode_format *format;
-    wrap_inner inner; /* its table is NULL without of= */
+    wrap_inner inner;
     int simd;
     bool reducible; /* collectives can sum payloads */
 } recode;
 
-/* Asks the inner codec where its payload, `most` bytes after the header, has values. Returns false if it fails. */
+/* Asks the inner codec where its payload, of at most `most` bytes after the header, has f32 numbers. Returns false if
+ * the codec fails or its answer does not fit. */
 static inline bool recode_values(const recode *r, const esp_tensor *like, const esp_payload_header *h, uint64_t most,
                                  esp_values *v) {
     memset(v, 0, sizeof *v);
@@ -119,7 +122,6 @@ static inline recode_job recode_job_of(const recode *r, const esp_codec_args *a,
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-/* Splits scratch memory into an inner payload, of *body bytes without header, and the inner codec's scratch memory. */
 static inline esp_status recode_scratch(const recode *r, const esp_codec_args *a, esp_payload *inner, esp_buf *left,
                                         uint64_t *body) {
     esp_bound b;
@@ -230,7 +232,6 @@ static inline esp_status recode_decompress(const recode *r, const esp_codec_args
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
-/* Returns the inner codec's model with values of 2 bytes, plus the time that conversions take. */
 static inline esp_status recode_model(const recode *r, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                       esp_codec_model *out) {
     esp_codec_model m;

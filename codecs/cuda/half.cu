@@ -30,7 +30,6 @@ template <int F16> struct half_cuda_format {
     }
 };
 
-/* Returns ESP_E_UNSUPPORTED for a spec with of=, so that the host runs the codec on the CPU instead. */
 template <int F16> static esp_status half_cuda_open(const esp_host *h, const char *params, void **self) {
     const esp_codec *cpu = F16 ? &fp16_codec : &bf16_codec;
     char own[ESP_PARAMS_MAX], of[ESP_PARAMS_MAX];

@@ -11,14 +11,15 @@ typedef struct esp__workers esp__workers;
 typedef struct esp__base {
     const esp_host *user_host;
     int32_t log_level, rank, size;
-    int32_t process; /* rank in the launcher's job, if the program gave another rank; else -1 */
+    int32_t process; /* the rank in the launcher's environment if it differs from `rank`, else -1 */
     esp__workers *workers;
     struct esp__registry *registry;
     struct esp__device_list *devices;
     const struct esp__job *job;
     const struct esp__model *model;
 } esp__base;
-/* Any thread may call this. Only `workers` is set after threads have started. ctx must not be NULL. */
+/* Any thread may call these. ctx must not be NULL. Once threads run, `workers` is the only member that still
+ * changes. */
 static inline const esp__base *esp__base_of(const esp_ctx *ctx) { return (const esp__base *)(const void *)ctx; }
 static inline esp__workers *esp__workers_of(const esp_ctx *ctx) { return esp__base_of(ctx)->workers; }
 
@@ -32,8 +33,8 @@ ESP__FN void esp__errors_quiet(bool quiet);
 ESP__FN const char *esp__plugin_detail(void);
 ESP__FN void esp__plugin_detail_set(const char *text);
 ESP__FN void esp__plugin_detail_clear(void);
-/* True if this rank logs what all ranks would say. The program's own log gets it on all ranks, stderr only from rank
- * 0. */
+/* Returns true if this rank logs messages that are the same on all ranks: on all ranks if the program receives the log
+ * itself, otherwise only on rank 0. */
 ESP__FN bool esp__log_speaks(const esp_ctx *ctx);
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
 /* Returns the log level of a text such as "warn" or "2", or 0 if it is none. */
@@ -56,7 +57,7 @@ ESP__FN void esp__strfree(esp_ctx *ctx, char *s);
 ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);
 ESP__FN void esp__host_free(void *user, esp_device d, void *p, uint64_t bytes);
 /* ---- workers.c: several threads run one loop at a time ---- */
-/* Starts n - 1 threads. The caller of esp__workers_for works like one more. */
+/* Starts n - 1 threads: with the caller of esp__workers_for, n threads run a loop. */
 ESP__FN esp_status esp__workers_open(esp_ctx *ctx, int32_t n, esp__workers **out);
 ESP__FN void esp__workers_close(esp__workers *w);
 /* Calls body for pieces of [0, n) that begin at multiples of `grain`, and returns when all are done. If w is NULL or
@@ -65,14 +66,17 @@ ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
                               void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
 
 /* ---- workers_omp.c: runs such loops on the OpenMP team of the training program ---- */
-/* At most `most` threads run a loop, or the whole team if `most` is 0. `offer` wakes those threads of the program that
+/* `most` is the largest number of threads that run a loop, 0 for no limit. `offer` must wake the program's threads that
  * wait in the library, so that they call esp__workers_offered. Returns ESP_E_UNSUPPORTED if compiled without OpenMP. */
 ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offer)(esp_ctx *ctx), esp__workers **out);
-/* Marks the calling thread as one that the library started: the program's threads run its loops. */
+/* Called by each thread that the library starts: it opens no parallel regions, and the program's threads run its
+ * loops. */
 ESP__FN void esp__workers_never_lend(void);
-/* Returns true if a loop runs that the calling thread, which waits in the library, can help with. w may be NULL. */
+/* Returns true if a loop has work left for the calling thread, which waits in the library, or for its OpenMP team. w
+ * may be NULL. */
 ESP__FN bool esp__workers_offered(esp__workers *w);
-/* Runs pieces of the loop on this thread's OpenMP team. Inside a parallel region, only this thread runs them. */
+/* Runs a share of the current loop on the calling thread's OpenMP team, or on this thread alone if it is inside a
+ * parallel region. */
 ESP__FN void esp__workers_help(esp__workers *w);
 
 /* ---- text.c: specs, such as "name:key=val,key=val" ---- */

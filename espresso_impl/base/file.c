@@ -238,7 +238,6 @@ static bool esp__path_insert(const char *path, const char *part, char out[PATH_M
     return snprintf(out, PATH_MAX, "%.*s%s%s", n, path, part, path + n) < PATH_MAX;
 }
 
-/* Adds the path to the list, unless another context uses it. Returns 0, EEXIST or ENOMEM. */
 static int esp__path_take(esp_ctx *ctx, const char *path) {
     for (const esp__path_use *u = esp__path_uses; u; u = u->next)
         if (!strcmp(u->path, path)) return u->ctx == ctx ? 0 : EEXIST;

@@ -8,7 +8,7 @@
 #include "espresso_impl/base/text.h"
 #include <limits.h>
 
-enum { ESP__FILE_NAMES = 16 }; /* so many processes can write one path at a time */
+enum { ESP__FILE_NAMES = 16 };
 typedef struct esp__file {
     FILE *to; /* NULL if closed */
     char path[PATH_MAX];
@@ -41,9 +41,9 @@ ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes);
 /* Copies a file name with the rank in place of "%r". Returns true if it has "%r": each rank has its own file. */
 ESP__FN bool esp__path_of_rank(const char *name, int32_t rank, char *out, size_t cap);
 ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]);
-/* Writes the absolute path of a file that this context writes until esp__paths_release. If other contexts of this
- * process write a file of this path, "t.json" becomes "t.2.json", and so on. In a group of ranks within a job, process
- * 2 writes "t.p2.json" (base.process). Pipes and devices keep their names. ctx may be NULL. */
+/* Returns the absolute path of a file for this context to write. If other contexts of this process write "t.json", it
+ * is "t.2.json", and so on. If the program made several groups of the launcher's ranks, the launcher's rank is added,
+ * as in "t.p2.json". Pipes and devices keep their names. esp__paths_release ends the use. ctx may be NULL. */
 ESP__FN int esp__path_of_context(esp_ctx *ctx, const char *path, char out[PATH_MAX]);
 ESP__FN void esp__paths_release(esp_ctx *ctx);
 #endif

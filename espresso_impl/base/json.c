@@ -73,6 +73,6 @@ ESP__FN void esp__json_scaled(esp__text *t, double x, double unit) {
                 return;
             }
         }
-    esp__format(number, sizeof number, "%.17g", down); /* no number near x / unit gives exactly x */
+    esp__format(number, sizeof number, "%.17g", down);
     esp__text_add(t, "%s", number);
 }

@@ -1,5 +1,5 @@
-/* limits.h: limits of this process (ulimit), which end calls with an error and, for files, with a signal. Backends use
- * this header, too. */
+/* limits.h: error texts and signals for limits of the process (ulimit), such as that on file sizes. Also for
+ * backends. */
 #ifndef ESP__LIMITS_H
 #define ESP__LIMITS_H
 #include "espresso_impl/base/private.h"

@@ -69,7 +69,7 @@ static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     snprintf(line + n, sizeof line - (size_t)n - 1, "%s: %s%s%s", esp__level_words[ev->level],
              ev->component ? ev->component : "", ev->component ? ": " : "", ev->message ? ev->message : "");
     strcat(line, "\n");
-    esp__signals_hold(&held); /* stderr may be a file, or a pipe that nobody reads */
+    esp__signals_hold(&held);
     fputs(line, stderr);
     esp__signals_release(&held);
 }

@@ -73,7 +73,7 @@ ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) {
         t->len += (size_t)n;
     } else {
         t->failed = true;
-        if (t->data) t->data[t->len] = 0; /* removes what was written of this addition */
+        if (t->data) t->data[t->len] = 0;
     }
 }
 
@@ -117,7 +117,8 @@ static const char *esp__spec_check_params(const char *p, const char **at) {
     return strlen(p) >= ESP__SPEC_MAX ? "this value is too long" : "parentheses do not match here";
 }
 
-/* Returns the second place of a key that well-formed parameters have twice, and the key, or NULL. */
+/* Finds a key that occurs twice in well-formed parameters. Returns its second occurrence and copies it to `key`, or
+ * returns NULL if there is none. */
 static const char *esp__spec_twice(const char *params, char key[ESP__NAME_MAX]) {
     char val[ESP__SPEC_MAX], other[ESP__NAME_MAX];
     for (const char *p = params, *before = p; esp_params_next(&p, key, ESP__NAME_MAX, val, sizeof val) > 0;

@@ -8,10 +8,10 @@ struct esp_ctx;
 /* Like snprintf and vsnprintf, but with the number format of C in every locale of the program. */
 ESP__FN int esp__format(char *out, size_t cap, const char *fmt, ...) ESP__PRINTF(3, 4);
 ESP__FN int esp__format_list(char *out, size_t cap, const char *fmt, va_list ap) ESP__PRINTF(3, 0);
-/* Reads what these printed, exactly. For numbers that users write, there is esp_params_number. */
+/* Reads a number that esp__format printed, exactly. Numbers that users write are read by esp_params_number. */
 ESP__FN double esp__number_of(const char *text);
 
-/* An empty text has only zeros, except for ctx. esp__text_free makes it empty again. */
+/* An esp__text of zeros is empty; `ctx` may be set. esp__text_free makes it empty again. */
 typedef struct esp__text {
     char *data;
     size_t len, cap;
@@ -22,7 +22,7 @@ ESP__FN void esp__text_add(esp__text *t, const char *fmt, ...) ESP__PRINTF(2, 3)
 ESP__FN bool esp__text_reserve(esp__text *t, size_t cap);
 ESP__FN void esp__text_free(esp__text *t);
 
-/* Returns true if `known` is more like the misspelt `word` than all names before it. Set *best, the edits of the best
- * name, to 3 before the first one. Names that differ in more than a third of their characters are no suggestions. */
+/* Call this for every known name, with *best = 3 before the first call. Returns true if fewer edits turn `known` into
+ * `word` than any name before it, and at most a third of its characters change. */
 ESP__FN bool esp__suggests(const char *word, const char *known, unsigned *best);
 #endif

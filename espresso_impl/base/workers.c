@@ -14,7 +14,6 @@ ESP__FN void esp__workers_pieces(esp__workers *w) {
     while ((begin = atomic_fetch_add(&w->next, w->piece)) < w->end) esp__workers_piece(w, begin);
 }
 
-/* Like esp__workers_pieces, but stops when an OpenMP team takes over the loop. */
 static void esp__workers_pieces_untaken(esp__workers *w) {
     uint64_t begin;
     while (!atomic_load(&w->taken) && (begin = atomic_fetch_add(&w->next, w->piece)) < w->end)

@@ -7,36 +7,36 @@ struct esp__codec {
     char *spec;
     const esp_codec *table;
     void *self;
-    esp_traits traits;     /* its properties with these parameters */
-    esp_codec_model model; /* costs for tensors that are not matrices; 0 if unknown */
+    esp_traits traits;
+    esp_codec_model model;
     uint32_t id;
     bool feedback; /* the library keeps a residual for error feedback */
-    /* The codec does error feedback itself when it compresses a gradient of this rank. */
+    /* The codec itself keeps what it left out of this rank's gradients and adds it to the next ones. */
     bool own_memory;
     float beta, gamma;
-    bool reported;            /* the log has said which tensors it cannot compress */
+    bool reported;
     esp__codec *device_codec; /* the same codec on another device, or NULL */
 };
 
 /* ---- instance.c ---- */
 /* Returns the codec of a text such as "topk:ratio=0.01", which is opened once for all tensors. The registry owns it. */
 ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **out);
-/* Opens a codec that is not shared. `feedback` replaces the setting in `spec` unless it is NULL. */
+/* Opens a codec for the caller, who frees it. `feedback` replaces the value of the key "feedback" in `spec` unless it
+ * is NULL. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
-/* Opens codec `c` also for devices of another kind; `c` owns it. *out is NULL if the codec has no table for these
- * devices, or that table does not support the parameters. */
+/* Opens codec `c` also for devices of another kind, such as CUDA; `c` owns the result. *out is NULL if no plugin offers
+ * the codec for these devices, or not with these parameters. */
 ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out);
-/* Returns 1 if the registry's i-th codec can compress any tensor without parameters, 0 if not, or -1 without memory. */
+/* Returns 1 if the registry's i-th codec, opened without parameters, can compress any tensor, 0 if not, -1 if memory
+ * ran out. */
 ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy);
-/* Functions for plugins: wrappers open the codec that they wrap. */
 ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self);
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
 
 /* ---- describe.c ---- */
 ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind);
 ESP__FN bool esp__codec_has_model(const esp__codec *c);
-/* Returns the codec's costs and error on one kind of device, for matrices or for other tensors. */
 ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matrix, uint32_t n_reduced,
                                     esp_devkind kind, esp_codec_model *out);
 /* True if the codec may change training. False if it only rounds numbers, or changes nothing. */
@@ -47,10 +47,9 @@ ESP__FN esp_tensor esp__codec_like(uint64_t count, uint64_t rows, uint64_t cols)
  * turn; `round` is the number of the exchange. n_reduced is the number of ranks whose payloads are added, or 1. */
 ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, uint32_t round,
                                        uint32_t n_reduced, esp_bound *b);
-/* True if payloads are smaller than the gradient, which is assumed if the codec has no model. */
+/* True if payloads are smaller than the gradient, or if their size is unknown. */
 ESP__FN bool esp__codec_shrinks(const esp__codec *c);
 ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
-/* Returns how payloads are added in an exchange (`round`). Its member op is 0 if they are not. */
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 
 /* ---- call.c: calls for one tensor, or for several at once; pieces of a tensor count as tensors ---- */
@@ -64,7 +63,6 @@ typedef struct esp__codec_call {
     esp_payload payload, reduced;
 } esp__codec_call;
 
-/* The lists of a call for several tensors (ESP_CODEC_LISTS), in the caller's memory. */
 typedef struct esp__codec_list {
     esp_tensor *part, **tensor;
     uint64_t *offset;
@@ -74,8 +72,6 @@ typedef struct esp__codec_list {
 } esp__codec_list;
 
 static inline esp_stream esp__host_stream(void) { return (esp_stream){.dev = {.kind = ESP_CPU}}; }
-/* Begins a call on `stream` for one f32 part at `data`, which compress only reads. All memory of the call lies on the
- * stream's device. */
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, esp_stream stream, const float *data,
                              uint64_t count);
 
@@ -102,27 +98,28 @@ static inline void esp__call_payload(esp__codec_call *c, const void *payload, ui
 static inline void esp__call_reduced(esp__codec_call *c, const void *payload, uint64_t bytes) {
     c->args.reduced = esp__call_buf(c, &c->reduced.data, payload, bytes) ? &c->reduced : NULL;
 }
-/* Returns true if the gradient had NaN or Inf. The payload is in host memory. */
 static inline bool esp__payload_nonfinite(const esp_payload *p) {
     esp_payload_header h;
     memcpy(&h, p->data.ptr, sizeof h);
     return (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
 }
 
-/* These merge calls for several tensors: esp__call_list_place makes an empty list for n tensors in `memory`, _add
- * appends the tensor of a complete call, and _take gives all of them to the last call. */
+/* To process several tensors in one call: esp__call_list_place makes an empty list for n tensors in `memory`,
+ * esp__call_list_add appends the tensor of a call, and esp__call_list_take replaces a call's tensor by those of the
+ * list. */
 ESP__FN uint64_t esp__call_list_bytes(uint64_t n);
 ESP__FN void esp__call_list_place(esp__codec_list *l, void *memory, uint64_t n);
 ESP__FN void esp__call_list_add(esp__codec_list *l, const esp__codec_call *c);
 ESP__FN void esp__call_list_take(esp__codec_call *c, const esp__codec_list *l);
-/* Compresses. If the call has a residual and the codec lacks ESP_CODEC_FUSED_RESIDUAL, this function compresses phi =
- * beta * residual + gamma * data, and sets residual = phi - decode(payload). Then phi and back need room for the
- * numbers of all tensors, and the call's tensors point into them afterwards. */
+/* Compresses. If the call has a residual and the codec does not update it (it lacks ESP_CODEC_FUSED_RESIDUAL), this
+ * compresses phi = beta * residual + gamma * data, and sets residual = phi - decoded payload. phi and back are memory
+ * for the numbers of all tensors, and the call's tensors point into it afterwards. */
 ESP__FN esp_status esp__call_compress(esp__codec_call *c, float *phi, float *back);
 ESP__FN esp_status esp__call_decompress(esp__codec_call *c);
-/* These run a codec on one rank alone. Where a codec such as PowerSGD needs a sum over ranks, its own payload takes the
- * place of the sum. All its payloads follow each other, aligned to 32 bytes. */
-/* Returns the size of all payloads, and the first exchange that has one for such a tensor. */
+/* The esp__alone_* functions compress and decompress without other ranks. Codecs such as PowerSGD make several payloads
+ * in turn, and need the sum over ranks of each before the next; here they get their own payload instead. All payloads
+ * follow each other, aligned to 32 bytes. */
+/* Returns the size of all payloads, and the number of the first one that is not empty. */
 ESP__FN esp_status esp__alone_bound(const esp_ctx *ctx, const esp__codec *c, const esp_tensor *like, esp_bound *b,
                                     uint32_t *first_round);
 ESP__FN esp_status esp__alone_compress(esp__codec_call *c, uint32_t first_round, void *out, uint64_t capacity,

@@ -19,7 +19,8 @@ static esp_status esp__feedback_key(const esp_ctx *ctx, const char *spec, const 
     return ESP_OK;
 }
 
-/* Reads a feedback setting: "", "none", "own", "residual" or "residual:beta=1,gamma=1", which may be in parentheses. */
+/* Reads the value of the key "feedback": "none", "own", "residual" or "residual:beta=1,gamma=1", which may be in
+ * parentheses, or "" for the codec's default. */
 static esp_status esp__feedback_parse(const esp_ctx *ctx, esp__codec *c, const char *text) {
     char buf[ESP__SPEC_MAX], name[ESP__NAME_MAX], key[ESP__NAME_MAX], val[ESP__NAME_MAX];
     const char *params;
@@ -139,7 +140,6 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
 
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
     esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
-    /* checked only after a failure, because values may contain ';' too */
     if (s && spec && spec[esp__spec_length(spec)])
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "

@@ -111,11 +111,10 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-/* The threads that compress are the library's own, or the OpenMP threads of a trainer's thread that waits. */
 static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t locals) {
     int32_t n = (int32_t)c->cpu_workers, share = (int32_t)esp__cores() / locals;
     char most[32] = "";
-    if (c->workers) { /* env.c has replaced "pthreads" by NULL */
+    if (c->workers) {
         if (n) snprintf(most, sizeof most, "at most %d of ", (int)n);
         esp__log(ctx, ESP_LOG_INFO, "context", "%sthe OpenMP threads of a thread that waits compress", most);
         return esp__workers_open_omp(ctx, n, esp__executor_offer, &ctx->base.workers);
@@ -125,7 +124,8 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
     return esp__workers_open(ctx, n, &ctx->base.workers);
 }
 
-/* The trainer's threads run the ops if a rank has less than two cores, else threads of the library do. */
+/* If a rank has fewer than two cores, the program's threads compress and communicate, inside calls such as esp_wait;
+ * otherwise threads of the library do. esp_config.progress can choose. */
 static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     const bool openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
     bool only = false;
@@ -150,7 +150,6 @@ static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-/* The calls of esp_open in progress in this process. */
 typedef struct esp__opening {
     const esp_config *config;
     esp__where where;
@@ -170,8 +169,8 @@ static bool esp__opening_twice(const esp__opening *o) {
     return p != NULL;
 }
 
-/* Refuses two contexts that threads open at the same time: their ranks might meet in another order elsewhere, so that
- * a context would be connected to another one. */
+/* Fails if another thread is opening a context of the same job: the two might be opened in the other order on another
+ * rank, and contexts that do not belong together would be connected. */
 static esp_status esp__opening_begin(esp_ctx *ctx, esp__opening *o) {
     pthread_mutex_lock(&esp__openings_lock);
     const bool twice = o->where.size > 1 && esp__opening_twice(o);
@@ -195,7 +194,7 @@ static void esp__opening_end(const esp__opening *o) {
 static esp_status esp__open_job(esp_ctx *ctx, const esp_config *c, esp__where *w) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
-    esp_config met = *c; /* a backend may set its oob_allgather */
+    esp_config met = *c;
     const char *spec = c->backend;
     char settings[4 * ESP__SPEC_MAX];
     uint64_t number = 0;
@@ -249,7 +248,7 @@ static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     return s;
 }
 
-/* esp__alloc needs a context for its allocator, so `first` stands for the one that it allocates. */
+/* Makes esp__alloc use the allocator in `first` to allocate the context itself. */
 static esp_ctx *esp__ctx_of(esp__base *first) { return (esp_ctx *)(void *)first; }
 
 static esp_ctx *esp__ctx_new(const esp_host *user) {

@@ -1,7 +1,7 @@
-/* lanes.c: the threads that run the ops of a step. The trainer's thread pushes and waits, the cpu thread compresses,
- * decompresses and copies, and the link thread runs collectives. ctx->lanes.lock protects what they share. If there are
- * too few cores, the trainer's thread runs the ops inside esp_push, esp_test and esp_wait (caller_drives), and the link
- * thread helps if it stays away for long. */
+/* lanes.c: the threads that synchronize gradients in a training step. The program's thread pushes gradients and waits,
+ * the cpu thread compresses, decompresses and copies, and the link thread runs collectives. ctx->lanes.lock protects
+ * what they share. With too few cores (caller_drives), the program's thread does all of it inside esp_push, esp_test
+ * and esp_wait, and the link thread helps if the program makes no such call for long. */
 #include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/executor/executor.h"
@@ -10,7 +10,7 @@
 #include <time.h>
 
 enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
-enum { ESP__LONG_ELEMENTS = 1 << 17 }; /* elements; such an op takes longer than waking a thread */
+enum { ESP__LONG_ELEMENTS = 1 << 17 };
 enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
 
 /* ---- CPU time of ops --------------------------------------------------------------------------------------------- */
@@ -21,8 +21,8 @@ ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on) {
         __atomic_and_fetch(&ctx->lanes.core_times, ~who, __ATOMIC_RELAXED);
 }
 
-/* This thread's CPU time at the last reading, or 0 while it is not measured. Reading it takes up to 2 us, so it is read
- * only when an op, or a search for ops, begins or ends. */
+/* This thread's CPU time at the last measurement, or 0 if CPU times are not measured. A measurement takes up to 2 us,
+ * so there is one only when an operation, or a search for the next one, begins or ends. */
 static __thread uint64_t esp__core_mark;
 
 static uint64_t esp__core_now(const esp_ctx *ctx) {
@@ -76,7 +76,7 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     ctx->lanes.cpu_busy = true;
     const bool help =
         ctx->lanes.caller_drives && !ctx->lanes.caller_only && esp__op_elements(&ctx->active, op) >= ESP__LONG_ELEMENTS;
-    if (help) { /* the link thread starts and tests collectives meanwhile */
+    if (help) {
         ctx->lanes.helped = true;
         pthread_cond_signal(&ctx->lanes.link_cv);
     }
@@ -149,7 +149,8 @@ static esp_status esp__link_poll(esp_ctx *ctx, int k) {
     return ESP_OK;
 }
 
-/* Waits a little before it fails the context, as the watch thread may find out that a lost rank is the cause. */
+/* Fails the context after a backend's error. If a peer seems lost, first waits up to 0.2 s, as the thread that watches
+ * the connections may find out which one. */
 static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, const char *what) {
     char text[ESP__ERROR_MAX], detail[ESP__ERROR_MAX / 2];
     struct timespec pause = {0, 1000000};
@@ -159,7 +160,6 @@ static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, 
     if (s == ESP_E_PEER) esp__peers_check(ctx->job.peers);
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);
-        /* rank 0, which names lost ranks, is silent, so it may be lost itself */
         if (i == 60 && esp__peers_hub_silent(ctx->job.peers)) esp__peers_suspect(ctx->job.peers, 0, UINT32_MAX);
         pthread_mutex_lock(&ctx->lanes.lock);
         known = ctx->health.fatal != 0;
@@ -288,8 +288,8 @@ static uint64_t esp__links_pause(uint64_t now, uint64_t until) {
     return !until || left > ESP__PROGRESS_US ? ESP__PROGRESS_US : left;
 }
 
-/* Forgets the collectives in flight after the context has failed and the backends have aborted. A backend's test() then
- * returns only when no peer reads this rank's memory any more. Lock held, but released meanwhile. */
+/* Drops the collectives in flight after an error. The backends have been told to abort; their test() then returns only
+ * when no peer reads this rank's memory any more. Lock held, but released meanwhile. */
 static void esp__links_drop(esp_ctx *ctx) {
     ctx->lanes.driving = true;
     pthread_mutex_unlock(&ctx->lanes.lock);
@@ -336,7 +336,7 @@ static bool esp__drive_all(esp_ctx *ctx, uint64_t *until) {
     for (bool more = true; more && !ctx->health.fatal; any |= more) {
         more = esp__drive_cpu(ctx, until);
         more |= esp__drive_links(ctx);
-        more |= esp__drive_cpu(ctx, until); /* an op may follow a collective on the device */
+        more |= esp__drive_cpu(ctx, until);
     }
     ctx->lanes.drove_ns = esp__now_ns();
     esp__fp_restore(fp);
@@ -352,7 +352,8 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiting threads now test the collectives */
 }
 
-/* Checks for stragglers if `look`, else sleeps until a collective may have ended. Lock held, but released meanwhile. */
+/* If `look`, checks for ranks that are late; else sleeps until a collective may have ended. Lock held, but released
+ * meanwhile. */
 static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, bool look) {
     const uint64_t fp = esp__fp_default(), now = esp__now_ns();
     ctx->lanes.driving = true;
@@ -407,7 +408,6 @@ static void esp__drive_spare(esp_ctx *ctx) {
         const bool ran = esp__drive_links(ctx);
         if (!ran && ctx->lanes.helped && ctx->lanes.link_busy && !ctx->health.fatal) esp__drive_sleep(ctx, 0, false);
         if (!ran && ctx->lanes.helped && !ctx->lanes.link_busy) esp__sleep(ctx, &ctx->lanes.link_cv, now + pause);
-        /* the long op has ended, and its thread tests the collectives again */
         if (!ctx->lanes.helped && ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv);
     } else if (ctx->lanes.waiters || now < ctx->lanes.drove_ns + pause) {
         esp__sleep(ctx, &ctx->lanes.link_cv, ctx->lanes.waiters ? now + pause : ctx->lanes.drove_ns + pause);

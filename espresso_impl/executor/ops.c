@@ -36,7 +36,7 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     if (u->after_on != stream) s = esp__device_follow(d, u->after, d->stream[stream]);
     if (!s && esp__op_is_copy(op, ESP__COPY_PACK) && ctx->model.tensors[op->copy.member].ordered)
         s = esp__device_follow(d, ctx->model.tensors[op->copy.member].pushed, d->stream[stream]);
-    /* a copy to the GPU in pieces began in the previous op */
+    /* a copy to the GPU in pieces has begun during the op before it (esp__piece_made) */
     if (!s && op->timed_later && !(op->n_pieces && esp__op_is_copy(op, ESP__COPY_UP)))
         s = esp__device_record(d, esp__op_event(f, op, false), d->stream[stream]);
     return esp__op_failed(ctx, op->on, op, s, "");
@@ -64,7 +64,7 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
 }
 
 /* ---- copies between GPU and host in pieces ----------------------------------------------------------------------- */
-/* True if `op` works piece by piece on the numbers of `copy`, which is the op before or after it. */
+/* True if `op` processes the numbers of the neighbouring op `copy` piece by piece. */
 static bool esp__piece_pair(const esp__op *op, const esp__op *copy, uint8_t what) {
     return esp__op_is_copy(copy, what) && copy->n_pieces && copy->first_piece == op->first_piece;
 }
@@ -85,7 +85,6 @@ static esp_status esp__pieces_enqueue(const esp__active *f, const esp__op *copy)
     return s;
 }
 
-/* Piece 0 is on the host before the op begins, and the others follow in the same stream, so this wait is short. */
 static esp_status esp__piece_wait(const esp_ctx *ctx, const esp__op *op, uint32_t k) {
     const esp__active *f = &ctx->active;
     const esp__unit *u = esp__unit_of(f, op);
@@ -156,8 +155,8 @@ static void esp__compressed(esp_ctx *ctx, const esp__op *op, const esp__range *r
     }
 }
 
-/* Runs `work` on the op's ranges of elements, piece by piece if it works so. One call takes all ranges of a piece if
- * the codec takes lists, else one. */
+/* Calls `work` for the op's ranges of elements, piece by piece if the op is divided into pieces. Passes all ranges of a
+ * piece at once if the codec takes several tensors in one call, else one range at a time. */
 static esp_status esp__ranges_run(esp_ctx *ctx, const esp__op *op,
                                   esp_status (*work)(esp_ctx *, const esp__op *, const esp__range *, uint32_t)) {
     const esp__program *p = &ctx->active.program;
@@ -206,7 +205,6 @@ static esp_status esp__run_compress(esp_ctx *ctx, const esp__op *op) {
     const esp__active *f = &ctx->active;
     const esp__feedback *b = esp__feedback_of(f, op);
     esp_status s = ESP_OK;
-    /* only in the first round, as later rounds read the same residual */
     if (b && op->round == esp__unit_of(f, op)->first_round) {
         s = esp__copy_before(f, op, b->residual_before, b->residual, b->count * 4u);
         if (!s) s = esp__copy_before(f, op, b->state_before, b->state, b->state_bytes);
@@ -309,7 +307,7 @@ static esp_status esp__run_copy(const esp_ctx *ctx, const esp__op *op) {
     case ESP__COPY_UP:
         if (!op->n_pieces)
             s = d->table->copy(d->self, esp__at(f, op, c->dst), esp__at(f, op, c->src), c->length, on);
-        else if (c->what == ESP__COPY_DOWN) /* the previous op has enqueued a copy to the GPU in pieces */
+        else if (c->what == ESP__COPY_DOWN)
             s = esp__pieces_enqueue(f, op);
         break;
     case ESP__COPY_SWAP: s = esp__run_swap(f, op, d, on); break;
@@ -347,7 +345,8 @@ ESP__FN esp_status esp__op_run(esp_ctx *ctx, const esp__op *op) {
 }
 
 /* ---- collectives that sum payloads ------------------------------------------------------------------------------- */
-/* Writes the number that means "NaN or Inf": 1, or -1 if the collective takes the minimum, so that it survives. */
+/* Writes the number that stands for "this gradient has NaN or Inf": 1, or -1 if the collective takes the minimum. All
+ * other ranks have 0 there, so the result shows it. */
 static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
     const bool minus = op == ESP_REDUCE_MIN;
     const float f = minus ? -1.0f : 1.0f;
@@ -364,7 +363,7 @@ static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
 ESP__FN void esp__headers_hide(const esp__active *f, const esp__op *op, int32_t rank) {
     const esp__collective_op *c = &op->collective;
     uint8_t *sent = esp__at(f, op, c->src), *kept = esp__at(f, op, c->headers);
-    /* a sum of i8 wraps at 256 ranks, so ranks set different bytes of the header */
+    /* a sum of 256 i8 flags would be 0, so ranks set different places of the header */
     const uint64_t width = esp_dtype_bytes(c->coll.dtype), places = ESP_PAYLOAD_HEADER / width;
     const uint64_t place = (uint64_t)rank % places * width;
     for (uint64_t i = 0; i < c->n_sent; i++) {
@@ -425,7 +424,7 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
     const esp__device *d = esp__device_at(ctx, t->device);
     const esp_stream on = d->stream[ESP__ON_PUSH];
     const float factor = esp__push_factor(ctx, t);
-    zero |= factor == 0.0f; /* a rank without data may pass NaN */
+    zero |= factor == 0.0f; /* factor 0 means that this rank has no data, and the gradient may be NaN */
     const bool scale = !zero && factor != 1.0f;
     const bool work = zero || scale || t->pending_residual, behind = esp__stream_async(user);
     esp_status s = ESP_OK;

@@ -99,8 +99,8 @@ static esp_status esp__env_launched(const esp__launcher *l, const esp_config *cf
                      (int)cfg->rank, l->rank, (int)out->rank);
 }
 
-/* Reads rank and size from esp_config, ESPRESSO_* or the variables of launcher `l`. The program comes first: a job of
- * `espresso run` may consist of several groups of ranks. */
+/* Reads rank and size from esp_config if they are set there, since a job of `espresso run` may consist of several
+ * groups of ranks; else from ESPRESSO_* or the variables of launcher `l`. */
 static esp_status esp__env_rank(const esp_config *cfg, const esp__launcher *l, esp__where *out) {
     if (cfg && cfg->size != 0) {
         out->launcher = "esp_config";
@@ -255,8 +255,8 @@ static esp_status esp__env_master(esp__where *out) {
     return ESP_OK;
 }
 
-/* Refuses an address of the launcher's environment if the program's group is not the whole job: several groups would
- * meet there, and become one. */
+/* Refuses the environment's address if the program's group is not the whole job: all groups would meet at that address
+ * and be taken for one. */
 static esp_status esp__env_root_of_job(const esp_config *cfg, const char *variable, const esp__where *w) {
     const esp__launcher *l = esp__env_get("ESPRESSO_SIZE") ? &esp__by_espresso : esp__env_launcher();
     const char *size = l && cfg && cfg->size ? esp__env_get(l->size) : NULL;
@@ -271,7 +271,7 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
     const char *root = cfg && cfg->root && *cfg->root ? cfg->root : NULL;
     const char *what = root ? "esp_config.root" : "ESPRESSO_ROOT";
     char job[ESP__NAME_MAX * 2] = "";
-    if (!root && cfg && cfg->oob_allgather) return ESP_OK; /* rendezvous.c exchanges an address through it */
+    if (!root && cfg && cfg->oob_allgather) return ESP_OK;
     if (!root && (root = esp__env_get("ESPRESSO_ROOT"))) {
         const esp_status s = esp__env_root_of_job(cfg, what, out);
         if (s) return s;
@@ -290,7 +290,7 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
         out->no_root = true;
         return ESP_OK;
     }
-    if (strlen(job) > 64) /* an address has room for about 100 characters */
+    if (strlen(job) > 64)
         snprintf(job, sizeof job, "%016llx", (unsigned long long)esp__hash64(ESP__HASH0, job, strlen(job)));
     snprintf(out->root, sizeof out->root, "unix:espresso-%u-%s", (unsigned)getuid(), job);
     out->default_root = true;
@@ -332,7 +332,7 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     out->by_mpi = l != NULL;
     out->several_hosts = l ? esp__env_hosts(l) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, program ? NULL : l, out);
-    if (s == ESP_OK) s = esp__env_secret(out); /* a backend may connect a job of one rank to others */
+    if (s == ESP_OK) s = esp__env_secret(out);
     return s;
 }
 
@@ -357,9 +357,9 @@ static void esp__config_empty(esp_config *c) {
         if (*texts[i] && !**texts[i]) *texts[i] = NULL;
 }
 
-/* What compression does to an optimizer is known for three kinds. Those that divide by a second moment are like Adam,
- * and without a first moment like Adam with beta1 = 0. Lion takes signs of sums, for which nothing is known. The first
- * names are in the order of ESP_OPTIMIZER_*. */
+/* Known optimizers, and which ESP_OPTIMIZER_* each is like where compression is concerned: like Adam if it divides by a
+ * second moment, with beta1 = 0 if it has no first moment. Nothing is known for Lion, which takes signs of sums. The
+ * table begins with the optimizers that have an ESP_OPTIMIZER_*, in their order. */
 static const struct {
     const char *name;
     uint32_t like;
@@ -512,13 +512,13 @@ ESP__FN esp_status esp__env_config(const esp_config *cfg, esp_config *out) {
     if ((s = esp__env_get("ESPRESSO_STRATEGY"))) out->strategy = s;
     if ((s = esp__env_get("ESPRESSO_TRACE"))) out->trace = s;
     if ((s = esp__env_get("ESPRESSO_STATS"))) out->stats = s;
-    s = esp__env_get("ESPRESSO_ROOT"); /* esp__env_root reads it, too */
+    s = esp__env_get("ESPRESSO_ROOT");
     if (s && (status = esp__env_check_root("ESPRESSO_ROOT", s)) != ESP_OK) return status;
     if (esp__env_get("ESPRESSO_TIMEOUT_MS")) {
         if ((status = esp__env_int("ESPRESSO_TIMEOUT_MS", 1, UINT32_MAX, &v)) != ESP_OK) return status;
         out->timeout_ms = (uint32_t)v;
     }
-    uint64_t memory_max; /* only checked here, used by program/memory.c */
+    uint64_t memory_max;
     if ((status = esp__env_memory_max(&memory_max)) != ESP_OK) return status;
     if ((status = esp__env_straggler(&v)) != ESP_OK) return status;
     if (out->workers && (status = esp__env_workers("esp_config.workers", out->workers, false, out)) != ESP_OK)

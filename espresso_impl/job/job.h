@@ -9,7 +9,7 @@
 enum { ESP__SECRET_MIN = 16 };
 typedef struct esp__where {
     int32_t rank, size;
-    /* Ranks with the same text are on one machine: "m<id>", host name and boot id, or such as "rack1/machine0". */
+    /* Equal on all ranks of one machine: "m<id>", host name and boot id, or a place such as "rack1/machine0". */
     char machine[ESP__NAME_MAX * 2];
     /* The address where rank 0 listens, "unix:NAME" or "HOST:PORT". It is "" if no address is known, if the job has one
      * rank, or if the ranks meet through esp_config.oob_allgather or through a backend. */
@@ -17,14 +17,13 @@ typedef struct esp__where {
     bool default_root; /* root is made from the launcher's job id */
     bool no_root;      /* ranks need an address, and none is known */
     bool several_hosts;
-    bool by_mpi;          /* the launcher can start MPI programs */
-    bool explicit_rank;   /* the user has set rank and size, not the launcher */
-    uint32_t n_levels;    /* 2 for ranks and machines, 3 if machines are in racks */
+    bool by_mpi;
+    bool explicit_rank; /* the user has set rank and size, not the launcher */
+    uint32_t n_levels;
     const char *launcher; /* such as "Open MPI", for messages */
     const char *secret;   /* ESPRESSO_SECRET or NULL; it must not be printed */
 } esp__where;
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out);
-/* Returns this process's rank by the launcher's environment, or -1. */
 ESP__FN int32_t esp__env_process(void);
 ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w);
 /* The values of ESPRESSO_INTER_LINK and ESPRESSO_OUTER_LINK, which emulate slow links. "" if not set. */
@@ -43,11 +42,11 @@ typedef struct esp__peers esp__peers;
 enum { ESP__WAITS_FOR_NOBODY = -2, ESP__ANSWER_NAMES = 4 };
 /* A rank's state, sent when rank 0 asks for it. Its members have fixed sizes, as it is sent between processes. */
 typedef struct esp__answer {
-    int32_t waits_for; /* a rank, -1 if unknown, or ESP__WAITS_FOR_NOBODY */
-    uint32_t tensor;   /* tensor of its oldest request, or UINT32_MAX */
+    int32_t waits_for; /* the rank that it waits for, -1 if unknown, or ESP__WAITS_FOR_NOBODY */
+    uint32_t tensor;   /* of the oldest unfinished request, or UINT32_MAX */
     uint64_t step;
     uint64_t waited_ns;
-    uint32_t started; /* 0 before esp_start, after an error, in esp_close */
+    uint32_t started;
     uint32_t trainer;
     uint32_t open;                       /* 1 if a tensor of this step was pushed */
     uint32_t n_tensors, n_missing;       /* tensors in all, and those not pushed yet */
@@ -60,15 +59,14 @@ enum { ESP__TRAINER_ELSEWHERE = 0, ESP__TRAINER_IN_STEP, ESP__TRAINER_IN_CALL };
 typedef struct esp__peers_events {
     void *user;
     /* Called for the first rank that is lost. `left` is 0 if it died, 1 if it closed its context early, or the negative
-     * status because of which it closed. `rank` is this rank itself if it has no memory for messages. */
+     * status of the error after which it closed. If this rank runs out of memory for messages, `rank` is this rank. */
     void (*lost)(void *user, int32_t rank, int left);
-    /* Called on all ranks after a timeout: `rank` (-1 if unknown) did not take part in `tensor` (UINT32_MAX if
-     * none). */
+    /* Called on all ranks after a timeout: `rank` (-1 if unknown) did not take part in synchronizing `tensor`
+     * (UINT32_MAX if it is not about a tensor). */
     void (*decided)(void *user, int32_t rank, uint32_t tensor);
     void (*answer)(void *user, esp__answer *out);
     void (*excluded)(void *user); /* the other ranks continue without this rank */
 } esp__peers_events;
-/* Blocks until all ranks have met. Uses cfg->oob_allgather only to agree on an address. */
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev, esp__peers **out);
 /* Sets the error that other ranks will see as the reason why this one closes. */
@@ -77,16 +75,17 @@ ESP__FN void esp__peers_cause(esp__peers *p, esp_status why);
  * bytes to rank 0, which waits for all ranks, at most 5 s, and calls `collect` for each in order. */
 ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user);
-/* Blocks for an allgather among `n` ranks; `members` NULL stands for all ranks. Ranks that take part in several start
- * them in the same order. out is [n][bytes]. Sets the error text. Callbacks must not call it. */
+/* Blocks for an allgather among the `n` ranks in `members` (NULL: all ranks). Ranks that take part in several
+ * allgathers must start them in the same order. `out` has room for n * bytes. Sets the error text. Not for
+ * callbacks. */
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes);
 ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank);
 /* Reports that this rank has waited too long for `on_rank` (-1 if unknown). That rank may itself wait for another one,
- * so rank 0 asks all ranks for their state, and every rank's `decided` callback gets the rank that failed. */
+ * so rank 0 asks all ranks for their state and then calls `decided` on every rank with the one that failed. */
 ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor);
-/* Makes rank 0 ask all ranks for their state. Called esp__peers_lead_ms before a timeout: a rank that has not answered
- * by then is known to be silent, without a further wait. */
+/* Makes rank 0 ask all ranks for their state. Called esp__peers_lead_ms before a timeout: ranks that have not answered
+ * by the timeout count as silent, without a further wait. */
 ESP__FN void esp__peers_check(esp__peers *p);
 static inline uint32_t esp__peers_lead_ms(uint32_t timeout_ms) { return timeout_ms < 2000 ? timeout_ms / 2 : 1000; }
 /* Returns true if rank 0 has not answered this rank's esp__peers_check. */
@@ -96,7 +95,7 @@ ESP__FN bool esp__peers_hub_silent(esp__peers *p);
 typedef struct esp__rank_state {
     bool connected;
     bool answered;
-    bool waits_long; /* its program has waited for after_ns or longer */
+    bool waits_long;
     int kind;
     esp__answer answer;
 } esp__rank_state;
@@ -104,10 +103,9 @@ typedef struct esp__rank_state {
 typedef struct esp__report_events {
     uint64_t after_ns; /* shortest wait to report, in ns */
     void *user;
-    /* On rank 0: the program of some rank has waited for `waited_ns`. Called again when that has doubled. */
     void (*report)(void *user, esp__rank_state *ranks, int32_t n, uint64_t waited_ns);
     void (*ended)(void *user, uint64_t waited_ns); /* a reported wait ended */
-    /* On rank 1 only: its program has waited for long, and rank 0, which should report this, is silent. */
+    /* On rank 1: its program has waited for after_ns, and rank 0, which would report that, does not answer. */
     void (*silent)(void *user, uint64_t waited_ns);
 } esp__report_events;
 /* Starts the reports, once in a context. After esp__peers_report_off has returned, no callback runs. */
@@ -119,50 +117,53 @@ ESP__FN esp_status esp__env_memory_max(uint64_t *bytes);
 ESP__FN esp_status esp__env_straggler(int64_t *ms);
 
 /* ---- regroup.c: the remaining ranks meet again after ranks died or fell silent ---- */
-/* A socket at which this rank listens while its context is open, and the addresses of all ranks' sockets. */
+/* This rank's listening socket and the addresses of all ranks' sockets, through which ranks meet again after one is
+ * lost. */
 typedef struct esp__standby esp__standby;
-/* Collective. `number` is random and the same on all ranks. Succeeds without sockets if a rank cannot listen. */
+/* Called by all ranks, with the same random `number`. If a rank cannot listen, succeeds, but no rank has a socket. */
 ESP__FN esp_status esp__standby_open(esp_ctx *ctx, uint64_t number, bool one_host, esp__standby **out);
 ESP__FN void esp__standby_close(esp_ctx *ctx, esp__standby *s); /* s may be NULL */
 ESP__FN bool esp__standby_ready(const esp__standby *s);
 /* A rank that continues after a regroup. "Old" ranks are numbered as before the regroup, "new" ranks as after it. */
 typedef struct esp__survivor {
     int32_t origin;
-    uint32_t epoch; /* 1 + the regroups that it took part in */
+    uint32_t epoch;
     uint64_t step, host;
 } esp__survivor;
 typedef struct esp__survivors {
-    int32_t n, rank;    /* rank: the new rank of this process */
-    uint32_t epoch;     /* number of the new job, rises with each regroup */
+    int32_t n, rank; /* rank: the new rank of this process */
+    uint32_t epoch;
     esp__survivor *who; /* [n]; has room for all old ranks */
     int32_t *was;       /* [n], each new rank's old rank, in rising order */
     esp__peers *peers;  /* new connections; esp__peers_watch starts to watch them */
 } esp__survivors;
-/* The remaining ranks meet and agree on a list of survivors. They wait until the timeout for every old rank that may
- * still run, except rank `silent` (-1 for none), which a timeout found silent. Fails if too few ranks answer; may then
- * be called again. The connections `old` stay open. */
+/* The remaining ranks meet and agree on a list of survivors. Waits until the timeout for all old ranks that may still
+ * run, except rank `silent` (-1 for none), which did not answer before. Fails if too few ranks answer; may then be
+ * called again. Does not close the connections `old`. */
 ESP__FN esp_status esp__regroup(esp__standby *s, esp__peers *old, const esp__survivor *mine, int32_t silent,
                                 esp__survivors *out);
-/* Makes the survivors the job's ranks, tells the excluded ranks that it can reach, and frees `old`. */
+/* Makes the survivors the ranks of the job, and frees `old`. Tells excluded ranks that can be reached that they are
+ * excluded. */
 ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__survivors *now);
 ESP__FN esp_status esp__peers_watch(esp__peers *p);
 
 /* ---- topology.c ---- */
-/* A unit is a rank (level 0), a machine (level 1), a rack (level 2) or, at the last level, the whole job. */
+/* Ranks, machines and racks of a job. "Unit" means a rank at level 0, a machine at level 1, a rack at level 2, and the
+ * whole job at the last level. */
 typedef struct esp__topology {
     int32_t size, n_machines;
     int32_t n_local;   /* ranks of each machine; 0 if machines differ */
     uint32_t n_levels; /* 2 (ranks and machines) or more */
-    /* [level], number of units of level - 1 in each unit of that level, if n_local > 0 */
+    /* [level], number of next smaller units in each unit of that level; only if n_local > 0 */
     int32_t level_size[ESP__LEVELS + 1];
     int32_t rank, machine, local;   /* this rank, its machine, and its index there */
     int32_t *machine_of, *local_of; /* [size], each rank's machine and index there */
-    int32_t *unit_of;               /* [ESP__LEVELS - 1][size], lowest rank of each rank's unit */
-    int32_t *place;                 /* [size][ESP__LEVELS], a rank's index at each level */
-    int32_t *ranks;                 /* by rack and machine: ranks[machine * n_local + local] */
+    int32_t *unit_of;               /* [level - 1][rank], lowest rank of the unit with that rank */
+    int32_t *place;                 /* [size][ESP__LEVELS]: index in the machine, machine's in the rack, ... */
+    int32_t *ranks;
 } esp__topology;
 
-/* What this rank sends to rank 0 when it closes, such as its trace, and what rank 0 calls for each rank's data. */
+/* What this rank sends to rank 0 in esp_close, such as its trace. Rank 0 calls `collect` for each rank's data. */
 typedef struct esp__final {
     void *data;
     uint64_t bytes;
@@ -185,22 +186,23 @@ typedef struct esp__job {
     uint32_t sharing; /* ranks that use the same cores, this one included */
     esp__peers *peers;
     esp__standby *standby;
-    int32_t silent;  /* the rank that a timeout found silent, or -1 */
-    uint32_t levels; /* levels that the user has set; topo may have fewer */
+    int32_t silent; /* the rank that a timeout found silent, or -1 */
+    uint32_t levels;
     esp__topology topo;
-    const esp_backend *backend;   /* the backend of collectives over all ranks */
-    esp__comm comms[ESP__SCOPES]; /* [scope]; backend is NULL if the job has no such groups */
+    const esp_backend *backend; /* the backend of collectives over all ranks */
+    esp__comm comms[ESP__SCOPES];
     uint64_t links;
-    uint8_t parents[ESP__SCOPES]; /* scopes whose communicator was not split from another one */
-    esp__level_names names;       /* the user's names of levels, as in "levels:gpu=(shm)" */
+    uint8_t parents[ESP__SCOPES];
+    esp__level_names names; /* names that the user gave to levels, as `gpu` in "levels:gpu=(shm)" */
     uint32_t n_parents;
     uint32_t woken;
-    void *room; /* [size][ESP__JOB_ROOM], so that agree.c allocates nothing */
+    void *room;
     esp__final last;
 } esp__job;
 static inline const esp__job *esp__job_of(const esp_ctx *ctx) { return esp__base_of(ctx)->job; }
 
-/* Lists the ranks of this rank's group in order, and writes this rank's index in the list. Returns their number. */
+/* Writes the ranks of this rank's group (`scope` says which) in order, and this rank's index among them. Returns their
+ * number. */
 ESP__FN int32_t esp__group_members(const esp__topology *p, uint8_t scope, int32_t *members, int32_t *index);
 ESP__FN bool esp__group_same(const esp__topology *p, uint8_t scope, int32_t a, int32_t b);
 /* Returns the job's rank of member `i` of this rank's group, or -1 if `i` is -1. */
@@ -208,30 +210,28 @@ ESP__FN int32_t esp__group_rank(const esp_ctx *ctx, uint8_t scope, int32_t i);
 /* The number of ranks in a group (0 if the job has no such groups), and this rank's index in its group. */
 ESP__FN int32_t esp__group_size(const esp__topology *p, uint8_t scope);
 ESP__FN int32_t esp__group_index(const esp__topology *p, uint8_t scope);
-/* The rank's index at a level: among the ranks of its machine (1), or its machine's index in the rack (2). */
+/* Returns the rank's index inside its machine (level 1), or its machine's index inside the rack (level 2). */
 ESP__FN int32_t esp__place_at(const esp__topology *p, int32_t rank, uint32_t level);
-/* Returns the backend of a scope. In a command-line tool, which opens no connections, one backend serves all scopes. */
+/* Returns the backend of the group's collectives, or that of the whole job if the group has none of its own. */
 ESP__FN const esp_backend *esp__backend_of(const esp__job *j, uint8_t scope);
-/* Returns the rank whose indices at levels 1, 2, ... are place[0], place[1], ... */
 ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place);
-/* Collective: ranks tell each other their machines, and compare `settings` (backend and link, as a text) and library
- * versions. Fills the job's topology, levels, cores, sharing and room. *number is a random number, the same on all
- * ranks. *one_host is true if all ranks run in one network namespace of one kernel. */
+/* Collective. Ranks exchange where they run, which fills the topology and the numbers of cores. Fails if `settings` (a
+ * text) or library versions differ. *number gets the same random number on all ranks; *one_host, whether all share one
+ * kernel and one network namespace. */
 ESP__FN esp_status esp__job_introduce(esp_ctx *ctx, esp__job *job, const esp__where *w, const char *settings,
                                       uint64_t *number, bool *one_host);
 /* Returns a hash of the network namespace. Processes with equal hashes can connect by abstract Unix names. */
 ESP__FN uint64_t esp__network_id(void);
-/* Fills the other members from size, rank and unit_of. Returns 0, or the first level whose units differ in size; the
- * job then has two levels or, if its machines differ, only one group of all ranks. */
+/* Computes the topology from size, rank and unit_of. Returns 0 or, if machines or racks differ in size, the first such
+ * level. The job then has two levels or, if its machines differ, only the group of all ranks. */
 ESP__FN uint32_t esp__topology_make(esp__topology *p, uint32_t n_levels);
 
-/* Keeps only ranks was[0], ..., was[n - 1], which rise, and numbers them anew. This rank becomes `rank`. */
+/* Keeps only the ranks was[0] < was[1] < ... < was[n - 1], and numbers them from 0. This rank becomes number `rank`. */
 ESP__FN void esp__topology_keep(esp__topology *p, const int32_t *was, int32_t n, int32_t rank, uint32_t n_levels);
 
 /* ---- agree.c ---- */
-/* Collective. Compares `lines`, with a line for each setting that must be the same on all ranks. Fails on all ranks if
- * `mine` is an error on one of them or a line differs. The error names the first such line and the ranks that differ
- * from rank 0. Frees `lines`. */
+/* Collective. Fails on all ranks, with the same message, if a line of `lines` (a setting) differs between ranks or
+ * `mine` is an error on any rank. Frees `lines`. */
 ESP__FN esp_status esp__agree_lines(esp_ctx *ctx, esp__text *lines, esp_status mine);
 /* Collective: fails on all ranks if `mine` is an error on one of them. */
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine);
@@ -241,11 +241,10 @@ static inline void esp__raise_to(uint64_t *v, const uint64_t *other, uint64_t n)
 }
 /* Collective: the maximum of each number over all ranks. `room` has space for n numbers of each rank. */
 ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room);
-/* Returns true if collectives can use two levels: there are several machines, with as many ranks each, above one. */
+/* Returns whether all machines have the same number of ranks, and at least two levels have several members. */
 ESP__FN bool esp__hierarchical(const esp_ctx *ctx);
-/* Translates a level of a strategy or cost that was written for two levels: "intra" becomes this job's innermost level
- * with several ranks, and "inter" all levels outside of it. Returns `level` itself in a job of two levels. */
+/* Maps "intra" and "inter" of a file for two levels to this job, which may have more: "intra" becomes the innermost
+ * level with several members, "inter" all levels outside of it. */
 ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
-/* Splits the levels of a job that esp__hierarchical accepts into scopes of more than one rank. Returns their number. */
 ESP__FN uint32_t esp__level_blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]);
 #endif

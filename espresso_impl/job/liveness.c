@@ -13,17 +13,16 @@
 #include <unistd.h>
 
 enum {
-    /* how long rank 0 waits for answers; a healthy rank may need as long if threads outnumber cores */
     ESP__ANSWER_MS = 300,
-    ESP__DECISION_MS = 800,         /* how long other ranks wait for rank 0's decision */
-    ESP__SILENCE_GRACE_MS = 50,     /* wait after a timeout for ranks that were silent before */
-    ESP__WAIT_POLL_NS = 50000000,   /* time between two checks whether the program waits */
-    ESP__PASS_ON_NS = 20000000,     /* time between two messages about ranks that left */
-    ESP__HUB_SILENT_NS = 2000000000 /* rank 0 counts as silent if it sends no ASK for so long */
+    ESP__DECISION_MS = 800, /* how long other ranks wait for rank 0's decision */
+    ESP__SILENCE_GRACE_MS = 50,
+    ESP__WAIT_POLL_NS = 50000000,
+    ESP__PASS_ON_NS = 20000000,
+    ESP__HUB_SILENT_NS = 2000000000
 };
 enum { ESP__CAUSES = 64 };
 
-/* Calls the context without the lock. Does nothing while this rank closes. */
+/* Unlocks p->lock while the callback runs, because it may call functions that take the lock. */
 #define ESP__CALL(p, callback, arguments)                                                                              \
     do {                                                                                                               \
         if ((p)->closing || !(p)->ev.callback) break;                                                                  \
@@ -43,8 +42,8 @@ static void esp__report_end(esp__peers *p) {
 }
 
 /* ---- deaths ---- */
-/* Handles that `rank` has died, or has left because of error -cause (0 for none): wakes waiting threads, and notifies
- * the context of the first death, or of the first rank that left and the first that left because of an error. */
+/* Wakes waiting threads because `rank` has died or left. Calls the context's `lost` callback for the first death and
+ * the first departure, and for the first departure that an error (-cause) caused. */
 static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t cause) {
     const bool died = state == ESP__DIED, error = cause && cause < ESP__CAUSES;
     const bool known = p->error_known || (p->left_known && !error), first = p->dead < 0 && (died || !known);
@@ -99,8 +98,8 @@ static void esp__watch_gone(esp__peers *p, esp__conn *c, int state, uint64_t cau
     esp__watch_notify(p, c->rank, state, cause);
 }
 
-/* A rank without memory for a message cannot continue. It shuts its connections, so that the others see it die. Its own
- * waits end with ESP_E_NOMEM. */
+/* This rank has no memory for a message, so it cannot continue: it shuts its connections, which the other ranks see as
+ * its death. */
 static void esp__watch_no_memory(esp__peers *p) {
     for (int32_t i = 0; i < p->n_conns; i++) p->no_memory |= p->conns[i].no_memory;
     if (!p->no_memory || p->left_job) return;
@@ -127,7 +126,7 @@ static void esp__decided(esp__peers *p, int32_t rank, uint64_t tensor) {
     ESP__CALL(p, decided, (p->ev.user, rank, (uint32_t)tensor));
 }
 
-/* Returns until when to wait for a silent rank after a timeout: UINT64_MAX if it was not asked (`asked` is 0). */
+/* Returns when a rank that has not answered since `asked` counts as silent; UINT64_MAX if `asked` is 0 or too old. */
 static uint64_t esp__silence_end(const esp__peers *p, uint64_t asked, uint64_t now) {
     const uint64_t soon = now + ESP__SILENCE_GRACE_MS * 1000000ull;
     const uint64_t silent = asked + (esp__peers_lead_ms(p->timeout_ms) + ESP__SILENCE_GRACE_MS) * 1000000ull;
@@ -143,12 +142,10 @@ static void esp__inquiry_answer(esp__peers *p, int32_t from, const esp__answer *
     r->answered = true;
     r->answer = *a;
     if (r->answer.waits_for < ESP__WAITS_FOR_NOBODY || r->answer.waits_for >= p->size) r->answer.waits_for = -1;
-    /* keeps the rank that the timed out rank waited for, even if that wait has ended since */
     if (p->inquiry.decide && from == p->inquiry.suspecting && a->waits_for == ESP__WAITS_FOR_NOBODY)
         r->answer.waits_for = waits_for, r->answer.tensor = tensor;
 }
 
-/* Asks all ranks for their state. If it is already doing so, all must answer again. */
 static void esp__inquiry_begin(esp__peers *p) {
     const uint64_t now = esp__now_ns();
     p->inquiry.number++;
@@ -200,7 +197,8 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     bool silent = false;
     int32_t failed = esp__inquiry_chain(p, &tensor, &silent);
     if (!final && (silent || failed < 0)) return;
-    for (int32_t r = 0; r < p->size && failed < 0; r++) /* if the chain has no end, suspect a silent rank */
+    /* If ranks wait in a circle or do not know for whom they wait, a rank that did not answer counts as failed. */
+    for (int32_t r = 0; r < p->size && failed < 0; r++)
         if (!p->asked[r].answered) failed = r;
     p->inquiry.decide = false;
     p->inquiry.decided = failed >= 0;
@@ -217,7 +215,6 @@ static void esp__watchdog_ended(esp__peers *p) {
     esp__report_end(p);
 }
 
-/* Ends an inquiry about long waits: reports one that has doubled since the last report, or that all have ended. */
 static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     esp__reporter *s = &p->report;
     p->inquiry.report = false;
@@ -241,9 +238,9 @@ static void esp__inquiry_report(esp__peers *p, uint64_t now) {
     }
 }
 
-/* Ends the inquiry at its deadline, but not while messages are unread (`quiet` is false), which may be answers. */
+/* Ends the inquiry when all ranks have answered or, once no message is unread (`quiet`), at a deadline. */
 static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
-    bool missing = false, awaited = false; /* awaited: a rank that is missing did answer the last time */
+    bool missing = false, awaited = false; /* `awaited`: a rank that has not answered did answer the previous inquiry */
     for (int32_t r = 1; r < p->size; r++) {
         if (p->conns[r].state != ESP__HERE || p->asked[r].answered) continue;
         missing = true;
@@ -254,7 +251,7 @@ static void esp__inquiry_turn(esp__peers *p, bool quiet, uint64_t now) {
     if (p->inquiry.report && over) esp__inquiry_report(p, now);
 }
 
-/* Rank `from` wants to know the state of all ranks: asks them, but at most every 100 ms; in between only `from`. */
+/* Asks all ranks for their state or, if it did so in the last 100 ms, only rank `from`. */
 static void esp__inquiry_check(esp__peers *p, int32_t from) {
     const uint64_t now = esp__now_ns();
     const bool all = !p->checked_ns || now - p->checked_ns > 100000000u;
@@ -329,14 +326,14 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
     esp__reporter *s = &p->report;
     const uint64_t after = s->ev.after_ns, now = esp__now_ns(), look = waited ? after - waited : after / 4;
     if (waited < after) {
-        if (p->rank == 0 && s->long_ns) s->ask_ns = now; /* other ranks' waits have probably ended too */
+        if (p->rank == 0 && s->long_ns) s->ask_ns = now;
         if (p->rank && s->reported) esp__watchdog_ended(p);
         s->long_ns = 0;
         s->poll_ns = now + (look < 1000000u ? 1000000u : look);
         return;
     }
     s->poll_ns = now + ESP__WAIT_POLL_NS;
-    if (!s->long_ns || now - s->long_ns > after) { /* tells rank 0 again, as it may have ended its report */
+    if (!s->long_ns || now - s->long_ns > after) { /* repeats the message, because rank 0 may have ended its report */
         s->long_ns = now;
         if (p->rank == 0)
             esp__watchdog_open(p);
@@ -344,7 +341,6 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
             esp__send(p, 0, (esp__msg){ESP__MSG_LONG_WAIT, p->rank, 0, 0, 0});
     }
     if (p->rank) s->longest_ns = waited;
-    /* only rank 1 reports that rank 0 is silent, so that the log has it once */
     if (p->rank != 1 || s->reported || waited < after + ESP__HUB_SILENT_NS || p->hub_asked_ns > now - waited + after)
         return;
     s->reported = true;
@@ -421,7 +417,7 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
 
 ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
-    const bool valid = m->rank >= -1 && m->rank < p->size; /* -1 means that no rank is known */
+    const bool valid = m->rank >= -1 && m->rank < p->size;
     int32_t left;
     esp__waiter *w;
     esp__answer answer;
@@ -548,7 +544,7 @@ static void *esp__watch_main(void *arg) {
             }
             if ((p->polls[1 + 2 * i].revents & ~POLLOUT) || p->polls[2 + 2 * i].revents) esp__watch_read(p, c);
             if (!p->polls[2 + 2 * i].revents || c->fd < 0) continue;
-            /* the process has ended, and all that it wrote is read; a child of it may keep the socket open */
+            /* The process has ended, though a child of it may keep the socket open. All that it wrote has been read. */
             pthread_mutex_lock(&p->lock);
             esp__watch_gone(p, c, ESP__DIED, 0);
             pthread_mutex_unlock(&p->lock);

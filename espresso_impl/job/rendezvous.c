@@ -23,7 +23,8 @@ enum {
     ESP__CANDIDATE_MS = 10000, /* a candidate must prove itself within this time */
     ESP__FULL_MS = 300         /* rank 0 fails if it has no free descriptor for so long */
 };
-/* Why connections were refused, for the log. The reasons up to "of another user" are warnings: a rank may be meant. */
+/* Reasons for refused connections. Those up to "of another user" are logged as warnings, because the other end may be a
+ * rank of this job with wrong settings. */
 static const char *const esp__refused_texts[ESP__REFUSALS] = {"with another ESPRESSO_SECRET",
                                                               "without ESPRESSO_SECRET, which rank 0 has",
                                                               "with ESPRESSO_SECRET, which rank 0 lacks",
@@ -48,7 +49,6 @@ static void esp__printable(char *text, size_t cap) {
 typedef struct esp__meeting {
     esp__lobby lobby;
     int32_t n_here;
-    /* since when this process has no file descriptor left, or 0; and n_here at that time */
     uint64_t full_ns;
     int32_t full_here;
     uint64_t job, deadline_ns, logged[ESP__REFUSALS];
@@ -75,7 +75,7 @@ static void esp__meet_refused(const esp__lobby *l, char *out, size_t cap) {
                                    esp__refused_texts[i]);
 }
 
-/* Logs the first refused connection of each kind, and again when their number has doubled. */
+/* Logs a refusal for each reason once, and again whenever the number of refusals for it has doubled. */
 static void esp__meet_log(const esp__peers *p, esp__meeting *meet) {
     for (int i = 0; i < ESP__REFUSALS; i++) {
         const uint64_t n = meet->lobby.refused[i];
@@ -87,8 +87,9 @@ static void esp__meet_log(const esp__peers *p, esp__meeting *meet) {
     }
 }
 
-/* Handles a candidate's HELLO. Returns ESP_PENDING to refuse it, because of *why. Another version ends the meeting if
- * the connection is a Unix socket: then it is this user's own process, so this is a mistake and no attack. */
+/* Handles HELLO, a candidate's first message. Returns ESP_PENDING if rank 0 must refuse the candidate (*why is the
+ * reason). A rank with another version over a Unix socket is an error for the whole job, because it is a process of the
+ * same user. */
 static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *cand, esp_status failed, int *why) {
     esp__conn *c = &cand->conn;
     esp__hello *hello = &cand->hello, own;
@@ -113,7 +114,6 @@ static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *cand, esp_
     return ESP_OK;
 }
 
-/* Handles a candidate's RESPONSE, and checks its code first. Returns ESP_PENDING to refuse it, because of *why. */
 static esp_status esp__candidate_response(esp__peers *p, uint64_t job, esp__candidate *cand, int *why) {
     esp__conn *c = &cand->conn;
     esp__proof proof;
@@ -191,7 +191,6 @@ static esp_status esp__meet_accept(esp__peers *p, esp__meeting *meet) {
         esp__lobby_drop(p->ctx, &meet->lobby, esp__lobby_first_to_go(&meet->lobby), ESP__REFUSED_DISPLACED);
         return ESP_OK;
     }
-    /* without this error, the timeout would name ranks that only could not connect */
     esp__fail(p->ctx, ESP_E_COMM, "rank 0 cannot take connections of %d ranks: %s", (int)p->size, esp__strerror(full));
     return esp__meet_refuse(p, NULL, ESP_E_COMM);
 }
@@ -268,7 +267,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met.%s", refused);
     esp__lobby_close(p->ctx, &meet.lobby);
     if (meet.polls) esp__free(p->ctx, meet.polls);
-    /* closed first: a rank that connects after WELCOME wants to meet for another context */
+    /* closes first, because a rank that connects after WELCOME belongs to another context's meeting */
     close(listen_fd);
     if (s == ESP_OK) esp__send_all(p, (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0});
     return s;
@@ -331,9 +330,10 @@ ESP__FN esp_status esp__join_message(esp__peers *p, esp__joining *j) {
     return esp__fail(p->ctx, ESP_E_COMM, "what answers at %s is not espresso %s", p->where, ESPRESSO_VERSION);
 }
 
-/* Joins over a connection. Returns ESP_PENDING to try again, if it ended or (`unsure`) may not lead to rank 0. */
+/* Proves this rank to what listens at an address. Returns ESP_PENDING to try another address: the connection has ended
+ * or, if `unsure`, the other end has not proven that it is rank 0. */
 static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, uint64_t job) {
-    /* rank 0's timeout began earlier, so its error, which names the missing ranks, arrives before this deadline */
+    /* rank 0's timeout ends earlier, so its error message, which names the missing ranks, arrives in time */
     const uint64_t deadline = esp__now_ns() + (p->timeout_ms + 1000ull) * 1000000u;
     esp__conn *c = &p->conns[0];
     esp__join_begin(p, j, c, job);
@@ -424,7 +424,7 @@ ESP__FN uint64_t esp__network_id(void) {
     return esp__hash64(esp__hash64(ESP__HASH0, boot, strlen(boot)), net, strlen(net));
 }
 
-/* A job without a secret gets one, which rank 0 sends only to the job's ranks. Returns 0 or an errno. */
+/* If the user set no secret, makes a random one, for the message to all ranks (`inv`). Returns 0 or an errno. */
 static int esp__secret_make(esp__peers *p, esp__invitation *inv) {
     uint8_t bytes[ESP__SECRET_MADE];
     const int error = p->secret[0] ? 0 : esp__random_bytes(bytes, sizeof bytes);
@@ -456,7 +456,6 @@ static esp_status esp__oob_call(esp__peers *p, const esp_config *cfg, const void
 }
 
 static esp_status esp__meet_by_oob(esp__peers *p, const esp_config *cfg) {
-    /* `all` holds first attendances, which are smaller, then invitations */
     const uint64_t bytes = sizeof(esp__invitation) * (uint64_t)p->size;
     const esp__attendance me = {p->rank, p->size, esp__network_id()};
     esp__invitation mine, *all = (esp__invitation *)esp__alloc(p->ctx, bytes);

@@ -130,9 +130,8 @@ static int esp__listen_any(uint16_t port) {
     return esp__listen_at(&a);
 }
 
-/* A host name listens at all addresses, since /etc/hosts may map this host's own name to a loopback address, which
- * other hosts cannot reach. So rank 0 need not resolve it: a cluster's DNS may learn its name late, or never here.
- * "localhost" and loopback addresses do listen only there. */
+/* For a host name, listens at all addresses of this host: /etc/hosts may map the name to a loopback address, and DNS
+ * may not know it yet. "localhost" and loopback addresses listen only there. */
 ESP__FN int esp__listen(const char *root, const char **error) {
     esp__addr a[1];
     const char *colon = strrchr(root, ':');
@@ -144,7 +143,6 @@ ESP__FN int esp__listen(const char *root, const char **error) {
     return fd;
 }
 
-/* Appends this host's addresses with `port`. Those that other hosts can reach come first. */
 static void esp__own_addresses(int port, esp__roots *roots) {
     struct ifaddrs *list = NULL;
     if (getifaddrs(&list) != 0) return;
@@ -282,7 +280,6 @@ ESP__FN void esp__conn_flush(esp__conn *c) {
     if (c->out_at == c->out.len || c->broken) c->out_at = c->out.len = 0;
 }
 
-/* Shuts the connection, so that the other end does not wait for the message. */
 static void esp__conn_no_memory(esp_ctx *ctx, esp__conn *c, uint64_t bytes) {
     c->no_memory = c->broken = true;
     if (c->fd >= 0) shutdown(c->fd, SHUT_RDWR);

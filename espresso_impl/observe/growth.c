@@ -7,8 +7,7 @@
 #include <math.h>
 
 enum { ESP__GROWTH_EVERY = 4, ESP__GROWTH_MOST = 8, ESP__GROWTH_BLOCK = 4096 };
-/* A residual is suspicious above 30 times the gradient if it has grown by a factor of 1.2, and always above 300
- * times. */
+/* A check is bad if |residual| / |gradient| is above 300, or above 30 and 1.2 times the largest value so far. */
 static const double esp__growth_ratio = 30.0, esp__growth_factor = 1.2;
 
 ESP__FN int esp__growth_bad(double *largest, double feedback) {
@@ -22,8 +21,8 @@ ESP__FN int esp__growth_bad(double *largest, double feedback) {
 
 typedef struct esp__growth {
     uint32_t op[ESP__GROWTH_MOST];
-    double largest[ESP__GROWTH_MOST]; /* the largest |residual| / |gradient| of each so far */
-    int bad[ESP__GROWTH_MOST];        /* points (esp__growth_bad) since the last good check */
+    double largest[ESP__GROWTH_MOST];
+    int bad[ESP__GROWTH_MOST]; /* consecutive bad checks, as esp__growth_bad counts them */
     uint32_t n, now;
     uint64_t checked;
     bool warned;

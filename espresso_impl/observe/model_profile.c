@@ -119,7 +119,7 @@ static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
     return s;
 }
 
-/* ---- medians over the recorded steps ---- */
+/* Returns the ns from the start of the forward pass until tensor i was ready. If i is -1, until the first esp_push. */
 /* Returns the ns from the forward pass' begin until tensor i was ready or, if i is -1, until the first push. */
 static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_t step, int64_t i) {
     uint64_t first = r->forward[step],
@@ -127,7 +127,8 @@ static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_
     return (double)(at > first ? at : first);
 }
 
-/* Returns the median over n steps of the ns from tensor `earlier` to `later`; -2 is the forward pass' begin. */
+/* Returns the median, over n steps, of the ns between two tensors' ready times. In `earlier`, -1 stands for the first
+ * esp_push and -2 for the start of the forward pass. */
 static double esp__profile_gap(const esp_ctx *ctx, esp__profile *r, uint32_t n, int64_t earlier, int64_t later) {
     for (uint32_t k = 0; k < n; k++)
         r->sorted[k] = esp__profile_at(ctx, r, k, later) - (earlier < -1 ? 0 : esp__profile_at(ctx, r, k, earlier));
@@ -144,11 +145,11 @@ ESP__FN void esp__profile_mine(const esp_ctx *ctx, esp__profile *r, uint32_t n) 
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         ready[i] = esp__profile_gap(ctx, r, n, -2, i);
         const double before = i ? ready[i - 1] : head->forward_ns;
-        if (ready[i] < before) ready[i] = before; /* steps may push in different orders */
+        if (ready[i] < before) ready[i] = before;
     }
     const double whole = esp__profile_gap(ctx, r, n, -1, (int64_t)ctx->model.n_tensors - 1);
     const double wide = esp__quantile(r->sorted, n, 0.9) - esp__quantile(r->sorted, n, 0.1);
-    /* not relative to the backward time, which is tiny if all gradients are pushed at its end */
+    /* divides by the time of both passes, since the backward time is tiny if all gradients are pushed at its end */
     head->spread = head->forward_ns + whole > 0 ? wide / (head->forward_ns + whole) : 0;
 }
 
@@ -289,7 +290,7 @@ static void esp__profile_close(esp_ctx *ctx, void *self) {
     esp__profile_free(ctx, r);
 }
 
-/* Stops recording: the remaining ranks may have recorded different steps. */
+/* Stops recording after a loss of ranks, because the remaining ones may have recorded different steps. */
 static esp_status esp__profile_shrunk(esp_ctx *ctx, void **self) {
     esp__profile *r = *self;
     if (r && !r->done && ctx->job.rank == 0)

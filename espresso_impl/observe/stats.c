@@ -64,7 +64,7 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
                           "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that "
                           "name write ./%s)",
                           word, word);
-        else if (len && named++ == ESP__STATS_FILES) /* counted on all ranks, so that all fail alike */
+        else if (len && named++ == ESP__STATS_FILES)
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
         else if (len)
             s = esp__stats_file_add(ctx, f, word);
@@ -105,7 +105,7 @@ static int esp__stats_append(const esp__stats_file *f, esp__stats_out *o, const 
     return error;
 }
 
-/* `strategy` is NULL if the file has the active strategy already. */
+/* `strategy` is the active strategy's JSON, or NULL if the file has it already. */
 static void esp__stats_lines(const esp__stats_file *f, const esp__stats_sample *s, const char *strategy, esp__text *t) {
     if (strategy)
         esp__text_add(t, "{\"kind\":\"strategy\",\"time\":%.0f,\"step\":%llu%s}\n", s->time_s,
@@ -230,13 +230,13 @@ static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
                          __ATOMIC_RELAXED);
         f->n_times++;
     }
-    if (pthread_mutex_trylock(&f->lock) != 0) return ESP_OK; /* skip: the next step's counters include this step's */
+    if (pthread_mutex_trylock(&f->lock) != 0) return ESP_OK;
     esp__stats_publish(ctx, f);
     pthread_mutex_unlock(&f->lock);
     return ESP_OK;
 }
 
-/* esp__thread_start blocks signals, so a pipe without a reader cannot end the training by SIGPIPE. */
+/* A pipe without a reader cannot end the process by SIGPIPE, because esp__thread_start blocks signals in the thread. */
 static int esp__stats_start(esp__stats_file *f) {
     pthread_condattr_t attr;
     pthread_mutex_init(&f->lock, NULL);

@@ -101,7 +101,7 @@ struct esp__trace_file {
     esp_ctx *ctx;
     char *path;
     esp__file to;
-    esp__text text; /* not yet written to the file */
+    esp__text text;
     bool any;
     int failed;
     uint64_t origin_ns; /* times count from the first rank's origin_ns */
@@ -277,7 +277,7 @@ static esp_status esp__trace_start(esp_ctx *ctx, void **self) {
     return !s && (t->own_file || ctx->job.rank == 0) ? esp__trace_file_open(ctx, path, &t->file) : s;
 }
 
-/* Times count from the clock's zero, so that files of one machine can be compared. */
+/* Does not subtract the time of the first event, so that traces of several ranks of one machine fit together. */
 static void esp__trace_write_own(esp_ctx *ctx, esp__trace *t) {
     void *data = NULL;
     uint64_t bytes;

@@ -1,12 +1,12 @@
-/* compile.h: shared by the files that compile an option into ops: compile.c, comps.c (compress steps), pieces.c (copies
- * cut into pieces), spaces.c (memory and number formats) and emit.c (new ops). A region (strategy/region.h) is what a
- * rank holds: elements, or payloads. */
+/* compile.h: shared by the files that turn a tensor's option (its sequence of compress steps and collectives) into ops:
+ * compile.c, comps.c (compress steps), pieces.c (copies cut into pieces), spaces.c (memory and number formats) and
+ * emit.c (new ops). */
 #ifndef ESP__COMPILE_H
 #define ESP__COMPILE_H
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/program/program.h"
 
-/* Gradients on a GPU use the GPU's memory (DEVICE) and the host's. For gradients on the CPU, DEVICE is host memory. */
+/* Where numbers lie. If the gradient is in CPU memory, both are host memory. */
 enum { ESP__SPACE_HOST, ESP__SPACE_DEVICE };
 
 typedef struct esp__compile {
@@ -18,31 +18,31 @@ typedef struct esp__compile {
     uint32_t unit, comps;
     esp__coordinates at;
     esp__region region;
-    bool half;    /* true if the gradient is f16 or bf16; `work` is its f32 copy */
-    bool in_grad; /* if `half`: the gradient is newer than its f32 copy */
-    double share; /* if `half`: gradient = sum so far * share, against overflow */
+    bool half; /* true if the gradient is f16 or bf16; `work` is its f32 copy */
+    bool in_grad;
+    double share;
     esp__ref work, slots;
     uint64_t slot_bytes;
-    esp_dtype body_dtype; /* dtype in which a collective sums payloads */
+    esp_dtype body_dtype;
     /* the last compress step: */
-    esp__region comp_region;    /* what the rank holds after it */
-    esp__region reduced_region; /* what the rank holds after its rounds before the last */
+    esp__region comp_region;
+    esp__region reduced_region;
     uint32_t comp_range, comp_ranges;
-    uint32_t n_reduced; /* how many ranks' payloads are summed */
-    uint32_t n_summed;  /* how many ranks' gradients were added before it */
+    uint32_t n_reduced;
+    uint32_t n_summed;
     int32_t comp_feedback;
-    esp__ref reduced; /* the sum of the previous round's payloads */
+    esp__ref reduced;
     uint64_t reduced_bytes;
     int reduced_space;
-    uint32_t last_value; /* last step that changes numbers: the sum is divided there */
+    uint32_t last_value;
     bool finalized;
     uint32_t device;
     esp__codec *device_codec;
-    int host;                    /* ESP__SPACE_* of host memory */
-    int space, slots_space;      /* where the numbers, and the payloads, are now */
-    esp__ref grads[2], works[2]; /* the gradient, and its f32 copy, in each memory */
+    int host;
+    int space, slots_space;
+    esp__ref grads[2], works[2];
     esp_status status;
-    esp__op nowhere; /* written to if memory is short */
+    esp__op nowhere;
 } esp__compile;
 
 static inline uint32_t esp__space_device(const esp__compile *c, int space) {
@@ -60,7 +60,6 @@ ESP__FN void esp__compile_comp(esp__compile *c, uint32_t i);
 ESP__FN int esp__link_space(const esp__compile *c, uint8_t scope);
 ESP__FN void esp__numbers_begin(esp__compile *c, int space);
 ESP__FN void esp__numbers_to(esp__compile *c, int space, uint32_t step);
-/* Add an op for step i of the option, on memory `space`. */
 ESP__FN esp__op *esp__op_codec(esp__compile *c, uint8_t kind, int space, uint32_t i);
 ESP__FN esp__op *esp__op_collective(esp__compile *c, int space, uint32_t i);
 ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot);
@@ -80,7 +79,6 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uin
                                  uint32_t n_parts, const esp_bound *b);
 ESP__FN void esp__room_for_phi(esp__compile *c, int space, uint64_t count);
 ESP__FN uint32_t *esp__slots_new(esp__compile *c, uint64_t n);
-/* Adds a copy op on the numbers that this rank holds. Returns NULL if it holds none. */
 ESP__FN esp__op *esp__op_copy(esp__compile *c, uint8_t copy, uint32_t step, float scale);
 ESP__FN void esp__to_f32(esp__compile *c, uint32_t step);
 ESP__FN void esp__from_f32(esp__compile *c, uint32_t step, double share);

@@ -1,8 +1,7 @@
-/* comps.c: compiles a compress step (Comp) into ops: one compress op for each round of the codec (PowerSGD has
- * several), and the collectives between the rounds. A slot is memory for one payload. */
+/* comps.c: turns a compress step into ops. A codec with several rounds, such as PowerSGD, gets one compress op for each
+ * round, with collectives between them. A slot is memory for one payload. */
 #include "espresso_impl/program/compile.h"
 
-/* Returns the slot that has the sum of the previous round's payloads of the part at index[d] in each dimension d. */
 static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, const uint32_t *index) {
     uint32_t slot = 0;
     for (uint32_t k = 0; k < c->reduced_region.n_dims; k++) {
@@ -15,8 +14,8 @@ static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, c
     return slot;
 }
 
-/* Makes one range for each part of the tensor that the op works on. The order of a range's payloads is the order in
- * which they are summed. */
+/* Adds one range of elements to the op for each part of the tensor that it works on. A range's payloads are listed in
+ * the order in which they are summed. */
 ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op) {
     esp__program *p = c->p;
     uint64_t n_slots = esp__region_slots(r, &c->at), n_parts = 1, stride[ESP__DIMS] = {0}, s = 1;
@@ -34,7 +33,7 @@ ESP__FN void esp__ranges_make(esp__compile *c, const esp__region *r, esp__op *op
     if (list * op->codec.n_sources > p->max_payloads) p->max_payloads = list * op->codec.n_sources;
     if (list > 1 && list > p->max_list) p->max_list = list;
     esp__range *grown = esp__grow(c->ctx, p->ranges, &p->cap_ranges, (p->n_ranges + n_parts) * sizeof *p->ranges);
-    if (grown) p->ranges = grown; /* keep it even if the next call fails: the old array is freed */
+    if (grown) p->ranges = grown;
     uint32_t first = p->n_slots, *slots = esp__slots_new(c, n_slots);
     if (!grown || !slots) {
         c->status = ESP_E_NOMEM;
@@ -91,7 +90,8 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     return (int32_t)now->n_feedback++;
 }
 
-/* Returns the lowest rank that holds the same numbers, as these ranks must draw the same random numbers. */
+/* Returns the lowest rank with the same numbers as this one. All these ranks draw the random numbers of that rank, so
+ * they compress alike. */
 static uint32_t esp__lowest_replica(const esp__compile *c) {
     const esp__topology *p = &c->job->topo;
     int32_t place[ESP__LEVELS];
@@ -106,7 +106,6 @@ static uint32_t esp__lowest_replica(const esp__compile *c) {
     return (uint32_t)esp__rank_at(p, place);
 }
 
-/* True if the step distributes one rank's payloads in every round, instead of summing those of all ranks. */
 static bool esp__early_spreads(const esp__step *s) { return s->role == ESP__SECOND; }
 
 static void esp__check_reduces(esp__compile *c, const esp__op *op) {
@@ -139,11 +138,11 @@ ESP__FN esp__op *esp__op_collective(esp__compile *c, int space, uint32_t i) {
     esp__op_place(c, op, space, ESP__ON_COMPUTE);
     op->collective.stream_ordered =
         esp__device_at(c->ctx, op->on)->async && esp__backend_of(c->job, s->level)->caps & ESP_BACKEND_STREAM_ORDERED;
-    op->timed_later &= op->collective.stream_ordered; /* otherwise the host measures the time */
+    op->timed_later &= op->collective.stream_ordered;
     return op;
 }
 
-/* Makes the collective sum the payloads as one array; their headers are set aside meanwhile. */
+/* Sums payloads as one array of numbers. The executor saves their headers before and restores them after. */
 ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64_t want, uint64_t own_slot) {
     op->collective.coll.dtype = c->body_dtype;
     op->collective.coll.reduce = esp__codec_round(c->u->codec, op->round).op;
@@ -158,8 +157,8 @@ ESP__FN void esp__op_reduces(esp__compile *c, esp__op *op, uint64_t have, uint64
     esp__check_reduces(c, op);
 }
 
-/* Adds the collectives of a round before the codec's last. Where ranks have payloads of the same elements, an allreduce
- * sums them. Where only one rank has an element, the option's own allgather or broadcast distributes it. */
+/* Adds the collectives between two rounds of a codec: an allreduce where several ranks have payloads of the same
+ * elements, and an allgather or broadcast where one rank has them. */
 static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     const esp__option *o = &c->u->option;
     esp__region r = c->comp_region;
@@ -170,7 +169,7 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
         const uint64_t have = esp__region_slots(&r, &c->at);
         if (!esp__early_step(o, comp, i)) continue;
         const bool part = esp__region_takes_part(&r, s);
-        /* payloads are summed in host memory, because the host must set their headers aside */
+        /* payloads are summed in host memory, where their headers can be saved */
         const int space = esp__early_spreads(s) ? esp__link_space(c, s->level) : c->host;
         esp__payloads_to(c, space, i, part && held ? have : 0);
         if (esp__early_spreads(s)) esp__region_step(&r, &c->at, o, i, &swap);
@@ -196,7 +195,6 @@ static void esp__compile_early(esp__compile *c, uint32_t comp, uint32_t round) {
     c->reduced_bytes = c->slot_bytes;
 }
 
-/* Returns how many ranks' payloads are summed in a round of the compress step `i`. */
 static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, bool last) {
     const esp__option *o = &c->u->option;
     uint32_t n = 1;
@@ -206,7 +204,6 @@ static uint32_t esp__bodies_reduced(const esp__compile *c, uint32_t i, bool last
     return n;
 }
 
-/* Makes the ranges, memory for residual and codec state included. All rounds use the same ranges. */
 static void esp__comp_ranges(esp__compile *c, esp__op *op, uint64_t begin, uint64_t length) {
     esp__program *p = c->p;
     uint64_t state = 0, phi = 0;
@@ -240,7 +237,7 @@ ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
     }
 }
 
-/* Payload memory fits the largest part of the tensor, so that all ranks use the same size. */
+/* All ranks use the payload size of the largest part of the tensor. */
 static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t n_reduced) {
     uint64_t largest = c->u->place.elements / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {

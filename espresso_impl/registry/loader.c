@@ -19,7 +19,7 @@ static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path)
                      ESP_ABI_MAJOR);
 }
 
-/* Loads this file. Unloads it if it is refused, because only its entry function has run then. */
+/* Loads the file. A refused plugin is unloaded, since nothing but its entry function has run. */
 static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, bool replaces) {
     void *so, *symbol;
     esp_plugin_fn entry;
@@ -60,7 +60,6 @@ typedef struct esp__search {
     esp_status status;
 } esp__search;
 
-/* Tries a directory. After a broken file the search continues, and reports it only if no other file is found. */
 static esp_status esp__search_dir(esp__search *s, const char *dir, size_t len) {
     esp__text path = {.ctx = s->ctx};
     esp_status got = ESP_E_NOMEM;
@@ -98,7 +97,7 @@ static void esp__own_folder(char out[PATH_MAX]) {
     if (maps) fclose(maps);
 }
 
-/* Tries `parent``below` if that folder exists, and is not searched anyway. */
+/* Tries the folder `parent` + `below`, unless it is the installation folder, which is searched elsewhere. */
 static esp_status esp__search_below(esp__search *s, const char *parent, const char *below) {
     char folder[PATH_MAX + 16];
     struct stat st;
@@ -108,7 +107,7 @@ static esp_status esp__search_below(esp__search *s, const char *parent, const ch
     return esp__search_dir(s, folder, strlen(folder));
 }
 
-/* Tries the folders where `make` and `make install` put plugins, from the library or the program on: both may have been
+/* Tries the plugin folders beside the library or program that has this code, because an installation may have been
  * moved. */
 static esp_status esp__search_own(esp__search *s) {
     char folder[PATH_MAX], *slash;

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Checks `name`, which is the plugin, its folder, or with `up` a folder above, whose owner does not matter. */
+/* Checks the file, its folder or, if `up`, a folder above that one, which may have any owner. */
 static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *name, const struct stat *st, bool up) {
     const bool folder = S_ISDIR(st->st_mode);
     const char *its = up ? "the folder" : folder ? "its folder" : "the file";
@@ -54,7 +54,7 @@ ESP__FN esp_status esp__plugin_trust(esp_ctx *ctx, const char *path) {
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
         s = esp__fail(ctx, ESP_E_ABI, "%s: not a file", path);
     if (s == ESP_OK) s = esp__trust_one(ctx, path, real, &st, false);
-    if (s == ESP_OK) { /* checks the folder of a symbolic link, too */
+    if (s == ESP_OK) { /* `path` may be a symbolic link: checks the folder of the link, then that of the file */
         snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 2, slash ? path : "./");
         found = realpath(folder, NULL);
         snprintf(folder, sizeof folder, "%s/x", found && found[1] ? found : "");

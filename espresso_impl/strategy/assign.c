@@ -1,7 +1,6 @@
 /* assign.c: gives a tensor, chunk or group its codec and option, and checks that job, codec and shape allow them. */
 #include "espresso_impl/strategy/strategy.h"
 
-/* Translates an option for two levels (intra and inter) to a job with more levels. */
 static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].level > ESP__INTER) return;
@@ -24,7 +23,8 @@ ESP__FN void esp__raw_option(const esp_ctx *ctx, bool shard, esp__option *o) {
     }
 }
 
-/* Returns the codec's default option or, if the job allows only flat options, a similar flat one. */
+/* Returns an option for the codec. If machines differ or have one rank each, it is a flat one (over all ranks at once),
+ * else the codec's default option or a usual hierarchical one. */
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
     const bool reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
@@ -36,7 +36,8 @@ static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec
                : "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather";
 }
 
-/* Returns whether the option's steps name every level of the job. The parser has checked that none is named twice. */
+/* Returns whether the option's collectives reach all levels of the job. The parser has checked that no level occurs
+ * twice. */
 static bool esp__option_fits(const esp_ctx *ctx, const esp__option *o) {
     const esp__topology *t = &esp__job_of(ctx)->topo;
     uint32_t outermost = 0, first, last;
@@ -126,7 +127,8 @@ static esp_status esp__option_read(const esp_ctx *ctx, const char *text, esp__op
     return s;
 }
 
-/* A description may name only the codec, so a strategy's option without compression gives way to the codec's. */
+/* The tensor's own codec or option, from esp_tensor_desc, replaces the strategy's. If only the codec is given and the
+ * strategy's option does not compress, the codec's default option is used. */
 static esp_status esp__unit_option(esp_ctx *ctx, esp__unit *u, const char **option, const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];
     const bool single = !esp__unit_is_group(u), raw = single && t->flags & ESP_RAW, shard = t->flags & ESP_SHARD;
@@ -153,7 +155,6 @@ static esp_status esp__unit_option(esp_ctx *ctx, esp__unit *u, const char **opti
     return s;
 }
 
-/* read.c has checked that no tensor of a group has a codec or option of its own. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where) {
     const esp__tensor *t = &esp__model_of(ctx)->tensors[u->place.first];

@@ -1,4 +1,4 @@
-/* shard.c: which options a sharded tensor (ESP_SHARD) may have, and which elements each rank gets of it. */
+/* shard.c: for tensors of which each rank gets only a part (ESP_SHARD): their options, and their parts. */
 #include "espresso_impl/strategy/strategy.h"
 
 ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, bool raw) {

@@ -14,17 +14,18 @@
 typedef struct esp__segment {
     uint32_t tensor;
     uint64_t begin, length; /* in elements of the tensor */
-    uint64_t at;            /* number of requested elements that come before this run */
+    uint64_t at;
 } esp__segment;
 /* Moves `s`, which is zeroed at first, to the next run within elements [from, from + length). Returns false after the
  * last. */
 ESP__FN bool esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uint64_t from, uint64_t length,
                                esp__segment *s);
 
-/* CLAIMED: esp_push is still running, so the executor must not read the gradient yet. */
+/* CLAIMED: esp_push of the tensor has begun but not returned, so the gradient must not be read yet. */
 enum { ESP__IDLE = 0, ESP__CLAIMED, ESP__PUSHED, ESP__DONE };
 
-/* A sharded tensor is divided once for each scope (such as inside machines). Parts begin at multiples of `width`. */
+/* How a tensor with ESP_SHARD is divided: between the groups' members at each of `scopes` in turn (first inside
+ * machines, for example). Parts begin at multiples of `width` elements. */
 typedef struct esp__shard {
     uint8_t scopes[ESP__LEVELS];
     uint32_t n;
@@ -36,7 +37,7 @@ typedef struct esp__lent {
     uintptr_t begin;
     uint32_t lower, higher; /* index of a tensor plus 1, or 0 */
     bool listed;            /* it is in the tree */
-    bool now;               /* it is pushed, and no wait for it has returned */
+    bool now;
 } esp__lent;
 
 typedef struct esp__tensor {
@@ -44,22 +45,22 @@ typedef struct esp__tensor {
     uint64_t key, count, rows, cols;
     esp_dtype dtype;
     uint32_t flags;
-    char *codec_override, *option_override; /* from esp_tensor_desc; they replace the strategy's */
+    char *codec_override, *option_override;
     char *gather_spec;
-    esp__codec *gather;   /* codec that esp_gather compresses parameters with */
-    uint64_t gather_slot; /* most bytes that one rank sends in esp_gather */
+    esp__codec *gather; /* codec that esp_gather compresses parameters with */
+    uint64_t gather_slot;
     esp_device where;
-    uint32_t device;         /* index in the context's list of devices; 0 is the CPU */
-    esp__shard shard;        /* set by esp_start if ESP_SHARD is set */
-    float *pending_residual; /* [count] residual to add to the next gradient, or NULL */
-    float *pending_before;   /* copy of pending_residual from before the step */
+    uint32_t device;  /* index in the context's list of devices; 0 is the CPU */
+    esp__shard shard; /* set by esp_start if ESP_SHARD is set */
+    float *pending_residual;
+    float *pending_before;
     int phase;
-    uint32_t units_left;         /* chunks (or the group) not synchronized yet */
+    uint32_t units_left;
     uint64_t enter_ns, leave_ns; /* when esp_push began and returned */
     esp_tensor_stats sampled;
     esp__lent lent;
     void *grad;
-    void *zeros; /* sent as the gradient if the caller pushed none */
+    void *zeros;
     void *pushed;
     bool ordered; /* device work must wait for the event `pushed` */
 } esp__tensor;
@@ -69,21 +70,21 @@ typedef struct esp__unit {
     char *name; /* tensor "fc1", chunk "fc1[2/4]", or group of eight "fc1+7" */
     uint64_t key;
     esp__extent place;
-    uint64_t rows, cols; /* 0 if the elements are not a matrix of whole rows */
-    uint64_t width;      /* ranks' parts begin at multiples of it: cols or 1 */
+    uint64_t rows, cols;
+    uint64_t width;
     esp_dtype dtype;
     uint32_t flags;
     esp__option option;
     esp__codec *codec;
-    bool replaced;        /* a description or ESP_RAW replaced the option that the strategy names */
-    uint32_t first_round; /* the codec's exchanges before this one are empty, and skipped */
+    bool replaced;
+    uint32_t first_round;
     uint32_t device;
-    uint32_t first_op, n_ops; /* its ops in ctx->active.program.ops */
-    uint64_t packed;          /* where a group's gradients are copied together: bytes into the arena */
-    int32_t raw_feedback;     /* index of the residual of this rank's own gradient, or -1 */
+    uint32_t first_op, n_ops;
+    uint64_t packed;
+    int32_t raw_feedback;
     int phase;
     uint32_t pc;
-    void *data; /* the gradient, or for a group the copy in the arena */
+    void *data;
     void *after;
     int after_on;
     uint64_t ready_ns;
@@ -93,13 +94,12 @@ typedef struct esp__tensor_units {
     uint32_t first, n;
 } esp__tensor_units;
 
-/* `entries` also has ops other than collectives; it is kept only to print the strategy. */
 typedef struct esp__strategy {
     esp__unit *units;
     uint32_t n_units;
     esp__tensor_units *of_tensor; /* [n_tensors of the model] */
-    uint32_t n_order, *order;     /* collectives in order: index in units << 8 | step of its option */
-    esp__order_entry *entries;    /* the order from a strategy file, or NULL */
+    uint32_t n_order, *order; /* collectives in order: (index in `units`) << 8 | (index of the step in its option) */
+    esp__order_entry *entries;
     uint32_t n_entries;
     uint64_t cap_units, cap_order, cap_entries;
     char *text;
@@ -119,7 +119,7 @@ static inline const esp__model *esp__model_of(const esp_ctx *ctx) { return esp__
 /* ---- units.c: sync units ---- */
 ESP__FN bool esp__unit_is_group(const esp__unit *u);
 ESP__FN bool esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u);
-/* Returns NULL if memory runs out. Pass chunk 0 and n_chunks 1 for a whole tensor or a group. */
+/* Returns NULL if memory runs out. For a whole tensor or a group, `chunk` is 0 and `n_chunks` 1. */
 ESP__FN esp__unit *esp__unit_add(esp_ctx *ctx, esp__strategy *s, esp__extent place, uint32_t chunk, uint32_t n_chunks);
 ESP__FN void esp__unit_shape(const esp__unit *u, uint64_t count, uint64_t *rows, uint64_t *cols);
 ESP__FN esp_status esp__codec_bound(const esp_ctx *ctx, const esp__codec *c, const esp__unit *u, uint64_t count,
@@ -132,33 +132,33 @@ ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s);
 ESP__FN bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t);
 
 /* ---- serve.c: codecs and tensors that do not fit ---- */
-/* True if an allreduce must combine all payloads of the codec, so that no rank can have only a part of the result. */
+/* Returns whether the codec's payloads can only be combined by an allreduce, so that each rank has the whole result. */
 ESP__FN bool esp__codec_needs_all(const esp__codec *c);
 /* Returns why the codec cannot compress the unit, with what to set, or NULL if it can. */
 ESP__FN const char *esp__codec_refuses(const esp_ctx *ctx, const esp__codec *c, const esp__unit *u);
-/* Logs, once for each codec, how much of the model is sent in full because the codec cannot compress it. `asked` is the
- * codec that a built-in strategy would use for every tensor, or NULL. */
+/* Logs for each codec how much of the model is sent uncompressed because the codec cannot compress it. `asked` is the
+ * codec that a built-in strategy uses for all tensors, or NULL. */
 ESP__FN void esp__codecs_report(const esp_ctx *ctx, const esp__strategy *y, esp__codec *asked);
 
 /* ---- shard.c ---- */
-/* Returns the default option of a sharded tensor, which compresses unless `raw` is true. */
+/* Returns the default option of a tensor with ESP_SHARD: without compression if `raw`. */
 ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, bool raw);
-/* Fails if the option leaves ranks with parts of a tensor that is not sharded, or with all of one that is. */
+/* Fails if the option leaves each rank with a part of the result but the tensor has no ESP_SHARD, or the other way
+ * round. */
 ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, const char *option, const char *where);
 /* Fails if `y` divides a sharded tensor differently than esp_start did, because ranks keep their parts for training. */
 ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y);
 ESP__FN void esp__shards_set(const esp__strategy *y, esp__tensor *tensors, uint32_t n);
-/* Writes which member of its group t->rank is in each scope (such as inside machines), and the groups' sizes. */
 ESP__FN void esp__coordinates_of(const esp__topology *t, esp__coordinates *at);
 ESP__FN void esp__shard_range(const esp_ctx *ctx, const esp__shard *s, uint64_t count, int32_t rank, uint64_t *begin,
                               uint64_t *length);
 
 /* ---- assign.c ---- */
-/* Sets the codec and option of `u`. Those in the tensor's own description come before `spec` and `option`. */
+/* Sets the codec and option of `u`: those of the tensor's esp_tensor_desc or, if it has none, `spec` and `option`. */
 ESP__FN esp_status esp__unit_assign(esp_ctx *ctx, esp__unit *u, const char *spec, const char *option,
                                     const char *where);
-/* Writes the option without compression: a flat allreduce, or a hierarchical one that sends each byte over an outer
- * link only once. If `shard`, each rank gets only its part. */
+/* Makes an option without compression: one allreduce over all ranks or, if machines are equal, a hierarchical one. If
+ * `shard`, it ends when each rank has its part of the sum. */
 ESP__FN void esp__raw_option(const esp_ctx *ctx, bool shard, esp__option *o);
 
 /* ---- strategy.c, read.c, order.c ---- */
@@ -169,7 +169,6 @@ ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s);
 /* Reads a strategy file. The caller frees the text with esp__free or, if ctx is NULL, with free. */
 ESP__FN esp_status esp__file_text(esp_ctx *ctx, const char *path, char **out);
 ESP__FN esp_status esp__order_make(esp_ctx *ctx, esp__strategy *y);
-/* Writes the innermost and outermost link that a collective of the scope uses, as ESP__LANE_* numbers. */
 ESP__FN void esp__scope_lanes(const esp__topology *t, uint8_t scope, uint32_t *first, uint32_t *last);
 ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx);
 #endif

@@ -1,14 +1,12 @@
-/* bound.c: computes a lower bound on the step time of every plan. Its inequalities ("rows") are added with weights that
- * sum to 1. At any weights, the cheapest option of each tensor gives a bound; game.c finds good weights.
- *
- * Row (lane, s) counts, on one processor or link (lane), the work of all tensors whose gradients are ready at time s or
- * later. All of this work runs after s, so the makespan is at least s plus its sum. On lane compute, s is 0, and
- * backward ops are work too. docs/design/planner.md has the proofs. */
+/* bound.c: computes a lower bound on the step time of every plan, from inequalities. For a processor or link and a time
+ * s, all work of the tensors whose gradients are ready at s or later runs after s, so the step takes at least s plus
+ * this work. (For the processor that computes gradients, s is 0 and backward counts as work.) The bound is a weighted
+ * sum of the inequalities with the cheapest option for each tensor; game.c finds good weights. docs/design/planner.md
+ * has the proofs. */
 #include "planner/bound/bound.h"
 #include <math.h>
 
 /* ---- choices of options ------------------------------------------------------------------------------------------ */
-/* Returns the cheapest option if work on processor or link l costs price[l] per ns. */
 static uint32_t esp__loads_cheapest(const esp__loads *m, const double price[ESP__LANES], double *cost, double *least) {
     uint32_t best = 0;
     memset(cost, 0, m->n * sizeof *cost);
@@ -20,8 +18,8 @@ static uint32_t esp__loads_cheapest(const esp__loads *m, const double price[ESP_
     return best;
 }
 
-/* Gives each tensor or group its cheapest option at the weights `lambda` of the inequalities. The sum of their costs is
- * returned, a lower bound for all plans. */
+/* Sets choice[u] to the cheapest option of each tensor or group u, if the inequalities have the weights `lambda`.
+ * Returns the weighted sum for these options, which is a lower bound on the step time of every plan. */
 static double esp__bound_at(esp__bounding *b, const double *lambda, uint16_t *choice) {
     double sum = 0.0;
     for (uint32_t j = 0; j < b->game.n_rows; j++) sum += lambda[j] * b->rows[j].base;
@@ -57,8 +55,8 @@ static void esp__column_value(esp__bounding *b, uint32_t i) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) b->game.g[i][j] = esp__row_value(b, j, b->choice[i]);
 }
 
-/* Returns the index at which to store a new choice of an option for each tensor: a free one, else that of the choice
- * with the highest bound, which matters least. */
+/* Returns the index for a new choice of options: a free one or, if there is none, that of an unused choice with the
+ * highest bound. */
 static uint32_t esp__column_place(esp__bounding *b) {
     esp__game *m = &b->game;
     uint32_t place = 0;
@@ -69,7 +67,7 @@ static uint32_t esp__column_place(esp__bounding *b) {
     }
     double most = -1.0;
     for (uint32_t i = 0; i < m->n_columns; i++) {
-        double slack = 0.0; /* the choice's bound at the best weights so far */
+        double slack = 0.0;
         if (m->column[i] > 0.0) continue;
         for (uint32_t j = 0; j < m->n_rows; j++) slack += b->lambda[j] * m->g[i][j];
         if (slack > most) most = slack, place = i;
@@ -78,7 +76,7 @@ static uint32_t esp__column_place(esp__bounding *b) {
 }
 
 /* ---- inequalities ------------------------------------------------------------------------------------------------ */
-/* Returns 1 if it adds the inequality, 0 if that exists or there is no room, because all have weights. */
+/* Adds an inequality. Returns 0 if it exists, or if there is no room because all inequalities have positive weights. */
 static int esp__row_add(esp__bounding *b, uint32_t lane, double s) {
     esp__game *m = &b->game;
     uint32_t place = m->n_rows;
@@ -94,8 +92,8 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s) {
     return 1;
 }
 
-/* For each processor and link, adds the inequality with the largest value at the weights of the choices, if it is above
- * `above`. Returns how many it added. */
+/* For each processor and link, finds the inequality with the largest bound for the current mix of choices, and adds it
+ * if its bound is above `above`. Returns how many it added. */
 static uint32_t esp__rows_find(esp__bounding *b, double above) {
     const esp__game *m = &b->game;
     uint32_t added = 0;
@@ -139,7 +137,7 @@ static void esp__bound_climb(esp__bounding *b) {
         double f = esp__bound_at(b, lambda, b->choice[place]), predicted = 0.0;
         esp__column_value(b, place);
         for (uint32_t j = 0; j < b->game.n_rows; j++) predicted += b->game.row[j] * b->game.g[place][j];
-        /* If the new choice changes nothing, the next weights are closer to the solution of the linear program. */
+        /* if the new choice does not improve the mix, moves the weights closer to the linear program's solution */
         keep = predicted / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5;
         if (f > b->best) {
             b->best = f;
@@ -148,8 +146,8 @@ static void esp__bound_climb(esp__bounding *b) {
     }
 }
 
-/* Starts with the choices of the options with the least load on each processor and link. For each choice, adds the
- * inequalities that bound it best. */
+/* Starts with the choices that load each single processor or link least, and the inequality that bounds each of them
+ * best. */
 static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t l = 0; l < b->p->n_lanes; l++) {
         uint32_t place = esp__column_place(b);

@@ -8,41 +8,41 @@
 enum { ESP__GAME_ROWS = 28, ESP__GAME_COLUMNS = 64 };
 typedef struct esp__game {
     uint32_t n_rows, n_columns;
-    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* bound of inequality j for choice i, about 1 */
+    double g[ESP__GAME_COLUMNS][ESP__GAME_ROWS]; /* bound by inequality j for choice i, scaled to about 1 */
     double value;
-    double row[ESP__GAME_ROWS];       /* best weights of the inequalities; they sum to 1 */
-    double column[ESP__GAME_COLUMNS]; /* weights of the choices that allow no higher bound */
+    double row[ESP__GAME_ROWS];
+    double column[ESP__GAME_COLUMNS];
     double t[ESP__GAME_ROWS + 1][ESP__GAME_COLUMNS + ESP__GAME_ROWS + 1]; /* simplex tableau */
     uint32_t basis[ESP__GAME_ROWS];
 } esp__game;
 ESP__FN void esp__game_solve(esp__game *m);
 
 /* ---- bound.c --------------------------------------------------------------------------------------------------- */
-/* The options of tensors or groups. */
 typedef struct esp__loads {
     uint32_t n;
     double *lane[ESP__LANES]; /* how long each option occupies this processor or link, in ns or ns per element */
-    double least;             /* ns that every option takes */
-    /* The cheapest option that esp__bound_at found in this call, if the inequalities in `rows` (bits) count. */
+    double least;
+    /* The result of esp__bound_at for these options: computed in call number `call`, with the inequalities in the bits
+     * `rows`. */
     uint32_t best, call, rows;
     double cost;
 } esp__loads;
 typedef struct esp__row {
     uint32_t lane;
     double s;
-    double base; /* s and the work of backward ops */
+    double base;
 } esp__row;
 typedef struct esp__bounding {
     esp__problem *p;
     uint32_t n;
-    double *ready;      /* when the gradient of each tensor or group is ready, in ns */
+    double *ready;
     double *size;       /* factor of its loads */
     esp__loads **loads; /* its options */
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
     uint16_t *choice[ESP__GAME_COLUMNS];
     uint32_t call;
-    double *cost, scale; /* `scale` converts ns to the game's values */
+    double *cost, scale;
     /* The best weights of the inequalities so far, and the bound that they give, in ns. */
     double best, lambda[ESP__GAME_ROWS];
     uint64_t work;
@@ -50,7 +50,6 @@ typedef struct esp__bounding {
 
 static inline double esp__min2(double a, double b) { return a < b ? a : b; }
 static inline double esp__max2(double a, double b) { return a > b ? a : b; }
-/* Returns the work of tensor or group u with option x that inequality j counts, in ns. */
 static inline double esp__row_load(const esp__bounding *b, uint32_t j, uint32_t u, uint32_t x) {
     return b->ready[u] < b->rows[j].s ? 0.0 : b->size[u] * b->loads[u]->lane[b->rows[j].lane][x];
 }
@@ -59,7 +58,7 @@ ESP__FN esp__loads *esp__loads_new(esp__problem *p, uint32_t n);
 ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n);
 ESP__FN void esp__bounding_run(esp__bounding *b);
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b);
-/* Bounds the makespan of all plans with these tensors, chunks and groups, each with one of its candidates. */
+/* Returns a lower bound on the step time of all plans with these tensors, chunks and groups. */
 ESP__FN esp__bounding *esp__bounding_of(esp__problem *p, const esp__extent *units, uint32_t n);
 
 /* ---- rates.c --------------------------------------------------------------------------------------------------- */
@@ -79,8 +78,8 @@ typedef struct esp__rating {
     const esp_plan_codec *codec;
     double elements; /* sum over all tensors, the largest possible group */
     esp__shape shape;
-    esp__rate *rates; /* for each op; least < 0 if it cannot run */
-    esp__rate *cores; /* for each op, time of a collective on a core */
+    esp__rate *rates;
+    esp__rate *cores;
     esp__rate_path *paths;
     uint32_t n, room;
     double least; /* ns that every option takes, even for one element */

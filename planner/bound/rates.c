@@ -1,17 +1,14 @@
-/* rates.c: finds the least time per element of every option, for the lower bound (bound.c).
- *
- * The bound holds for every way to merge and split tensors. These make no gradient ready earlier, so they can only save
- * fixed costs. If t(e) is an op's time for e elements, let its rate be the minimum of t(e) / e over all e. The op then
- * takes at least e times its rate, so the sum of the rates bounds the load of each processor and link, however elements
- * are divided. */
+/* rates.c: finds the least time per element of every option, for the lower bound in bound.c. An op's rate is the
+ * minimum of t(e) / e, where t(e) is its time for e elements. For e elements it takes at least e times its rate, so the
+ * sum of the rates bounds the load of each processor and link, however tensors are merged or split. */
 #include "planner/bound/bound.h"
 #include "planner/problem/problem.h"
 #include <math.h>
 
 static const double esp__rounding = 0.51; /* ns; op times are rounded to whole nanoseconds */
 
-/* Returns the minimum of t(x) / x for x up to `high`, where t is `times` times the curve, in whole ns. Sets *least to
- * the minimum of t. The ratio is smallest at a point of the curve or at `high`. */
+/* Returns the minimum of times * curve(x) / x for sizes x up to `high`, less the rounding error. It is at a point of
+ * the curve or at `high`. Sets *least to the least time. */
 static double esp__curve_rate(const esp_cost_curve *c, double times, double high, double *least) {
     double rate = times * esp__curve_at(c, high) / high;
     *least = times * c->points[0].ns;
@@ -33,8 +30,8 @@ static double esp__cut_parts(const esp__problem *p, uint8_t cut) {
     return parts;
 }
 
-/* Returns a collective's time as if sizes were not rounded up, which is no longer than its real time. Divided by the
- * elements, it falls as they grow. */
+/* Returns a lower bound on a collective's time, which leaves out that sizes are rounded up. Its time per element falls
+ * as sizes grow. */
 static double esp__link_smooth(const esp__rating *w, const esp__op_template *op, double elements) {
     const esp__problem *p = w->p;
     double part = elements / esp__cut_parts(p, op->cut), n = p->size[op->level];
@@ -53,7 +50,8 @@ static const esp_cost_curve *esp__link_table(const esp__problem *p, const esp__o
     return link && link->table[op->coll].n ? &link->table[op->coll] : NULL;
 }
 
-/* Returns the rate of a collective's time, or if `kept` is given, of that curve: the time on a link or processor. */
+/* Returns the least time of a collective. `kept`, if it is not NULL, is a measured curve of how long the collective
+ * occupies the link or processor, which may be less. */
 static esp__rate esp__link_rate(const esp__rating *w, const esp__op_template *op, const esp_cost_curve *kept) {
     const esp__problem *p = w->p;
     const esp_cost_curve *table = esp__link_table(p, op);
@@ -89,8 +87,8 @@ static esp__rate esp__link_rate(const esp__rating *w, const esp__op_template *op
     return r;
 }
 
-/* Returns the rate of a compression or decompression. On the CPU, the ranks of a machine take turns. If a matrix is
- * divided between rows, one part may have all elements. */
+/* Returns the least time of a compression or decompression. On the CPU, the ranks of a machine share the cores, so
+ * their times add up. */
 static esp__rate esp__curve_rates(const esp__rating *w, const esp__op_template *op, const esp_cost_curve *curve) {
     const esp_cost_curve *more =
         op->kind == ESP_PLAN_COMPRESS ? NULL : esp__decompress_more(w->codec, curve, op->device);

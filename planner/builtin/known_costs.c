@@ -1,8 +1,6 @@
-/* known_costs.c: computes what codecs cost on known accelerators, from the codecs' own models or from times published
- * for the V100; README.md beside it explains the estimates. A codec's model gives its times at one rate of memory. If a
- * device's memory is k times as fast, k times as many elements take the same time. Kernels that stream data attain 8/9
- * of a GPU memory's bandwidth. Of published times, the constant part stays and the part that grows with size is scaled
- * with the bandwidth. */
+/* known_costs.c: computes what codecs cost on known accelerators. The times come from a codec's own model, or from
+ * those that were published with the Espresso paper for the V100. On a device whose memory is k times as fast, k times
+ * as many elements take the same time. README.md beside this file explains the estimates. */
 #include "planner/builtin/builtin.h"
 #include "planner/builtin/v100.h"
 
@@ -13,7 +11,7 @@ typedef struct esp__known_accelerator {
     bool published;          /* whether the times of v100.c were measured on it */
     double cpu_bytes_per_us; /* of its host, all threads together; 0 if not known */
 } esp__known_accelerator;
-/* The V100's host has the rate at which the published sign compression moves its 20.1 bytes per element. */
+/* The CPU rate of "V100" follows from the published time of sign compression, which moves 20.1 bytes per element. */
 static const esp__known_accelerator esp__known_accelerators[] = {
     {"V100", 900e3, true, 19.3e3}, {"H100", 3350e3, false, 0},      {"H200", 4800e3, false, 0},
     {"A100", 2039e3, false, 0},    {"A100-40GB", 1555e3, false, 0}, {"P100", 732e3, false, 0},
@@ -21,7 +19,7 @@ static const esp__known_accelerator esp__known_accelerators[] = {
     {"RTX4090", 1008e3, false, 0},
 };
 static const double esp__published_memory = 900e3, esp__published_core = 19.3e3;
-/* A server's memory attains about 100 GB/s, which 12 workers use up. */
+/* A server's memory is taken to transfer 100 GB/s, which 12 threads use up. */
 enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 };
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
@@ -29,7 +27,6 @@ static esp_cost_curve *esp__costs_curve(esp__costs *out, int device, int d) {
     return d ? &out->codec.decompress[device] : &out->codec.compress[device];
 }
 
-/* Sets the curves of a device whose memory is `faster` times as fast as the codec's model assumes. */
 static void esp__model_curves(esp__costs *out, int device, const esp_codec_model *m, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[device][d];
@@ -40,8 +37,7 @@ static void esp__model_curves(esp__costs *out, int device, const esp_codec_model
     }
 }
 
-/* For a codec of matrices: moves the curves that were set to those for data that is no matrix, and sets those for
- * matrices. */
+/* The curves set so far are for vectors: keeps them as such, and sets the curves for matrices. */
 static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double core_faster, esp__costs *out) {
     esp_codec_model matrix;
     esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);
@@ -143,7 +139,7 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     return s;
 }
 
-/* Computes the costs of a published codec that the library does not have. */
+/* Computes costs from published times, for a codec that this library lacks. */
 static esp_status esp__published_only(esp_ctx *ctx, const char *spec, const char *params, const esp__published *p,
                                       double faster, esp__costs *out) {
     char key[ESP__NAME_MAX], value[ESP__SPEC_MAX];

@@ -18,9 +18,8 @@ ESP__FN double esp__calibration_seen_median(const esp__calibration_seen *s, cons
     return esp__median(v, n);
 }
 
-/* Fills `out` with numbers like a gradient's: normally distributed, but with different scales, so that large ones are
- * more frequent. The random generator Philox fills a table, from which a hash picks each element, because drawing each
- * element would take too long. */
+/* Fills `out` with numbers like a gradient's: normally distributed with several scales, so that there are more large
+ * ones. A hash picks each number from a table of random ones, which is faster than drawing each. */
 static void esp__calibration_fill(float *out, uint64_t n, uint64_t seed, uint32_t rank) {
     float table[ESP__CALIBRATION_TABLE];
     for (uint32_t i = 0; i < ESP__CALIBRATION_TABLE; i++) {
@@ -59,8 +58,8 @@ ESP__FN uint32_t esp__calibration_locals(const esp_ctx *ctx) {
     return most ? most : 1;
 }
 
-/* Returns the bytes per microsecond at which this rank copies memory while all ranks do. It copies from one half of the
- * room to the other; each time it uses another part if it can, because gradients to copy are not in the caches. */
+/* Returns the bytes per microsecond at which this rank copies memory while all ranks do. Each copy uses another part of
+ * `room` if possible, because gradients are usually not in the caches. */
 static double esp__calibration_copy_speed(uint8_t *room, uint64_t half) {
     uint64_t bytes = half < ESP__CALIBRATION_COPY ? half : ESP__CALIBRATION_COPY, places = half / bytes;
     double ns[5];
@@ -89,7 +88,7 @@ ESP__FN esp_status esp__calibration_open(esp_ctx *ctx, esp__calibration *s, uint
         uint32_t cores, sharing, reserved0;
         double speed;
     } mine = {s->room && s->data ? ESP_OK : ESP_E_NOMEM, ctx->job.cores, ctx->job.sharing, 0, 0.0},
-      *all = ctx->job.room; /* allocated before, so that no rank fails alone here */
+      *all = ctx->job.room;
     _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
     if (!mine.status) {
         esp__calibration_fill(s->data, s->max_elements, ctx->config.seed, (uint32_t)ctx->job.rank);
@@ -111,8 +110,8 @@ ESP__FN esp_status esp__calibration_open(esp_ctx *ctx, esp__calibration *s, uint
 }
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */
-/* Returns the index of the curve's point at `size`, from which its size may differ by the share `tolerance`. If there
- * is none, adds a point without a time. Returns ESP__CALIBRATION_POINTS if the curve is full. */
+/* Returns the index of the point whose size is within the share `tolerance` of `size`; adds one if there is none.
+ * Returns ESP__CALIBRATION_POINTS if the curve is full. */
 static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, double tolerance) {
     uint32_t i = 0;
     for (uint32_t k = 0; k < c->n; k++)
@@ -130,8 +129,8 @@ static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, d
     return i;
 }
 
-/* Adds an observation to the curve's point at `size`. `spread` is negative for an observation from a training step,
- * whose size may differ a little from the point's. */
+/* Adds a measured time to the curve. A negative `spread` means that it was measured in a training step, where the size
+ * may differ by 6% from the point's. */
 ESP__FN void esp__calibration_observe(esp__calibration_curve *c, double size, double ns, double core_ns,
                                       double spread) {
     const uint32_t i = esp__calibration_place(c, size, spread < 0.0 ? 0.06 : 0.0);

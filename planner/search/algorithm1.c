@@ -1,7 +1,7 @@
-/* algorithm1.c: Espresso's Algorithm 1 (section 4.3), which decides for one kind of device which tensors to compress
- * and how. It visits the tensors by falling size; among equal sizes, the last in backward order comes first. It skips a
- * tensor after which the processors and links that it uses are idle, as a faster option would not help. Each other
- * tensor gets the option with the shortest step, while all other tensors keep theirs. */
+/* algorithm1.c: Algorithm 1 of the Espresso paper (section 4.3), which decides for one kind of device which tensors to
+ * compress and how. From the largest tensor to the smallest, it gives each the option with the shortest step while the
+ * others keep theirs. It skips tensors after which the links and processors are idle, because a faster option cannot
+ * help there. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
@@ -27,7 +27,7 @@ static void esp__choices_fill(esp__problem *p, const esp__candidates *candidates
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (!wanted || wanted(p, &candidates->paths[i])) out->paths[out->n++] = &candidates->paths[i];
-    /* If no option passes, because a constraint or codec needs another device, all are allowed. */
+    /* No option passes, for example because the codec runs only on another device: then all are allowed. */
     if (out->n) return;
     for (uint32_t i = 0; i < candidates->n; i++) out->paths[out->n++] = &candidates->paths[i];
 }
@@ -69,9 +69,8 @@ ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, e
 }
 
 /* ---- initial solutions ---- */
-/* Returns the usual option without compression, or NULL if constraints exclude it. It may be missing from the
- * candidates, because another one is no slower on any processor or link. With some orders of ops it still makes the
- * shorter step. */
+/* Returns the hierarchical or flat allreduce without compression, or NULL if constraints may exclude it. It is not
+ * always a candidate, because another option may be no slower on every processor and link. */
 static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     static const char *const tree = "intra.reduce_scatter > inter.allreduce > intra.allgather", *const flat =
                                                                                                     "flat.allreduce";
@@ -79,8 +78,8 @@ static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
 }
 
-/* Makes a schedule without compression if the choices allow that: the fastest option for each tensor or group, or the
- * usual one for all, whichever makes the shorter step. */
+/* Makes the shorter of two schedules without compression, as far as `choices` allow that: with the fastest option for
+ * each tensor, or with esp__path_usual for all. */
 static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     esp__schedule usual;
     memset(&usual, 0, sizeof usual);
@@ -111,8 +110,8 @@ ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choi
 }
 
 /* ---- Remove and GetBestOption ---- */
-/* Tries every option for one tensor or group and takes the best if it makes the step shorter. All others keep their
- * options and their order. If the step is as long without this one as with it, no option can help. */
+/* Takes the option for tensor or group u that makes the step shortest, while all others keep their options and order.
+ * Tries none if the step would not be shorter even without u. */
 static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices *c) {
     esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
     uint64_t before = k->d->makespan, best = before, without, ready;

@@ -19,8 +19,8 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
     return 1;
 }
 
-/* Lists the options that may replace the option of a group: those that differ from it in devices only, and use the
- * CPU. If the choices `c` have none, takes the first one that compresses on the CPU only. */
+/* Lists the options to which tensors of the group may change: the same steps with compression on the CPU. If there are
+ * none, the first option that compresses on the CPU only. */
 static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
     for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
         if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_ON_CPU))
@@ -128,8 +128,8 @@ ESP__FN void esp__offload_all(esp__offloading *o) {
     }
 }
 
-/* Finds how many tensors of one group should move while the other groups stay. It tries some numbers over the whole
- * range, then some between the neighbours of the best, and so on. */
+/* Finds how many tensors of one group should compress on the CPU, while the other groups stay. Tries numbers over the
+ * whole range, then between the neighbours of the best one, and so on. */
 static void esp__offload_group(esp__offloading *o, esp__offload *group) {
     for (uint32_t v = 0; v < group->n_to; v++) {
         uint32_t low = 0, high = group->n, step, best = 0;

@@ -23,7 +23,7 @@ typedef struct esp__offloading {
     const esp__path **wanted;
     uint32_t n;
     uint64_t best;
-    uint64_t work; /* so far: ops in the trials */
+    uint64_t work;
 } esp__offloading;
 
 ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices);

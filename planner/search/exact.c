@@ -20,7 +20,7 @@ typedef struct esp__small_leaf {
 typedef struct esp__small_job {
     const esp__plan_op *ops;
     uint32_t n, next;
-    uint32_t after;                         /* number of backward ops that must end before it starts */
+    uint32_t after;
     uint64_t ready, rest[ESP__MAX_OPS + 1]; /* rest[k]: time from op k to the job's end */
 } esp__small_job;
 
@@ -31,13 +31,13 @@ typedef struct esp__small {
     const esp__candidates *candidates[ESP__SMALL_UNITS];
     uint64_t nodes, nodes_end, nodes_max;
     uint32_t n, n_leaves, n_jobs, tries;
-    const double *order_cost[ESP__SMALL_UNITS]; /* the lower bound's cost of each option */
+    const double *order_cost[ESP__SMALL_UNITS];
     uint16_t *order[ESP__SMALL_UNITS];
     double least[ESP__SMALL_UNITS + 1];
     double row_least[ESP__SMALL_UNITS + 1][ESP__GAME_ROWS];
     double use_least[ESP__SMALL_UNITS + 1][ESP__LIMITS], may[ESP__LIMITS];
     uint16_t path[ESP__SMALL_UNITS];
-    uint16_t base[ESP__SMALL_UNITS]; /* the best known schedule's options */
+    uint16_t base[ESP__SMALL_UNITS];
     uint32_t reach;
     uint64_t looks;
     esp__small_leaf leaves[ESP__SMALL_BATCH];
@@ -56,8 +56,8 @@ typedef struct esp__small_op {
     uint64_t head, ns, tail;
 } esp__small_op;
 
-/* Returns a lower bound from one processor or link alone. For any subset of its ops, the earliest head (start), the sum
- * of their times and the shortest tail (time after the op) add up to a bound; the result is the largest. */
+/* Returns a lower bound on the step time from the ops of one processor or link. For any set of ops, the earliest start,
+ * the sum of their times and the shortest remaining time after one of them are such a bound. */
 static uint64_t esp__small_lane(esp__small_op *ops, uint32_t n) {
     uint64_t most = 0;
     for (uint32_t i = 1; i < n; i++) { /* insertion sort, longest tail first */
@@ -104,7 +104,8 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
         }
         if (head > most) most = head;
     }
-    /* A backward op's tail, the least time after its end, includes the tensors and groups that it makes ready. */
+    /* The time after a backward op covers the later ones, and the ops of tensors and groups that become ready with
+     * them. */
     for (uint32_t k = s->jobs[0].n; k-- > s->jobs[0].next;) {
         if (tails[k + 1] > after) after = tails[k + 1];
         ops[ESP__LANE_COMPUTE][k - s->jobs[0].next].tail = after;
@@ -149,9 +150,9 @@ static void esp__small_unplace(esp__small *s, uint32_t j, const esp__small_undo 
     memcpy(s->free_at, was->free_at, sizeof was->free_at);
 }
 
-/* Finds the jobs over whose next ops to branch, and when these ops could start. Returns their number; 0 if all ops are
- * placed. Of the next ops of all jobs, let x be the one that would end first. The op to place is x, or an op that needs
- * the same processor or link and could start before x would end. */
+/* Writes the jobs whose next op may be placed now, and when it could start. These are the op that would end first, and
+ * all ops on the same processor or link that could start before that end (Giffler, Thompson 1960). Returns their
+ * number. */
 static uint32_t esp__small_choices(const esp__small *s, uint32_t choice[ESP__SMALL_JOBS],
                                    uint64_t start[ESP__SMALL_JOBS]) {
     uint64_t soonest = UINT64_MAX;
@@ -175,7 +176,7 @@ static uint32_t esp__small_choices(const esp__small *s, uint32_t choice[ESP__SMA
     return n;
 }
 
-/* Tries all orders that continue the current one and could be better, the lowest bound first. */
+/* Tries to place each possible next op, the one with the lowest bound first. */
 static void esp__small_orders(esp__small *s) {
     uint64_t start[ESP__SMALL_JOBS], bound[ESP__SMALL_JOBS], end = 0;
     uint32_t choice[ESP__SMALL_JOBS], n = esp__small_choices(s, choice, start), j;
@@ -238,8 +239,8 @@ static int esp__small_leaf_before(const void *a, const void *b) {
     return memcmp(x->path, y->path, sizeof x->path);
 }
 
-/* Searches the orders of ops for all kept choices of options that could be better, the lowest bound first. Each gets a
- * few nodes at first; those that are not finished then get four times as many, and so on. */
+/* Searches orders of ops for the collected choices of options, the lowest bound first. Each choice gets a few nodes of
+ * the search tree; in each further pass, unfinished ones get four times as many. */
 static void esp__small_flush(esp__small *s) {
     qsort(s->leaves, s->n_leaves, sizeof *s->leaves, esp__small_leaf_before);
     for (uint64_t look = ESP__SMALL_LOOK; s->n_leaves && s->nodes < s->nodes_max && look <= s->looks; look *= 4) {
@@ -285,7 +286,7 @@ static void esp__small_paths(esp__small *s, uint32_t u, const double *rows, doub
         uint32_t now = changes + (x != s->base[u]);
         int out = now > s->reach || s->b->ready[u] + (double)path->total > best;
         if (cost + s->order_cost[u][x] + s->least[u + 1] > best) break;
-        s->nodes += !(++s->tries & 15u); /* trying 16 options takes about as long as a node */
+        s->nodes += !(++s->tries & 15u);
         esp__uses(path, uses);
         for (uint32_t k = 0; k < ESP__LIMITS; k++) {
             uses[k] += used[k];
@@ -349,14 +350,14 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_
         d->sequence = esp__arena_grow(p->arena, d->sequence, d->n_sequence * sizeof *d->sequence,
                                       d->room_sequence * sizeof *d->sequence);
     }
-    for (uint32_t u = 0; u < d->n_units; u++) esp__candidates_get(p, &d->units[u]); /* stay after the checkpoint */
+    for (uint32_t u = 0; u < d->n_units; u++) esp__candidates_get(p, &d->units[u]);
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__small *s = esp__arena_get(p->arena, sizeof *s);
     s->p = p, s->d = d, s->n = d->n_units, s->nodes_max = nodes_max;
     for (uint32_t u = 0; u < s->n; u++) s->candidates[u] = esp__candidates_get(p, &d->units[u]);
     s->b = esp__bounding_of(p, d->units, s->n);
     esp__small_open(s);
-    if (!esp__schedule_allowed(p, d)) d->makespan = UINT64_MAX; /* so that any allowed schedule is better */
+    if (!esp__schedule_allowed(p, d)) d->makespan = UINT64_MAX;
     for (uint32_t j = 0; j < s->b->game.n_rows; j++) {
         rows[j] = s->b->rows[j].base;
         cost += s->b->lambda[j] * rows[j];

@@ -38,8 +38,8 @@ static int esp__ranked_before(const void *a, const void *b) {
     return x->unit > y->unit ? -1 : 1;
 }
 
-/* Returns the tensors and groups by falling size; among equals, the last in backward order first (Espresso, section
- * 4.3). */
+/* Returns the tensors and groups in the order of Algorithm 1 of the Espresso paper: the largest first; among equals,
+ * the one that backward finishes last. */
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     esp__ranked *r = esp__arena_get(p->arena, d->n_units * sizeof *r);
     for (uint32_t u = 0; u < d->n_units; u++) {

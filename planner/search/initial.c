@@ -5,7 +5,7 @@
 #include "planner/search/search.h"
 #include <math.h>
 
-/* The price of 1 ns of an option's total time; a processor or link costs 1 on average. */
+/* The cost of 1 ns of an option's duration, when 1 ns of a processor or link costs 1 on average. */
 static const double esp__total_price = 0.04;
 
 static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double price[ESP__LANES], double jitter) {
@@ -30,9 +30,8 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Replaces the options of `d` with those of the shortest schedule found. If `jitter` is not 0, each tensor or group has
- * its own price of compute, by up to half of this share higher or lower, so that equal ones can get different
- * options. */
+/* Replaces the options of `d` with those of the shortest schedule found. With `jitter` above 0, the price of compute
+ * varies from tensor to tensor by up to half of `jitter`, so that equal tensors can get different options. */
 ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d, double jitter) {
     double price[ESP__LANES];
     esp__schedule *other = &p->spare[0];
@@ -47,7 +46,6 @@ ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d, double jitte
         if (other->makespan < d->makespan) esp__schedule_copy(p, d, other);
         for (uint32_t u = 0; u < other->n_units; u++)
             for (uint32_t k = 0; k < ESP__LANES; k++) load[k] += (double)other->paths[u]->load[k];
-        /* All but compute are idle until the first gradient is ready, which counts as load. */
         for (uint32_t k = 1; k < p->n_lanes; k++) load[k] += (double)p->compute[0];
         double sum = 0.0;
         for (uint32_t k = 0; k < p->n_lanes; k++)

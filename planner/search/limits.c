@@ -1,7 +1,7 @@
-/* limits.c: finds schedules within max_memory_bytes, max_volume and max_error. It sets a price on time and on each of
- * these, and gives every tensor or group the option that costs least. It raises the price of whatever exceeds its limit
- * until nothing does (Lagrange multipliers for the multiple-choice knapsack: Sinha, Zoltners 1979). What the limits
- * still allow then goes where it saves most time. */
+/* limits.c: finds schedules within max_memory_bytes, max_volume and max_error, with Lagrange multipliers (Sinha,
+ * Zoltners 1979, for the multiple-choice knapsack). Each limited quantity has a price, and every tensor or group gets
+ * the option with the lowest cost of time and prices. Prices of exceeded limits rise until none is exceeded. What the
+ * limits still allow is then used to save time. */
 #include "planner/search/search.h"
 #include <math.h>
 
@@ -25,15 +25,14 @@ ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
-    /* Options of each tensor or group: the current ones; the cheapest within the limits, if `fits`; and those that
-     * exceed the limits least. */
+    /* The option of each tensor or group: now; in the cheapest result within the limits, if `fits` is true; and in the
+     * result that exceeds them least. */
     const esp__path **paths, **best, **closest;
     double may[ESP__LIMITS], used[ESP__LIMITS], price[ESP__LIMITS];
     double cost, best_cost, closest_excess;
     bool fits;
 } esp__fitting;
 
-/* Returns what an option's time costs if 1 ns on each processor and link costs the same. */
 static double esp__fit_time(const double times[ESP__LANES + 1]) {
     double sum = 0.02 * times[ESP__LANES];
     for (uint32_t k = 0; k < ESP__LANES; k++) sum += 0.25 * times[k];
@@ -96,7 +95,7 @@ static void esp__fit_prices(esp__fitting *f) {
     esp__fit_choose(f);
     esp__fit_keep(f);
     if (f->fits) return;
-    /* At first, using all that a limit allows costs as much as a hundredth of the step time. */
+    /* The first price: using up all of a limit costs a hundredth of the total time. */
     for (uint32_t k = 0; k < ESP__LIMITS; k++) {
         unit[k] = f->may[k] < INFINITY && f->may[k] > 0.0 ? (f->cost + 1.0) * 0.01 / f->may[k] : 0.0;
         f->price[k] = f->used[k] > f->may[k] ? unit[k] : 0.0;
@@ -115,8 +114,7 @@ static void esp__fit_prices(esp__fitting *f) {
     }
 }
 
-/* Gives every tensor or group the option that uses least of one limit; among equals, the fastest. This helps if the
- * limit is hard to keep. */
+/* Gives every tensor or group the option that uses least of one limit, for limits that are hard to keep. */
 static void esp__fit_least(esp__fitting *f, uint32_t limit) {
     double worth = 0.0;
     if (!(f->may[limit] < INFINITY)) return;
@@ -125,7 +123,7 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
         for (uint32_t i = 0; i < candidates->n; i++) worth += esp__fit_time(candidates->times[i]);
     }
-    f->price[limit] = 1e9 * (worth + 1.0); /* using any of it costs more than all time */
+    f->price[limit] = 1e9 * (worth + 1.0);
     esp__fit_choose(f);
     esp__fit_keep(f);
 }

@@ -7,7 +7,7 @@ enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
 static const uint64_t esp__chunk_least = 4096;
 
 /* ---- groups and chunks of equal size ----------------------------------------------------------------------------- */
-/* If a codec takes matrices, chunks have whole rows. */
+/* Rows of matrices are not cut if a codec may need whole ones. */
 static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__extent *u) {
     const esp_plan_tensor *t = &p->model->tensors[tensor];
     const uint64_t width = p->most_rounds && t->cols && t->rows >= chunks ? t->cols : 1;
@@ -84,7 +84,7 @@ static const esp__path *esp__path_like(const esp__candidates *candidates, const 
         const esp__path *x = &candidates->paths[i];
         uint32_t a = 0, b = 0;
         if (x->codec != path->codec) continue;
-        for (;;) { /* skip copies that pack groups, which are not steps */
+        for (;;) { /* packing a group is a copy and no step */
             while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
             while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
             if (a == x->n || b == path->n || x->ops[a].op_template != path->ops[b].op_template) break;
@@ -101,7 +101,7 @@ static void esp__swap_add(esp__incremental *k, esp__swap *w, const esp__extent *
     c->after = k->backward[u->first + u->n - 1];
 }
 
-/* Starts a trial without n tensors or groups from u on. Returns NULL if they do not determine the step time. */
+/* Begins a trial that replaces n tensors or groups from u on. Returns NULL if no replacement makes the step shorter. */
 static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t n) {
     esp__swap *w = &k->swaps[0];
     if (!esp__incremental_critical(k, u, n)) return NULL;
@@ -110,8 +110,8 @@ static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t 
     return w;
 }
 
-/* Tries each candidate of the first new tensor or group, with similar options for the others, and takes the best if it
- * makes the step shorter. Returns 1 if so. */
+/* Tries each candidate for the first new tensor or group, and the most similar one for the others. Takes the best if
+ * the step gets shorter, and returns 1. */
 static int esp__regroup_take(esp__incremental *k, esp__swap *w) {
     const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
     uint64_t best = k->d->makespan;

@@ -6,13 +6,13 @@
 typedef struct esp__choices {
     const esp__path **paths;
     uint32_t n;
-    uint32_t like; /* the first tensor or group with the same options */
+    uint32_t like; /* index of the first tensor or group that has the same candidates */
 } esp__choices;
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
 /* ---- algorithm1.c ---- */
-/* Returns how much work a pass of Algorithm 1 or 2 may take. Each change takes time for all ops, so without this limit
- * passes would take quadratic time. Models of up to about 1000 tensors need less. */
+/* Returns the limit on the work of Algorithms 1 and 2 of the Espresso paper, whose time is quadratic in the number of
+ * tensors. Models of up to about 1000 tensors do not reach it. */
 ESP__FN uint64_t esp__paper_work(const esp__schedule *d);
 /* Numbers of pointers: a hash table. */
 typedef struct esp__numbering {
@@ -23,8 +23,8 @@ typedef struct esp__numbering {
 ESP__FN esp__numbering esp__numbering_open(esp__problem *p, uint32_t n);
 /* Returns the pointer's number. A pointer that has none gets `next`. */
 ESP__FN uint32_t esp__number_of_key(const esp__numbering *x, const void *key, uint32_t next);
-/* Returns the candidates of each tensor or group that pass the test `wanted`. Returns all of them if `wanted` is NULL
- * or none passes. */
+/* Returns, for each tensor or group, its candidate options that pass the test `wanted`; all of them if none passes or
+ * `wanted` is NULL. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path,
@@ -35,8 +35,8 @@ typedef struct esp__change {
     uint32_t unit;
     const esp__path *path;
 } esp__change;
-/* Returns the makespan with these changes if ops run in the order in which they become ready, or UINT64_MAX if it
- * reaches `limit`. */
+/* Returns the step time after these changes, with ops in the order in which they become ready. Returns UINT64_MAX if it
+ * is not below `limit`. */
 ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const esp__change *changes, uint32_t n,
                                  uint64_t limit);
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
@@ -44,7 +44,7 @@ ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__
 /* ---- initial.c ---- */
 
 /* ---- regroup.c ---- */
-/* Largest groups and chunks, in elements, from which the search starts, and the makespan with them. */
+/* Sizes of groups (`merge`) and chunks (`split`), in elements, to start a search from, and the makespan with them. */
 typedef struct esp__partition_start {
     uint64_t merge, split, makespan;
 } esp__partition_start;
@@ -71,7 +71,6 @@ ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, u
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
 ESP__FN void esp__regroup_passes(esp__incremental *k);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
-/* Gives each tensor or group its option with the least memory if memory is limited, else with the least volume.
- * Algorithm 1 starts from it if the schedule without compression exceeds the limits. */
+/* Gives each tensor or group the option with the least memory if memory is limited, else with the least volume. */
 ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 #endif

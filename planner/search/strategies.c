@@ -1,5 +1,4 @@
-/* strategies.c: the table of strategies by name, in the order of display: the comparison strategies and "paper".
- * "espresso+" is not in it, but esp__search_all in search.c. */
+/* strategies.c: the table of all strategies that users can name, except "espresso+", which search.c makes. */
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 

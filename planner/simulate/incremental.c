@@ -1,13 +1,11 @@
-/* incremental.c: computes quickly how long a step would be if some neighbouring tensors or groups were replaced by
- * others or got other options (a trial). It first removes the old ones. Every other op then has a *tail*: the longest
- * chain of dependent ops from its start to the end of the step. A trial inserts the new ops into the order of ops. For
- * every op that it passes, start + tail is the length of such a chain through the new schedule, and the longest chain
- * is the step time. So a trial can stop after the last new op, or when a chain is too long. The result must agree with
- * esp__replay. */
+/* incremental.c: computes quickly how long a step would be if neighbouring tensors or groups were replaced by others,
+ * or got other options (a trial). The tail of an op is the longest chain of dependent ops from its start to the end of
+ * the step. A trial inserts the new ops into the order of the old ones. The largest start + tail of the ops that it
+ * passes is the step time, so it can stop after the last new op, or when a sum is too large. */
 #include "planner/simulate/schedule.h"
 
-/* Returns the tail of an op: the time from its start until the ops that follow it on each processor and link (bits of
- * `lanes`) end; `next` has their tails. The result is at least `least`. */
+/* Returns the longest chain from an op's start: until the tails of the next ops on its processors and links (bits of
+ * `lanes`) end, and at least `least`. */
 static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
     const uint64_t core = time->core, link = time->link;
     if (lanes & 1u && core + next[0] > least) least = core + next[0];
@@ -69,8 +67,6 @@ static void esp__incremental_ops(esp__incremental *k) {
             }
             *last = i;
         }
-        /* The `after` of a backward is the next backward. The tensors and groups that it makes ready are in
-         * `attached`. */
         if (s->before != ESP__NOWHERE && (k->timed_ops[s->before].unit == s->unit)) k->timed_ops[s->before].after = i;
     }
 }
@@ -89,14 +85,14 @@ static void esp__incremental_forward(esp__incremental *k) {
     k->d->makespan = makespan;
 }
 
-/* Computes the tails of ops [from, to) as if n_gone tensors or groups, from the one numbered `gone` on, did not
- * exist. */
+/* Computes the tails of ops [from, to) as if tensors or groups gone, ..., gone + n_gone - 1 did not exist. */
 static void esp__incremental_tails(esp__incremental *k, uint32_t from, uint32_t to, uint32_t gone, uint32_t n_gone) {
     const esp__op_time none = {0, 0, 0};
     for (uint32_t i = to; i-- > from;) {
         const esp__timed *s = &k->timed_ops[i];
         k->next[i] = k->next[i + 1];
-        if (s->unit - gone < n_gone) continue; /* unsigned, so false for units before `gone` too */
+        /* the difference is unsigned, so the condition is false for s->unit < gone */
+        if (s->unit - gone < n_gone) continue;
         uint64_t rest = s->after == ESP__NOWHERE ? 0 : k->tail[s->after];
         if (s->unit == ESP__NEXT_BACKWARD)
             for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
@@ -163,8 +159,8 @@ ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
-/* Whether an op of these tensors or groups is in a longest chain. If none is, no change to them makes the step
- * shorter. */
+/* Returns whether one of n tensors or groups has an op in a longest chain of the step. If not, no change to them makes
+ * the step shorter. */
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)
@@ -172,7 +168,8 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
     return 0;
 }
 
-/* Recomputes the tails of ops as if n_gone tensors or groups did not exist. esp__incremental_restore undoes this. */
+/* Recomputes the tails of ops as if n_gone tensors or groups from `gone` on did not exist. esp__incremental_restore
+ * undoes this. */
 ESP__FN void esp__incremental_remove(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone) {
     const esp__extent *first = &k->d->units[gone];
     s->gone = gone;
@@ -194,8 +191,8 @@ ESP__FN void esp__incremental_restore(esp__incremental *k, const esp__swap *s) {
     memcpy(&k->next[s->from], &k->saved_next[s->from], (s->to - s->from) * sizeof *k->next);
 }
 
-/* Returns the step time without what was removed, a lower bound for anything that replaces it. It ignores chains
- * without an op in [from, to), which can only lower the bound. */
+/* Returns a lower bound on the step time with any replacement: the longest chain through the remaining ops [from, to),
+ * without the removed ones. */
 ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0;
     memcpy(free_at, k->free_at[w->from].lane, sizeof free_at);
@@ -212,8 +209,8 @@ ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *
     return longest;
 }
 
-/* Returns the new tensor or group whose next op can start first, and sets *could to that start. Among several it takes
- * the one that was ready first. Returns NULL if none is ready. */
+/* Returns the new tensor or group whose next op can start first, at *could; among equals, the one that was ready first.
+ * Returns NULL if none is ready. */
 static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
     esp__chain *best = NULL;
     for (uint32_t c = 0; c < w->n; c++) {
@@ -231,8 +228,8 @@ static uint64_t esp__waits_from(const uint64_t *free_at, uint32_t lanes, uint64_
     return lanes & ESP__CORE_LANES ? esp__lanes_free(free_at, lanes & ESP__LINK_LANES, ready) : ready;
 }
 
-/* Whether the next new op goes before op `s`. The new one could start at `could`; `s` is ready at `other` and could
- * start at `start`. */
+/* Returns whether the next op of `c`, which could start at `could`, runs before op `s`, which is ready at `other` and
+ * could start at `start`. */
 static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could, const esp__timed *s, uint64_t other,
                            uint64_t start, const uint64_t *free_at) {
     const uint32_t lanes = c->path->ops[c->op].lanes;
@@ -245,7 +242,8 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
     return c->ready != other ? c->ready < other : number < s->unit;
 }
 
-/* Returns a lower bound on the step time with the new tensors or groups, or UINT64_MAX if it reaches `limit`. */
+/* Inserts the ops of the new tensors or groups. Returns a lower bound on the new step time, or UINT64_MAX if that is
+ * not below `limit`. */
 ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
     uint32_t i = w->from, left = 0;
@@ -289,7 +287,8 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
     return longest < limit ? longest : UINT64_MAX;
 }
 
-/* Whether the schedule would stay within each limit, or exceed it by no more than it does now. */
+/* Returns whether the trial's schedule keeps each limit of memory, volume and error, or exceeds it no more than the
+ * current one. */
 ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
     const esp_plan_config *c = &k->p->config;
     uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;

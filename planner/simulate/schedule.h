@@ -1,6 +1,6 @@
-/* schedule.h: the clock, which computes when ops start; and trials (incremental.c), which compute how replacing some
- * tensors or groups would change the step time. An op's tail is the longest chain of dependent ops from its start to
- * the end of the step. */
+/* schedule.h: the simulation of schedules, and trials (incremental.c), which compute how the step time changes if some
+ * tensors or groups are replaced. An op's tail is the longest chain of dependent ops from its start to the end of the
+ * step. */
 #ifndef ESP__SCHEDULE_H
 #define ESP__SCHEDULE_H
 #include "planner/plan.h"
@@ -11,8 +11,6 @@ typedef struct esp__clock {
     uint64_t free_at[ESP__LANES];
     uint64_t *ready;
     uint8_t *op;
-    /* Whether the next op of each tensor or group waits only for its processor, because it is next on all of its links.
-     * Used if p->core_ops. */
     uint8_t *turn;
     uint32_t tensor;
     uint32_t unit;
@@ -20,9 +18,9 @@ typedef struct esp__clock {
 } esp__clock;
 
 /* ---- urgency.c ------------------------------------------------------------------------------------------------- */
-/* Which ready op a free processor or link runs next. EARLIER_UNIT: that of the tensor or group which backward finished
- * first. LONGER_REST: the one whose tensor or group needs most time until it is done. AFTER_BACKWARD: backward runs
- * before both. */
+/* Which of the ready ops a free processor or link runs next. EARLIER_UNIT: the one whose tensor or group was ready
+ * first. LONGER_REST: the one after which most time is left until its tensor or group is done. AFTER_BACKWARD: backward
+ * ops come first. */
 enum {
     ESP__EARLIER_UNIT = 0,
     ESP__LONGER_REST,
@@ -35,8 +33,6 @@ enum {
 typedef struct esp__timed { /* an entry of the order of all ops */
     esp__op_time time;
     uint32_t unit;
-    /* Indexes of the ops before and after it in its option. For a backward, indexes of the backwards before and after
-     * it. */
     uint32_t before, after;
     uint32_t tensor;
     uint8_t lanes;
@@ -49,7 +45,7 @@ typedef struct esp__times {
 
 enum { ESP__NEW_MAX = 16 };
 
-/* A tensor, group or chunk whose ops a trial inserts into the order of ops, one by one. */
+/* A tensor, group or chunk whose ops a trial inserts into the schedule. */
 typedef struct esp__chain {
     esp__extent unit;
     const esp__path *path;
@@ -60,7 +56,7 @@ typedef struct esp__chain {
 /* Replaces n_gone neighbouring tensors or groups of a schedule by n others with the same tensors. */
 typedef struct esp__swap {
     uint32_t gone, n_gone, n;
-    /* A trial may move the ops with indexes [from, to): from where the first new op can be, to the last old one. */
+    /* Only ops with indexes [from, to) can change places. */
     uint32_t from, to;
     esp__chain chains[ESP__NEW_MAX];
     uint32_t n_places;
@@ -69,16 +65,15 @@ typedef struct esp__swap {
     } places[ESP__NEW_MAX * ESP__MAX_OPS];
 } esp__swap;
 
-/* A schedule, and what is known about its ops, for trials on it. */
+/* A schedule, prepared for trials. */
 typedef struct esp__incremental {
     esp__problem *p;
     esp__schedule *d;
     uint32_t n, room, room_units;
     esp__timed *timed_ops;
-    uint64_t *end, *now; /* when each op ends, in the schedule and in the trial */
-    uint64_t *tail;      /* longest chain from each op's start to the step's end */
-    esp__times *free_at; /* before each op, when each processor and link is free */
-    /* At each op, the tail of the next op on each processor and link. */
+    uint64_t *end, *now;
+    uint64_t *tail; /* longest chain from each op's start to the step's end */
+    esp__times *free_at;
     esp__times *next;
     uint64_t *saved_tail;
     esp__times *saved_next;
@@ -113,10 +108,9 @@ ESP__FN uint32_t esp__devices(const esp__problem *p);
 ESP__FN void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n);
 ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
-/* Changes the schedule as the last trial of `w` did, and prepares the next trial. */
+/* Changes the schedule as the last trial of `w` did. Trials can follow at once. */
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);
-/* Changes the schedule as the last trial of `w` did, if the step then takes less than `limit`. Returns 1 if it did. It
- * computes the real step time, because a trial only gives a lower bound. If running ops in the order in which they
- * become ready takes less time, it orders them so. */
+/* Makes the change that was last tried with `w`, if the real step time is then below `limit`, and returns 1. A trial
+ * gives only a lower bound on this time. Orders ops by when they become ready if that is faster. */
 ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit);
 #endif

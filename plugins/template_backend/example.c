@@ -30,7 +30,7 @@ typedef struct example_comm {
     uint64_t started, intra_bytes, inter_bytes;
     atomic_int aborted; /* any thread may set it */
     char dir[EXAMPLE_PATH];
-    int lock; /* descriptor of the directory, or -1 */
+    int lock; /* descriptor of the directory, which this rank has locked, or -1 */
     example_request requests[EXAMPLE_REQUESTS];
 } example_comm;
 
@@ -151,7 +151,8 @@ static esp_status example_sum(const esp_coll *c, FILE **f, int32_t n, uint64_t c
 }
 
 /* ---- directories ------------------------------------------------------------------------------------------------- */
-/* Every rank holds a shared lock on its job's directory, which ends with the process. */
+/* Locks a directory until its descriptor is closed or the process ends. Every rank holds a shared lock on its job's
+ * directory. */
 static int example_lock(const char *dir, int how) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0 && flock(fd, how | LOCK_NB) != 0) {
@@ -247,7 +248,7 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     return ESP_OK;
 }
 
-/* Fails for calls that the table below excludes. The library makes no such calls, but other programs may. */
+/* Fails for collectives that this backend does not support. The library starts none, but other programs may. */
 static esp_status example_check(const example_comm *e, const esp_coll *c) {
     if (c->op < ESP_COLL_ALLREDUCE || c->op > ESP_COLL_REDUCE)
         return example_fail(e->host, ESP_E_ARG, "there is no such collective: use ESP_COLL_*");

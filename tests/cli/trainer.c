@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
     const char *save = NULL;
     esp_ctx *ctx;
     if (argc < 3) return 2;
-    setlocale(LC_ALL, ""); /* settings and files must not depend on it */
+    setlocale(LC_ALL, "");
     if (esp_open(NULL, &ctx)) return failed(NULL);
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--say"))

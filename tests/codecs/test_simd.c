@@ -10,8 +10,8 @@
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
-/* Hashes payload, residual and decoded values of two steps. With this beta and gamma a fused multiply-add would change
- * the bits. */
+/* Hashes payload, residual and decoded values of two steps. beta and gamma are such that a fused multiply-add would
+ * change the bits. */
 static uint64_t run(const char *spec, uint64_t n, int kind, int feedback) {
     cf_codec c;
     if (!cf_open(spec, &cf_plain, &c)) return 0;
@@ -108,7 +108,8 @@ TEST(every_f16) {
     }
 }
 
-/* Every NaN becomes the same NaN, also one that the scale makes, both in vectors and in the elements left over. */
+/* Every NaN becomes the same NaN, also the product of Inf and a scale of 0, both in vectors and in the elements left
+ * over. */
 TEST(nan_to_half) {
     static const uint32_t nans[] = {0x7F800001u, 0x7FC00000u, 0x7FFFFFFFu, 0xFF800001u, 0xFFC12345u, 0xFFFFFFFFu};
     float in[41];

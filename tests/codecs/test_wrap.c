@@ -15,9 +15,8 @@ TEST(halved_topk) {
     cf_codec c = opened("fp16:of=(topk:ratio=0.6)");
     cf_part p = cf_part_make(&c, 5, 1);
     const float in[] = {1.0f, 0.25f, -70000.0f, 0.1f, -0.125f}, rest[] = {0, 0, -70000.0f + 65504.0f, 0.1f, -0.125f};
-    const unsigned char body[] = {0x00, 0x3C, 0x00, 0x34, 0xFF, 0xFB, /* f16: 1, 0.25, -65504 */
-                                  3,    0,    0,    0,                /* three values among the first 65536 elements */
-                                  0x07, 0,    0,    0};               /* bitmap of the positions 0, 1, 2 */
+    const unsigned char body[] = {0x00, 0x3C, 0x00, 0x34, 0xFF, 0xFB,        /* f16: 1, 0.25, -65504 */
+                                  3,    0,    0,    0,    0x07, 0,    0, 0}; /* bitmap of the positions 0, 1, 2 */
     memcpy(p.g, in, sizeof in);
     assert_int_equal(cf_compress(&p), ESP_OK);
     const esp_payload_header h = cf_header(&p);
@@ -101,7 +100,7 @@ static esp_codec_args args_of(cf_part *p, esp_tensor *const *t, esp_payload *pay
     return a;
 }
 
-/* Payloads of n ranks that are summed as f16 do not overflow for any n, and decode to the sum. */
+/* The f16 sum of the payloads of n ranks does not overflow for any n, and decodes to the sum of the ranks' numbers. */
 TEST(summed_bodies) {
     static const uint32_t ranks[] = {2, 3, 8};
     enum { N = 100 };
@@ -149,8 +148,8 @@ static esp_status open_liar(void *user, const char *spec, const esp_codec **tabl
     return s;
 }
 
-/* Codecs that cannot be wrapped are refused with their name in the error. A wrapped codec whose values() is wrong is
- * detected. */
+/* Wrappers refuse unsuitable codecs and wrong parameters with an error that names them, and detect a values() function
+ * that gives a wrong size. */
 TEST(refused) {
     static const char *const cases[][3] = {
         {"fp16", "of=(efsignsgd)", "of=(efsignsgd): its payloads contain no plain numbers"},

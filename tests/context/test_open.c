@@ -22,7 +22,8 @@ static void *open_one(void *arg) {
     return NULL;
 }
 
-/* Two contexts of one rank at one meeting point: one is refused, and the other one waits for rank 1 in vain. */
+/* Two contexts have the same rank and the same address of rank 0. One is refused, and the other waits for rank 1 until
+ * its timeout. */
 TEST(test_two_contexts_at_once) {
     for (int i = 0; i < 3; i++) {
         opened o[2] = {{.timeout_ms = 1000}, {.timeout_ms = 1000}};
@@ -35,7 +36,8 @@ TEST(test_two_contexts_at_once) {
     }
 }
 
-/* Groups with addresses of their own do not disturb each other, whatever the launcher's environment says. */
+/* Two groups of two ranks open at the same time, each with its own address of rank 0. They ignore the address in the
+ * environment. */
 TEST(test_two_groups_at_once) {
     setenv("ESPRESSO_RANK", "3", 1);
     setenv("ESPRESSO_SIZE", "4", 1);

@@ -1,4 +1,5 @@
-/* test_serve.c: what a codec cannot compress is sent in full, which the log says once, with what to set. */
+/* test_serve.c: a tensor that a codec cannot compress is sent uncompressed. The log says so once, and what setting
+ * would help. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -8,7 +9,7 @@ typedef struct serve {
     uint32_t flags;
     const char *own; /* codec in the description */
     bool compressed;
-    const char *says, *fails; /* words of the only warning, and of esp_start's error; NULL for none */
+    const char *says, *fails;
     atomic_int warnings, right;
 } serve;
 
@@ -37,7 +38,6 @@ static void serve_body(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < s->count; i++) g[i] = 3;
         CHECK(esp_push(ctx, id, g, cpu) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
         if (!s->compressed && !(s->flags & ESP_SHARD)) CHECK(g[0] == 3 && g[s->count - 1] == 3);
-        /* The same strategy again says nothing new. */
         CHECK(s->strategy || esp_strategy_set(ctx, "layerwise") == ESP_OK);
     }
     free(g);
@@ -52,7 +52,6 @@ static void serve_with(serve s) {
                          .host = &host,
                          .log_level = ESP_LOG_WARN,
                          .min_compress_elements = 1000});
-    /* A program's own log gets it on every rank. */
     assert_int_equal(atomic_load(&s.warnings), s.says ? 4 : 0);
     assert_int_equal(atomic_load(&s.right), atomic_load(&s.warnings));
 }
@@ -64,7 +63,6 @@ TEST(matrices) {
     serve_with((serve){"powersgd:rank=2", .count = 90000, .says = "'w' has no rows and cols: set them"});
     serve_with((serve){"powersgd:rank=4", .count = 90000, .rows = 30000, .cols = 3, .says = "a lower rank"});
     serve_with((serve){"powersgd:rank=64", .count = 10000, .rows = 100, .cols = 100, .says = "a lower rank"});
-    /* The description's own codec runs, and this is said, too. */
     serve_with(
         (serve){"none", .own = "powersgd", .count = 90000, .compressed = true, .says = "'w' has no rows and cols"});
     serve_with((serve){"topk", .count = 90000, .compressed = true});

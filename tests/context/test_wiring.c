@@ -1,5 +1,5 @@
-/* test_wiring.c: what docs/use/wiring.md says of trainers' buffers: momentum in the pushed buffer, sums instead of
- * means, and running statistics. The numbers are exact in f32. */
+/* test_wiring.c checks what docs/use/wiring.md promises about momentum in the pushed buffer, sums instead of means,
+ * and running statistics. The numbers are exact in f32. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -26,7 +26,6 @@ static void momentum_body(esp_ctx *ctx, void *user) {
 }
 TEST(momentum_in_the_buffer) { RUN_RANKS(.size = 4, .per_machine = 2, .body = momentum_body); }
 
-/* Gradients that are already divided by the size of the job's batch are summed. */
 static void sum_body(esp_ctx *ctx, void *user) {
     float g[N], want[N] = {0};
     uint32_t id;

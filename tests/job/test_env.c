@@ -134,7 +134,6 @@ TEST(test_order_of_launchers, clean) {
     expect("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 RANK=5 WORLD_SIZE=8 MASTER_ADDR=h MASTER_PORT=1 "
            "TORCHELASTIC_RUN_ID=none",
            5, 8, "h:2");
-    /* a batch script or a shell of Slurm is no rank, and RANK alone means nothing */
     expect("SLURM_PROCID=0 SLURM_NTASKS=4", 0, 1, "");
     expect("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_ID=4294967291", 0, 1, "");
     expect("RANK=admiral", 0, 1, "");
@@ -160,7 +159,7 @@ TEST(test_wrong_values_are_named, clean) {
     expect_error("ESPRESSO_RANK=0 ESPRESSO_SIZE=2 ESPRESSO_ROOT=:7", "ESPRESSO_ROOT is \":7\"");
 }
 
-/* Ranks without an address of rank 0 are no error here, since a backend may have its own way to connect. */
+/* A missing address of rank 0 is no error of esp__env_where, since some backends connect ranks without it. */
 TEST(test_nowhere_to_meet, clean) {
     static const struct {
         const char *pairs;
@@ -193,7 +192,7 @@ TEST(test_config_and_environment, clean) {
     assert_int_equal(w.rank, 1);
     assert_int_equal(w.size, 3);
     assert_string_equal(w.root, "unix:c");
-    cfg.rank = cfg.size = 0; /* the launcher's rank, and the program's address */
+    cfg.rank = cfg.size = 0;
     assert_int_equal(esp__env_where(&cfg, &w), ESP_OK);
     assert_int_equal(w.size, 2);
     assert_string_equal(w.root, "unix:c");
@@ -211,10 +210,11 @@ static esp_status no_exchange(void *user, const void *in, void *out, uint64_t by
     return ESP_E_COMM;
 }
 
-/* A group of a job's ranks needs an address of its own: at the job's, several groups would become one. */
+/* esp_config describes a group of some of the job's ranks. It must have an address of its own, because all groups
+ * would meet at the job's address. */
 TEST(test_groups_of_a_job, clean) {
     static const struct {
-        const char *pairs, *error; /* error NULL: root is right */
+        const char *pairs, *error;
         const char *root;
     } cases[] = {
         {"ESPRESSO_RANK=1 ESPRESSO_SIZE=4 ESPRESSO_ROOT=unix:e", "esp_config has rank 0 of 2, but ESPRESSO_SIZE is 4",
@@ -223,7 +223,7 @@ TEST(test_groups_of_a_job, clean) {
         {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 ESPRESSO_ROOT=h:1", "OMPI_COMM_WORLD_SIZE is 4", NULL},
         {"PMI_RANK=1 PMI_SIZE=4 ESPRESSO_ROOT=h:1", "PMI_SIZE is 4", NULL},
         {"SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1", "SLURM_NTASKS is 4", NULL},
-        {"ESPRESSO_RANK=1 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:e", NULL, "unix:e"}, /* the whole job, renumbered */
+        {"ESPRESSO_RANK=1 ESPRESSO_SIZE=2 ESPRESSO_ROOT=unix:e", NULL, "unix:e"},
         {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1", NULL, "h:2"},
         {"ESPRESSO_ROOT=unix:e", NULL, "unix:e"},
     };

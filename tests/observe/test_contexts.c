@@ -1,5 +1,5 @@
-/* test_contexts.c: files of several contexts of one process are kept apart by name, with all observers on: as for the
- * generator and the discriminator of a GAN, and for groups of ranks within a job. */
+/* test_contexts.c: contexts of one process write different files, with all observers on. Examples are a GAN's
+ * generator and discriminator, and groups of a job's ranks. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"
@@ -40,7 +40,6 @@ static void gan_body(esp_ctx *ctx, void *user) {
     free(g);
 }
 
-/* Each file has its own tensor, and not the other. */
 static void holds(const char *file, const char *tensor, const char *other) {
     char *text = file_text(in_folder(file));
     if (!text) fail_msg("%s is missing", file);
@@ -105,7 +104,8 @@ TEST(groups_of_ranks, folder_make, folder_remove) {
     }
 }
 
-/* Names: the number stands before the extension, and is free again after the context has closed. */
+/* The number that makes a file name unique stands before the extension. It can be used again after its context has
+ * closed. */
 TEST(names, folder_make, folder_remove) {
     static const char *const cases[][2] = {
         {"a.json", "a.2.json"}, {"a", "a.2"}, {".hidden", ".hidden.2"}, {"x.y/a", "x.y/a.2"}, {"a.b.c", "a.b.2.c"}};

@@ -48,13 +48,12 @@ static int warned(const char *codec, float scale) {
 }
 
 TEST(grows) {
-    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2); /* the program's log gets it from both ranks */
+    assert_int_equal(warned("twobit:threshold=10", 1e-3f), 2);
     assert_non_null(strstr(last, "tensor 'second'"));
     assert_non_null(strstr(last, "codec 'twobit:threshold=10'"));
     assert_non_null(strstr(last, "relative=1.2"));
 }
 
-/* Without a log of the program, one line for the whole job, by rank 0. */
 TEST(once_a_job, folder_make, folder_remove) {
     float scale = 1e-3f;
     fflush(stderr);
@@ -81,7 +80,8 @@ TEST(stays) {
     assert_int_equal(warned("fp16", 1e-3f), 0);
 }
 
-/* A ratio of residual to gradient above 30 is bad if it grows by a fifth. Above 300 it is always bad, and so is NaN. */
+/* A ratio of residual to gradient above 30 is reported if it has grown by a fifth. A ratio above 300, or NaN, is
+ * always reported. */
 TEST(rule) {
     double seen = 0;
     assert_int_equal(esp__growth_bad(&seen, 29.9), 0);

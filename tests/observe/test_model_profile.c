@@ -37,8 +37,8 @@ typedef struct made_up {
     } mine, all;
 } made_up;
 
-/* Makes times at which gradients are ready: after a forward pass of 1000 and gaps of 0, 200 and 300. In step `long_one`
- * the second gap is ten times as long. */
+/* Makes up a forward pass of 1000 ns, and gradients that become ready after gaps of 0, 200 + `more` and 300 ns. In
+ * step `long_one` the second gap is 2000 + `more`. */
 static void make_up(made_up *m, int long_one, uint64_t more) {
     memset(m, 0, sizeof *m);
     m->ctx.model.n_tensors = TENSORS;
@@ -65,7 +65,6 @@ TEST(one_long_step_changes_nothing) {
     assert_true(m.mine.rank.spread == 0);
 }
 
-/* Steps in which different gaps are long do not change a gap's median, but the median time of the last gradient. */
 TEST(ready_times_are_medians) {
     static made_up m;
     make_up(&m, -1, 0);
@@ -97,7 +96,6 @@ TEST(the_latest_rank_counts) {
     assert_true(t[0] == 1000 && t[1] == 1250 && t[2] == 2000);
 }
 
-/* Two ranks are slow in turn. The median of neither shows it, but every step is slow. */
 TEST(the_latest_rank_of_each_step_counts) {
     static made_up a, b;
     make_up(&a, -1, 0);
@@ -129,7 +127,8 @@ TEST(taking_turns_is_no_noise) {
     assert_true(m.mine.rank.spread > esp__profile_noisy_spread);
 }
 
-/* A trainer that pushes all gradients at the end of backward has tiny gaps, which may vary: no plan would change. */
+/* If all gradients become ready at the end of backward, variations of the short gaps between them do not count as
+ * noise. */
 TEST(a_burst_is_no_noise) {
     static made_up m;
     make_up(&m, -1, 0);
@@ -276,7 +275,6 @@ TEST(wrong_words_are_refused, setup, teardown) {
     assert_non_null(strstr(t.error[0], "the file's name is missing"));
 }
 
-/* All ranks get the error before the first step. */
 TEST(a_file_that_cannot_be_written, setup, teardown) {
     training t;
     setenv("ESPRESSO_PROFILE", "/no/such/folder/m.json", 1);

@@ -1,5 +1,5 @@
-/* relaxations.h: pairs of planning problems. Whatever is possible in the tight one is possible in the loose one and
- * takes no longer there, so the loose one's optimum is no longer. A search should not lengthen the plan either. */
+/* relaxations.h makes pairs of planning problems, `tight` and `loose`. `loose` permits more or is faster, so its
+ * optimum is no longer, and the plan that the planner finds for it should not be longer either. */
 #ifndef TESTS_PLANNER_RELAXATIONS_H
 #define TESTS_PLANNER_RELAXATIONS_H
 
@@ -44,7 +44,8 @@ static void relax_curve(esp_cost_curve *c, double factor) {
     relax_used += c->n;
 }
 
-/* Makes a pair from `in`. Returns 0 if it has nothing to relax. The pair of the last call is lost. */
+/* Makes the pair that `kind` selects from `in`. It is valid until the next call. Returns 0 if `in` does not allow such
+ * a pair. */
 static int relax(uint32_t kind, const relax_input *in, relax_input *tight, relax_input *loose) {
     static const char *const forbid[] = {"inter.alltoall", "flat.allgather"};
     *tight = *loose = *in;

@@ -100,12 +100,12 @@ static uint32_t text_units(const problem_input *in, const esp__extent *units, ui
     return tensor;
 }
 
-/* A strategy text has chunks and groups but no order of collectives. Its plan has the same chunks and groups, and the
- * plan's own text gives the same plan. */
+/* A plan made from a text without an order of collectives has the text's chunks and groups. The plan's own text gives
+ * the same plan. */
 TEST(test_units) {
     static problem_input in;
     static char text[65536];
-    problem_plain = 1; /* the options below need codecs without several exchanges */
+    problem_plain = 1;
     for (uint64_t seed = 0; seed < test_repeats(100); seed++) {
         rng r = {seed};
         esp__extent units[4 * PROBLEM_TENSORS];
@@ -244,7 +244,8 @@ TEST(test_report) {
     }
 }
 
-/* A plan takes no longer than strategy layerwise with any of the codecs, also if some options are forbidden. */
+/* The plan takes no longer than that of strategy layerwise with any of the codecs, even if it may not use some
+ * options. */
 enum { ALL_OPTIONS = 0, ONE_MACHINE, ONE_RANK, NO_ALLTOALL, ONE_COMP, ALLOWED };
 static uint32_t layerwise_allowed(problem_input *in, int allowed) {
     static const char *const levels[] = {"*intra.*", "*inter.*"}, *const alltoall[] = {"*alltoall*"};
@@ -274,7 +275,6 @@ static uint32_t layerwise_allowed(problem_input *in, int allowed) {
 TEST(test_layerwise) {
     static problem_input in;
     uint32_t compared = 0;
-    /* From this seed on, a search that only weighs loads of links and cores finds plans that are 27% slower. */
     for (uint64_t seed = 5012; seed < 5012 + test_repeats(20); seed++)
         for (int allowed = 0; allowed < ALLOWED; allowed++) {
             problem_random(seed, PROBLEM_TENSORS, (uint32_t)(seed & 1) ? 1u << ESP_ON_CPU : 0, &in);
@@ -308,7 +308,7 @@ TEST(test_schemes) {
         double bound = report_of(best).bound_ns;
         for (const esp__scheme *s = esp__schemes(); s->name; s++) {
             esp_plan_config config = {.strategy = s->name, .flags = ESP_PLAN_NO_BOUND};
-            int others = !strcmp(s->name, "fp16"); /* strategy fp16 brings its own codec */
+            int others = !strcmp(s->name, "fp16");
             for (uint32_t c = 0; c < in.n_codecs; c++) others &= strcmp(in.codecs[c].spec, "fp16") != 0;
             if (others) continue;
             esp_plan *plan = make(&in, &config), *again;
@@ -332,7 +332,7 @@ TEST(test_schemes) {
 TEST(test_bounds) {
     static problem_input in;
     static char text[65536];
-    problem_plain = 1; /* the options below need codecs without several exchanges */
+    problem_plain = 1;
     for (uint64_t seed = 300; seed < 300 + test_repeats(40); seed++) {
         esp__extent units[4 * PROBLEM_TENSORS];
         rng r = {seed};
@@ -386,8 +386,7 @@ TEST(test_flags) {
 }
 
 /* ---- the project's models ---- */
-/* Reads the tensors of a model file, one {"name": ..., "elements": ..., "compute_us": ...} per line. Returns 0 if the
- * file is missing. */
+/* Reads the tensors of a model file with one JSON object per line. Returns how many, or 0 if the file is missing. */
 static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[64], uint32_t room) {
     char line[512];
     uint32_t n = 0;

@@ -1,5 +1,5 @@
-/* run_options.h runs jobs whose tensors have one option each, out of all options. Without compression the mean must be
- * exact. Codecs must give the same bits on all ranks, and no residual may be lost. */
+/* run_options.h runs jobs that synchronize one tensor with each option. Without compression the mean must be exact.
+ * With a codec, all ranks must get the same bits, and no part of a gradient may get lost. */
 #ifndef TEST_RUN_OPTIONS_H
 #define TEST_RUN_OPTIONS_H
 #include "tests/lib/test.h"
@@ -8,8 +8,8 @@ typedef struct plan {
     uint32_t devices;
     const char *const *codecs;
     uint64_t count;
-    int steps, exact, extended, narrow; /* narrow: only options that divide the mean among the ranks */
-    uint32_t every, levels;             /* every: takes each `every`th option; levels: those of the job, or 0 for 2 */
+    int steps, exact, extended, narrow;
+    uint32_t every, levels; /* every: if not 0, only each `every`th option; levels: of the job, 0 means 2 */
     esp_dtype dtype;
     float level;      /* if not 0: all elements of all gradients are this or minus this, and so is the mean */
     esp_device where; /* where gradients are: the host's memory or a device's */
@@ -31,7 +31,7 @@ static int add_option(void *user, const esp__option *o) {
     esp__codec *codec;
     if (a->p->every && a->seen++ % a->p->every) return 0;
     if (esp__codec_get(a->ctx, a->codec, &codec)) return a->failed = 1;
-    for (uint32_t i = 0; i < o->n; i++) /* skips options that sum payloads if the codec's payloads cannot be summed */
+    for (uint32_t i = 0; i < o->n; i++)
         if (o->steps[i].summed && !(codec->traits.caps & ESP_CODEC_REDUCIBLE)) return 0;
     esp__option_print(o, text, sizeof text);
     snprintf(name, sizeof name, "t%u", a->ctx->model.n_tensors);
@@ -136,8 +136,7 @@ static void check_conserved(esp_ctx *ctx, plan *p, const double *out) {
     free(held);
 }
 
-/* Overwrites the elements that belong to other ranks, and gathers the result as floats, as parameters are gathered.
- * `whole` is memory for it. */
+/* Replaces the elements that other ranks own by NaN, and then gets them from these ranks by esp_gather, in `whole`. */
 static void gather_all(esp_ctx *ctx, plan *p, void *grads, float *whole) {
     esp_stream here = ESP_ZERO;
     for (uint32_t t = 0; t < ctx->model.n_tensors; t++) {

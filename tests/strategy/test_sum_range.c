@@ -1,5 +1,5 @@
-/* test_sum_range.c: where the mean fits into half precision, no sum on the way to it overflows: with all options, 16
- * ranks, and codecs that send halves. A machine's sum of gradients of 40000 is beyond the range. */
+/* test_sum_range.c: if the mean of 16 ranks' gradients fits into 16-bit floats, no sum on the way to it overflows,
+ * with all options. The sum of one machine's gradients of 40000 would not fit. */
 /* runs: slow asan-long no-tsan: 16 ranks with hundreds of tensors, run by what executor/test_units runs: too slow */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
@@ -32,5 +32,4 @@ TEST(three_levels) {
     static const char *const places[] = {"a/1", "a/1", "a/2", "a/2", "b/1", "b/1", "b/2", "b/2"};
     range_with(8, 0, places, (plan){.codecs = halves, .dtype = ESP_F32, .levels = 3, .every = 67});
 }
-/* What arrived and the residuals add up to what the ranks pushed. */
 TEST(nothing_is_lost) { range_with(15, 3, NULL, (plan){.codecs = with_feedback, .dtype = ESP_F32, .steps = 3}); }

@@ -24,5 +24,5 @@ ESP__FN void json_us(json_t *to, const char *key, double ns) { json_double(to, k
 ESP__FN int json_print(json_t *object) {
     const int failed = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) || puts("") < 0;
     json_decref(object);
-    return failed ? TOOL_FAILED : TOOL_OK; /* espresso.c reports a full disk */
+    return failed ? TOOL_FAILED : TOOL_OK;
 }

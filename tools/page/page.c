@@ -1,5 +1,5 @@
 /* page.c: writes a page with a plan's timeline, and one that compares strategies. The pages' HTML, CSS and scripts are
- * files in this folder. A page contains its data as JSON. Must not know how a plan is made. */
+ * files in this folder. A page contains its data as JSON. */
 #include "espresso_impl/base/json.h"
 #include "tools/page/page.h"
 #include "tools/page/page.inc"
@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* What can be busy with one op at a time: the trainer's computation, processor cores that compress, links by level, and
- * the thread that waits for communication. Pages show those that a plan uses. */
+/* Names of what does at most one op at a time: the trainer's computation, processor cores that compress, links inside
+ * machines, between machines and between racks, and the thread that waits for communication. */
 const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
 /* ---- JSON inside <script>: escapes "<" and the like, so that no text can end the script --------------------- */
 ESP__FN void page_text(FILE *to, const char *text) {

@@ -1,10 +1,9 @@
-/* page.h: writes a page with a plan's timeline, a page that compares strategies, and a trace for the viewer Perfetto.
- * Must not know how a plan is made, nor where files go. */
+/* page.h: writes a page with a plan's timeline, a page that compares strategies, and a trace for Perfetto. */
 #ifndef ESPRESSO_TOOLS_PAGE_H
 #define ESPRESSO_TOOLS_PAGE_H
 #include "espresso_impl/base/private.h"
 
-/* A step of a strategy, predicted or measured. */
+/* A training step with one strategy, predicted or measured. */
 typedef struct page_plan {
     const char *name;
     const esp_plan_model *model;
@@ -12,8 +11,8 @@ typedef struct page_plan {
     const esp_plan_event *events;
     uint32_t n_units, n_events;
     esp_plan_report report;
-    /* True if times are measured. An event that ends at UINT64_MAX did not occur, ops occupy cores and links until they
-     * end, and report.fp32_ns is 0. */
+    /* True for a measured step. Its ops keep cores and links busy until they end, and events that end at UINT64_MAX
+     * did not occur. The time without compression (report.fp32_ns) is unknown: 0. */
     bool measured;
 } page_plan;
 
@@ -40,7 +39,7 @@ typedef struct page_bounds {
 } page_bounds;
 
 /* These write a complete file, and return 0, or -1 with errno. A page loads no other files. */
-/* Draws two steps on one time scale: `plan` and, above it, the step to compare it with, or NULL. */
+/* Draws `plan` and, on the same time scale above it, the step `above`, which may be NULL. */
 ESP__FN int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info);
 /* Draws a bar for each row. `base_ns` is the step time without communication, or 0 if unknown. */
 ESP__FN int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,

@@ -22,7 +22,7 @@ typedef struct compare_job {
     compare_row rows[COMPARE_MAX];
     uint32_t n;
     char *command;
-    esp_plan_report bounds; /* report of the plan for which lower bounds were computed */
+    esp_plan_report bounds;
 } compare_job;
 
 static const esp__scheme compare_plus = {

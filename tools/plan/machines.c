@@ -23,7 +23,8 @@ ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_swee
 
 static double sweep_part(const plan_sweep *s, double ns) { return ns > 0 ? s->alone_ns / ns : NAN; }
 
-/* Warns if a link has measured times, since they are valid only for the number of ranks that measured them. */
+/* Warns if the system file has measured times of collectives, since they are valid only for the number of machines
+ * that measured them. */
 ESP__FN void sweep_check_tables(const plan_inputs *in) {
     const esp_plan_link *const links[] = {&in->system.inter, &in->system.flat};
     for (size_t k = 0; k < 2; k++)
@@ -38,7 +39,8 @@ ESP__FN void sweep_check_tables(const plan_inputs *in) {
             }
 }
 
-/* Returns whether the system file gives one latency for a whole collective, whatever the number of machines. */
+/* Returns whether the system file's latency is that of a whole collective, which then does not grow with the number of
+ * machines. */
 static bool sweep_flat_latency(const plan_inputs *in) {
     const esp_plan_link *l = in->system.n_outer ? &in->system.outer[0].link : &in->system.inter;
     return l->alpha_ns > 0 && l->alpha_is == ESP_ALPHA_COLLECTIVE;

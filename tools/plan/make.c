@@ -12,7 +12,8 @@ static esp_status plan_take(plan_made *m, const char *name) {
     return s;
 }
 
-/* Makes a plan by the named strategy or, if that is NULL, the best plan. `flags` are added to those in `in`. */
+/* Makes a plan by the named strategy, or the planner's best plan if `strategy` is NULL. `flags` are added to
+ * in->config.flags. */
 ESP__FN esp_status plan_make(const plan_inputs *in, const char *strategy, uint32_t flags, plan_made *out) {
     esp_plan_config config = in->config;
     memset(out, 0, sizeof *out);

@@ -19,7 +19,7 @@ typedef struct plan_job {
     const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
     uint32_t n_what_if, n_outcomes;
     int json;
-    plan_sweep sweep; /* used with several numbers of machines; n is 0 otherwise */
+    plan_sweep sweep;
     plan_made plan;
     plan_outcome outcomes[PLAN_SCENARIOS_MAX];
     plan_explanation explanation;
@@ -73,7 +73,7 @@ ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name)
 }
 
 static int plan_from_file(plan_job *j, const char *path) {
-    static const char stands_for_it[] = "strategy:"; /* stands for the file's name in messages about its text */
+    static const char stands_for_it[] = "strategy:"; /* errors in the strategy's text begin with this */
     const size_t n = sizeof stands_for_it - 1;
     esp__text text = {NULL, 0, 0, 0, NULL};
     if (plan_read_strategy(j->in.command, path, &text) != TOOL_OK) return TOOL_FAILED;

@@ -1,5 +1,4 @@
-/* plan.h: for `espresso plan` and `espresso compare`. They use the planner's public functions, and internal ones for
- * --explain and for limits. */
+/* plan.h: what the source files of `espresso plan` and `espresso compare` share. */
 #ifndef ESPRESSO_TOOLS_PLAN_H
 #define ESPRESSO_TOOLS_PLAN_H
 #include "tools/common/args.h"
@@ -49,18 +48,18 @@ typedef struct plan_inputs {
     const tool_command *command;
     /* from the command line: */
     const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX];
-    long machines;                                /* 0 if not given: the system file's number is used */
-    bool quiet;                                   /* suppresses warnings, which another process prints */
-    bool simulated;                               /* the strategy comes from a file, so its step is only predicted */
-    const char **forbid, **only, **keep, **shard; /* each array has room for all arguments of the command */
+    long machines; /* 0 if not given: the system file's number is used */
+    bool quiet;
+    bool simulated;
+    const char **forbid, **only, **keep, **shard;
     uint32_t n_shard;
-    esp_plan_tensor *sharded; /* the model's tensors with the layouts of --shard, or NULL */
+    esp_plan_tensor *sharded; /* copy of the model's tensors with the layouts that --shard gives, or NULL */
     /* from files: */
-    esp__costs_file costs_file; /* `model`, `system` and `codecs` below may point into it */
+    esp__costs_file costs_file; /* owns memory to which `model`, `system` and `codecs` may point */
     esp__model_file model_file;
     esp__system_file system_file;
     plan_codec codec_files[PLAN_CODECS_MAX];
-    /* opens codecs, which state their costs; NULL until needed */
+    /* context that opens codecs to ask for their costs; NULL until needed */
     esp_ctx *registry;
     uint32_t n_codecs;
     esp_plan_model model;
@@ -90,14 +89,15 @@ typedef struct plan_shape {
     uint32_t split_tensors, chunks;
 } plan_shape;
 
-/* Totals over everything that a plan synchronizes with one codec and option. */
+/* Totals over the tensors, chunks and groups that a plan synchronizes with one codec and option. */
 typedef struct plan_row {
     const char *codec, *option;
-    uint32_t units, tensors; /* if a tensor's chunks have several options, it counts in each */
+    uint32_t units, tensors;
     uint64_t elements;
 } plan_row;
 
-/* Inputs after a change. What has changed is a copy; pointers to all else lead to the original inputs. */
+/* Inputs of a plan after a --what-if change. Owns copies of what has changed; its other pointers are those of the
+ * original inputs. */
 typedef struct plan_changed {
     plan_inputs in;
     esp_plan_tensor *tensors;
@@ -105,7 +105,8 @@ typedef struct plan_changed {
     size_t n_points;
 } plan_changed;
 
-/* Step times after a change: without compression (fp32), of the old plan, and of a new plan. NAN if there is none. */
+/* Step times after a --what-if change: without compression, with the old plan, with a new plan, and the lower bound.
+ * NAN if unknown. */
 typedef struct plan_outcome {
     const char *change;
     double fp32_ns, kept_ns, planned_ns, bound_ns;
@@ -118,10 +119,10 @@ typedef struct plan_sweep {
     const char *strategy;
 } plan_sweep;
 
-/* An option of the explained tensor, and the step time with it. */
+/* An option for the tensor that --explain names, and the step time with it. */
 typedef struct plan_explained {
     double step_ns, chain_ns, load_ns[ESP__LANES], memory;
-    bool current; /* true for the option that the plan has */
+    bool current;
     char codec[ESP__SPEC_MAX], option[ESP__TEXT_MAX];
     char *ops; /* the option's steps and times, such as "intra.reduce_scatter 12 us > ..." */
 } plan_explained;
@@ -133,7 +134,7 @@ typedef struct plan_explanation {
     /* ns after backward began: when the gradient is ready, when it is synchronized, and when all gradients are */
     double ready_ns, done_ns, end_ns;
     double without_ns; /* step time without this tensor's synchronization */
-    uint32_t n, tried; /* options to show, and options that were tried */
+    uint32_t n, tried;
     plan_explained *rows;
 } plan_explanation;
 
@@ -188,7 +189,6 @@ ESP__FN plan_shape plan_shape_of(const plan_inputs *in, const plan_made *m);
 ESP__FN plan_row *plan_rows(const plan_made *m, uint32_t *n);
 /* Defined in output.c: */
 ESP__FN page_plan plan_as_page(const plan_inputs *in, const plan_made *m);
-/* The result points to a text in `noisy`, which must outlive it. */
 ESP__FN page_info plan_page_info(const plan_inputs *in, const char *command, char noisy[PLAN_NOISY]);
 /* Writes a page to a file, or to standard output ("-"). Formats it in memory first, so that no file is incomplete. */
 ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print)(FILE *to, const void *what),

@@ -37,7 +37,7 @@ static void plan_print_bounds(FILE *to, const esp_plan_report *r) {
         plan_line(to, "", "were compressing free, a step would take %s", tool_time(r->free_compression_ns));
 }
 
-/* Prints how busy cores and links are: those whose bits are set in `which`. */
+/* Prints how long cores and links are busy in a step: those whose bits are set in `which`. */
 static void plan_busy_line(FILE *to, const char *label, const esp_plan_report *r, uint32_t which) {
     esp__text busy = {NULL, 0, 0, 0, NULL};
     for (uint32_t k = 0; k < ESP__LANES; k++)

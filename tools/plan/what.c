@@ -2,7 +2,8 @@
 #include "tools/plan/plan.h"
 #include <math.h>
 
-/* Predicts both step times after a change. Returns TOOL_OK, or the exit status after it has printed an error. */
+/* Predicts the step times of the old plan and of a new one after a change. Returns TOOL_OK, or the exit status after
+ * it has printed an error. */
 ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *strategy, const char *change,
                      plan_outcome *out) {
     plan_changed changed;
@@ -10,7 +11,7 @@ ESP__FN int plan_try(const plan_inputs *in, const plan_made *m, const char *stra
     int status = TOOL_OK;
     change_make(in, change, &changed);
     *out = (plan_outcome){change, NAN, NAN, NAN, NAN};
-    /* fails if the plan's options do not exist any more, as for one machine instead of several */
+    /* fails if the old plan is impossible now: one machine, for example, has no communication between machines */
     if (plan_simulate(&changed.in, esp_plan_text(m->plan), m->name, &kept) == ESP_OK)
         out->kept_ns = kept.report.iteration_ns;
     if (!in->simulated) {

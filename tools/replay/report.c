@@ -99,7 +99,7 @@ static void report_json_strategy(json_t *to, const plan_inputs *in, const replay
     json_t *lanes = json_add(to, "lanes_us", json_object());
     plan_json_times(lanes, "predicted", predicted);
     plan_json_times(lanes, "measured", measured);
-    json_double(to, "ops_missing", missing); /* events that the plan predicted, and no op was executed for */
+    json_double(to, "ops_missing", missing); /* predicted ops that were not executed */
     json_t *ops = json_add(to, "ops", json_array());
     for (uint32_t i = 0; i < n; i++) {
         json_t *op = json_add(ops, NULL, json_object());

@@ -1,11 +1,14 @@
-/* exits.c is a test program whose ranks end in unusual ways: mpirun -n 2 exits WAY, or espresso run. Rank 1 ends, or
- * all ranks do: fork      a child ends with exit(0), and another one with esp_close and exit(0), while a step runs;
- * training goes on forget    all ranks return from main without esp_close step      exit(7) on all ranks while a step
- * runs one       the same on rank 1 only between   exit(7) on rank 1 only, between steps signal    a signal handler
- * calls exit(7) while steps run handler   exit(7) while a step runs, and then a handler of the program calls esp_close
- *     wait      the same, and the handler waits for the step first
- *     forever   steps, until the process is killed
- *     abort     abort() while a step runs, as after an exception that is not caught */
+/* exits.c is a test program whose ranks end in unusual ways: mpirun -n 2 exits WAY, or espresso run. WAY is one of:
+ * - fork: a child ends with exit(0), and another one with esp_close and exit(0), while a step runs; training goes on
+ * - forget: all ranks return from main without esp_close
+ * - step: exit(7) on all ranks while a step runs
+ * - one: the same on rank 1 only
+ * - between: exit(7) on rank 1 only, between steps
+ * - signal: a signal handler calls exit(7) while steps run
+ * - handler: exit(7) while a step runs, and then a handler of the program calls esp_close
+ * - wait: the same, and the handler waits for the step first
+ * - forever: steps, until the process is killed
+ * - abort: abort() while a step runs, as after an exception that is not caught */
 #include "espresso.h"
 #include <signal.h>
 #include <stdio.h>
@@ -59,7 +62,8 @@ int main(int argc, char **argv) {
     int bad = 0;
     setrlimit(RLIMIT_CORE, &none);
     waits = !strcmp(way, "wait");
-    if (waits || !strcmp(way, "handler")) atexit(at_exit); /* before the library's own handler, and so after it */
+    if (waits || !strcmp(way, "handler"))
+        atexit(at_exit); /* atexit functions run in reverse order: this one runs after the library's */
     check(esp_open(&cfg, &ctx));
     const int last = esp_rank(ctx) == esp_size(ctx) - 1, all = strcmp(way, "one") && strcmp(way, "between");
     d.name = "w", d.count = N;

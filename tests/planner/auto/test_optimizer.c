@@ -1,4 +1,5 @@
-/* test_optimizer.c checks how the trainer names its optimizer, and what loss each codec is expected to cost with it. */
+/* test_optimizer.c checks how a program states its optimizer, and whether each codec is expected to raise the training
+ * loss with it. */
 /* runs: no-tsan: one rank at a time: no thread but the context's own */
 #include "tests/lib/test.h"
 

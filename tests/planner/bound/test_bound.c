@@ -131,7 +131,6 @@ static int list_add(void *user, const esp__option *o) {
     return 0;
 }
 
-/* Lists the options of the decision tree, which the planner prunes to candidates. */
 static const option_list *list_options(const esp__problem *p) {
     static option_list l;
     l.n = 0;
@@ -140,7 +139,6 @@ static const option_list *list_options(const esp__problem *p) {
     return &l;
 }
 
-/* Returns a candidate or, if no constraint holds for the tensors, any permitted option of the decision tree. */
 static const esp__path *random_path(rng *r, esp__problem *p, const esp__extent *u, const option_list *l) {
     const esp__candidates *m = esp__candidates_get(p, u);
     for (int i = 0; i < 20 && !esp__keep_of(p, u->first, u->n) && p->n_codecs && !p->free_compression; i++) {
@@ -152,7 +150,6 @@ static const esp__path *random_path(rng *r, esp__problem *p, const esp__extent *
     return &m->paths[rng_below(r, m->n)];
 }
 
-/* Makes a plan of medium quality: random options, then for every tensor or group the best of some others. */
 static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
     const option_list *l = list_options(p);
     for (uint32_t u = 0; u < d->n_units; u++) d->paths[u] = random_path(r, p, &d->units[u], l);
@@ -171,8 +168,8 @@ static uint64_t some_plan(rng *r, esp__problem *p, esp__schedule *d) {
     return best;
 }
 
-/* No plan takes less time than the lower bound, for random chunks, groups and options, with and without compression
- * time. */
+/* No plan takes less time than the lower bound, whatever its chunks, groups and options. Some problems have
+ * compression that takes no time. */
 TEST(test_plans) {
     static opened o;
     double gap = 0.0;
@@ -248,7 +245,6 @@ TEST(test_optimum) {
     assert_true(n >= test_repeats(120) && tight >= n / 2);
 }
 
-/* The lower bound assumes least times per element. Every option takes at least one of them. */
 TEST(test_rates) {
     static opened o;
     uint32_t n = 0;

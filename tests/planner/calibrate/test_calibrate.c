@@ -68,7 +68,6 @@ static void calibration(esp_ctx *ctx, void *user) {
         CHECK(!esp_wait_all(ctx));
         CHECK(!esp__calibration_step(ctx, s));
     }
-    /* Steps add no points where a collective was measured before. */
     CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4);
     CHECK(s->link[ESP__INTRA][ESP_COLL_REDUCE_SCATTER].n == 2);
     CHECK(s->dispatch[ESP__LANE_INTER].n == 4 && s->dispatch_ns[ESP__LANE_INTER] >= 0.0);
@@ -139,8 +138,8 @@ TEST(test_fit) {
      * two. */
     const esp_cost_curve *t = &s.system.inter.table[ESP_COLL_ALLGATHER];
     assert_true(t->n > 3);
-    /* Four ranks share two cores, so the planner counts a collective's processor time twice, up to its whole duration.
-     */
+    /* Four ranks share two cores, so a collective's processor time is doubled, but not beyond the collective's
+     * duration. */
     assert_true(s.system.cores_per_rank == 1 &&
                 fabs(esp__curve_at(&s.system.intra.core[ESP_COLL_ALLREDUCE], 65536.0) - 6000.0) < 1.0);
     assert_true(fabs(esp__curve_at(t, 65536.0) - (50000.0 + 65536.0 * 8.0)) < 100.0);
@@ -148,7 +147,8 @@ TEST(test_fit) {
                          (50000.0 + (1 << 26) * 8.0) -
                      1.0) < 0.01);
     assert_true(s.system.flat.table[ESP_COLL_ALLREDUCE].n == 0);
-    /* Flat collectives alone also give the speed between machines, because a ring enters a machine once. */
+    /* Times of collectives of all ranks are enough to find the speed between machines, since in a ring the data enters
+     * each machine once. */
     memset(&s, 0, sizeof s);
     s.cores = 2, s.sharing = 4, s.load = 1.0;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes <<= 2)
@@ -158,8 +158,6 @@ TEST(test_fit) {
     assert_true(fabs(s.system.inter.alpha_ns - 20000.0) < 1.0 && fabs(s.system.inter.bytes_per_us - 12.5) < 0.01);
 }
 
-/* The time for a size is the median of its last observations. A step's collective of almost the same size counts
- * too. */
 TEST(test_points) {
     static esp__calibration s;
     esp__calibration_curve *c = &s.link[0][1];
@@ -178,7 +176,7 @@ TEST(test_points) {
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
 }
 
-/* Microseconds that vary much do not make noisy costs if milliseconds do not. */
+/* Large variations of short times do not count as noise if those of long times are small. */
 TEST(test_noise) {
     static esp__calibration s;
     esp__calibration_curve *c = &s.link[0][1];
@@ -191,8 +189,6 @@ TEST(test_noise) {
     assert_true(s.noise > 0.6 && s.noise < 0.8);
 }
 
-/* If a step's collectives take longer or shorter than predicted, the difference is kept per link and applies to all
- * sizes. */
 TEST(test_longer) {
     static esp__calibration s;
     static esp__unit unit;
@@ -230,8 +226,6 @@ TEST(test_longer) {
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
 
-/* The number of cores and the ranks that share them decide the threads per rank and how much a shared core is slowed
- * down. */
 TEST(test_cores) {
     static const struct {
         uint32_t cores, sharing;

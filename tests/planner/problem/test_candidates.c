@@ -1,6 +1,5 @@
-/* test_candidates.c checks which options of the decision tree the planner's search keeps, its candidates. An option is
- * a sequence of compress ops, collectives and decompress ops. Brute force over the whole tree checks that for every
- * option left out, a candidate is at least as good. */
+/* test_candidates.c checks the candidates, the options among which the planner's search chooses. For every option of
+ * the decision tree that is no candidate, a candidate must be at least as good. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
@@ -142,7 +141,6 @@ TEST(test_keep) {
     close_problem(&g);
 }
 
-/* Checks that the constraints are refused because no option meets them, with an error text that contains `word`. */
 static void refused(const esp_plan_config *c, uint32_t devices, uint32_t machines, const char *word) {
     opened_problem g;
     assert_int_equal(open_paper(&g, devices, machines, c), ESP_E_ARG);
@@ -188,7 +186,7 @@ typedef struct sweep {
     uint32_t codec, n, left_out;
 } sweep;
 
-/* Counts an option of the tree if no candidate is at least as good. */
+/* Counts the option in s->left_out if every candidate takes more time or loads some link or core more. */
 static int sweep_option(void *user, const esp__option *o) {
     sweep *s = user;
     uint32_t codec = esp__option_compresses(o) ? s->codec : (uint32_t)ESP__NO_CODEC, by = 0;
@@ -310,7 +308,6 @@ TEST(test_paths) {
     }
 }
 
-/* If compression takes no time, only collectives are left, and no option takes longer than with compression time. */
 TEST(test_free_compression) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(50); seed++) {

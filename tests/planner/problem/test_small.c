@@ -84,7 +84,7 @@ TEST(published) {
         }
 }
 
-/* The user's demands override the limit: compression that is requested for one tensor, or for all tensors. */
+/* Small tensors may be compressed if the user requests it, for one tensor (`keep`) or for all (`only`). */
 TEST(wishes) {
     static const char *const only[] = {"comp@gpu > inter.allgather"}, *const keep[] = {"t1=dgc:ratio=0.01"};
     static opened_problem g;

@@ -1,5 +1,5 @@
-/* test_three_levels.c checks plans for racks of machines: times of collectives against times computed by hand, the
- * options that the search keeps against all options, lower bounds, and that the executor runs the plans. */
+/* test_three_levels.c checks plans for machines in racks: predicted times of collectives, candidates and lower bounds,
+ * and that the library runs the plans. */
 /* runs: slow asan-long no-tsan: runs plans by what strategy/test_levels runs */
 #include "tests/lib/test.h"
 
@@ -26,12 +26,12 @@ TEST(collectives_take_the_slowest_link) {
     near(esp__collective_ns(&s, ESP__INTRA, ESP_COLL_ALLREDUCE, mb, mb / 2, 1), 3000 + mb / 10000 * 1000);
     near(esp__collective_ns(&s, ESP__INTER, ESP_COLL_ALLREDUCE, mb, mb / 2, 2), 20000 + 2 * mb / 1250 * 1000);
     near(esp__collective_ns(&s, ESP__OUTER, ESP_COLL_ALLREDUCE, mb, mb / 2, 4), 50000 + 4 * mb / 125 * 1000);
-    /* In a ring of eight ranks, 7/4 mb enter and leave every rack, and the rack's link is the slowest. */
+    /* In an allreduce over a ring of eight ranks, 7/4 of the bytes enter and leave every rack by its slow link. */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, mb, mb / 8, 1), 50000 + 1.75 * mb / 125 * 1000);
-    /* Ranks with the same number in the four machines form a ring: two rings, since a machine has two ranks. */
+    /* The first ranks of the four machines form one ring, and their second ranks another one. */
     uint8_t scope = esp__scope_of(2, 3, 3);
     near(esp__collective_ns(&s, scope, ESP_COLL_ALLREDUCE, mb, mb / 4, 2), 50000 + 2 * 1.5 * mb / 125 * 1000);
-    /* In an alltoall of eight ranks, the four ranks of a rack send four parts each to the other rack. */
+    /* In an alltoall of eight ranks, each of a rack's four ranks sends four of its eight parts to the other rack. */
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLTOALL, mb, mb / 8, 1), 50000 + 16 * mb / 8 / 125 * 1000);
     s.outer[0].link.bytes_per_us = 1e9, s.intra.bytes_per_us = 1;
     near(esp__collective_ns(&s, ESP__FLAT, ESP_COLL_ALLREDUCE, mb, mb / 8, 1), 50000 + 1.75 * mb * 1000);
@@ -98,7 +98,6 @@ static esp_status four_rounds(void *self, const esp_tensor *like, uint32_t round
     return ESP_OK;
 }
 
-/* The planner's table of op templates has room for a codec with the most exchanges, on both devices. */
 TEST(templates_of_rounds_fit) {
     inputs in;
     esp__problem p;

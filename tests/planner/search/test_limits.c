@@ -1,5 +1,5 @@
-/* test_limits.c checks that plans keep max_memory_bytes, max_volume and max_error if any plan can, and that they are
- * hardly slower than the fastest that does. If none can, the error names the limit. */
+/* test_limits.c checks that plans respect max_memory_bytes, max_volume and max_error, and are close to the fastest
+ * that do. If no plan can, the error names the limit. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/open_problem.h"
@@ -21,7 +21,7 @@ static void limit(uint64_t seed, problem_input *in) {
     if (what & 4u) in->config.max_error = rng_unit(&r) * rng_unit(&r) * 0.4;
 }
 
-/* ---- the optimum within limits, by trying everything --- */
+/* ---- finds the best plan within limits by trying all plans --- */
 typedef double uses_of[3];
 typedef struct within {
     exact e;
@@ -159,7 +159,6 @@ static void check_within(const problem_input *in, const esp_plan *plan) {
     if (c->max_error > 0.0) assert_true(error <= c->max_error * elements * (1.0 + 1e-9));
 }
 
-/* Computes the least possible value of each limit from each tensor's options. */
 static void least_of(problem_input *in, uses_of least) {
     static opened_problem g;
     memset(&g, 0, sizeof g);
@@ -179,8 +178,6 @@ static void least_of(problem_input *in, uses_of least) {
     close_problem(&g);
 }
 
-/* Each limit lies halfway between its least value and the value of a plan without limits. A looser limit never fails,
- * and dropping limits never makes a plan longer. */
 TEST(test_any) {
     static problem_input in;
     double sum = 0.0;
@@ -242,7 +239,7 @@ TEST(test_impossible) {
     }
 }
 
-/* If no plan with groups and chunks is within the limit either, this is an error too, and no plan without tensors. */
+/* With chunks and groups permitted, either a plan within the limit is found, or an error names the limit. */
 TEST(test_impossible_merged) {
     static problem_input in;
     uint32_t impossible = 0;
@@ -265,8 +262,8 @@ TEST(test_impossible_merged) {
     assert_true(impossible > 0);
 }
 
-/* Of two codecs, one has small payloads and a large error. A limit on the error leaves it to the tensors where the
- * error matters least. */
+/* Codec dgc has smaller payloads and a larger error than fp16. The limit on the error lets only three of the eight
+ * tensors use dgc. */
 TEST(test_codec_per_tensor) {
     static problem_input in;
     static const esp_cost_point quick[] = {{1099511627776.0, 1e3}};
@@ -294,7 +291,7 @@ TEST(test_codec_per_tensor) {
         in.tensors[t] = tensor;
     }
     in.config.flags = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
-    in.config.max_error = 0.5 * 3.5 / 8.0; /* three of eight tensors may use the coarse codec */
+    in.config.max_error = 0.5 * 3.5 / 8.0;
     assert_int_equal(make(&in, &plan), ESP_OK);
     check_within(&in, plan);
     const esp_plan_unit *units = esp_plan_units(plan, &n);
@@ -307,8 +304,8 @@ TEST(test_codec_per_tensor) {
     esp_plan_free(plan);
 }
 
-/* Lists the options for a tensor on 4096 machines, where allgather is fast. Returns 1 if one of them gathers the
- * payloads of all ranks. Sets *held to the largest memory of an option, in bytes. */
+/* Returns 1 if a candidate for a tensor on 4096 machines gathers the payloads of all ranks. Sets *held to the most
+ * memory in bytes that a candidate needs. */
 static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     static const esp_cost_point fast[] = {{1e15, 1e3}};
     static opened_problem g;
@@ -333,8 +330,8 @@ static int has_gathered(uint64_t elements, uint64_t limit, uint64_t *held) {
     return has;
 }
 
-/* The planner drops options with an op that holds more than max_memory_bytes, or more than both 16 times its tensor and
- * 256 MiB. */
+/* The planner drops options with an op that needs more than max_memory_bytes. It also drops those with an op that
+ * needs more than 256 MiB and more than 16 times the tensor's size. */
 TEST(test_wasteful) {
     uint64_t held;
     assert_false(has_gathered(16u << 20, 0, &held));

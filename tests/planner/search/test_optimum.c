@@ -9,7 +9,7 @@
 
 enum { CASES = 1000, NODES = 300000 };
 
-/* Opens a problem with 3 or 4 tensors on one device. Returns 0 if the seed gives no such problem. */
+/* Opens a problem with 3 or 4 tensors on one device. Returns 0 if the random problem has fewer. */
 static int small_open(uint64_t seed, opened_problem *g, esp__schedule *tensors) {
     memset(g, 0, sizeof *g);
     problem_random(seed, 4, 1u << ESP_ON_GPU, &g->in);
@@ -81,7 +81,7 @@ TEST(test_branch_and_bound) {
     }
 }
 
-/* Branch and bound stops after a given number of tries with a plan that is no longer than the one it began with. */
+/* If branch and bound is stopped early, its plan is no longer than the one with which it began. */
 TEST(test_few_nodes) {
     static opened_problem g;
     for (uint64_t seed = 6000; seed < 6000 + test_repeats(40); seed++) {

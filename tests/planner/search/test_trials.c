@@ -1,6 +1,5 @@
-/* test_trials.c checks two fast ways to time a changed schedule against a full simulation, on random programs.
- * resimulate.c changes the ops of some tensors and keeps no order; incremental.c replaces neighbouring tensors or
- * groups in a given order. */
+/* test_trials.c checks two fast ways to compute the step time of a changed schedule against a full simulation. The
+ * code in resimulate.c chooses the order of ops anew, and that in incremental.c keeps a given order. */
 #include "tests/lib/test.h"
 #include "planner/simulate/schedule.h"
 #include "tests/planner/reference.h"
@@ -30,7 +29,6 @@ static void spares_random(rng *r, const esp__problem *p, spares *s) {
     }
 }
 
-/* One to three tensors or groups get other ops, which run in the order in which they become ready. */
 TEST(test_rerun) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         problem_program g;
@@ -62,8 +60,8 @@ TEST(test_rerun) {
 }
 
 /* ---- the incremental evaluation ---- */
-/* Returns how long op j must wait after op i's start, because they belong to one tensor or use one link or core, or -1
- * if it need not wait. i and j are the reference's op numbers. */
+/* Returns the least time from the start of op i to the start of op j if both belong to one tensor or use the same link
+ * or core, and -1 otherwise. */
 static int64_t waits(const ref_program *ref, const esp__schedule *d, int i, int j) {
     const ref_op *a = &ref->ops[i], *b = &ref->ops[j];
     int64_t longest = -1;
@@ -106,8 +104,8 @@ static void check_laid(const problem_program *g, const esp__incremental *k) {
     ref_close(ref);
 }
 
-/* Chooses replacements for the n_gone tensors, chunks or groups from `gone` on: other ops, one group of two, or two
- * chunks of one. Returns n_gone. */
+/* Makes up a change: a tensor, chunk or group gets other ops, is split in two, or is merged with the next one. Sets
+ * *gone to the first tensor, chunk or group that is replaced, and returns the number of them. */
 static uint32_t swap_random(rng *r, const problem_program *g, const esp__incremental *k, const spares *s, esp__swap *w,
                             uint32_t *gone) {
     const esp__schedule *d = k->d;
@@ -138,7 +136,8 @@ static uint32_t swap_random(rng *r, const problem_program *g, const esp__increme
     return n_gone;
 }
 
-/* A trial never predicts more than the new step time and changes nothing. A real change gives the reference's time. */
+/* A trial changes nothing, and never predicts more than the real step time. After a real change, times equal the
+ * reference simulation's. */
 TEST(test_incremental) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;
@@ -173,7 +172,6 @@ TEST(test_incremental) {
     }
 }
 
-/* A change is made only if it brings the step below the limit. */
 TEST(test_incremental_move) {
     for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
         static esp__swap w;

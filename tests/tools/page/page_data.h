@@ -53,7 +53,7 @@ static inline void fake_model(fake_plan *f, uint32_t n, const char *first_name) 
 }
 
 static int fake_racks; /* nonzero: jobs have racks */
-static int fake_cores; /* nonzero: collectives also occupy a core */
+static int fake_cores;
 
 static inline uint64_t fake_kept(const esp_plan_event *e, int lane) {
     return lane < 2 || lane == ESP_PLAN_LANES - 1 ? e->core_ns : e->link_ns;
@@ -100,7 +100,7 @@ static inline void fake_ops(fake_unit *u, const char *option, uint64_t elements,
     }
 }
 
-/* If `planned` is set, splits every 16th tensor in two, and merges small neighbours in pairs. */
+/* Makes the tensors, chunks and groups of a plan. Without `planned`, nothing is compressed, split or merged. */
 static inline void fake_units(fake_plan *f, int planned) {
     const char *const none = fake_racks ? "intra-inter.reduce_scatter > outer.allreduce > intra-inter.allgather"
                                         : "intra.reduce_scatter > inter.allreduce > intra.allgather";

@@ -86,7 +86,6 @@ TEST(data_is_json) {
         assert_non_null(data);
         const char *begin = strchr(data, '>') + 1, *end = json_value(begin, 0);
         if (!end) fail_msg("not JSON with the name %zu", i);
-        /* the first markup after the data ends its script */
         assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
         assert_ptr_equal(memchr(begin, '<', (size_t)(end - begin)), NULL);
         assert_null(strstr(html, "http:"));
@@ -115,7 +114,7 @@ TEST(trace_is_json) {
             lanes += (uint32_t)__builtin_popcount(pages[i].events[k].lanes);
     uint32_t found = 0;
     for (const char *at = text; (at = strstr(at, "\"ph\":\"X\"")); at++) found++;
-    assert_int_equal(found, lanes + 4); /* forward pass and update of each plan */
+    assert_int_equal(found, lanes + 4);
     assert_non_null(strstr(text, "\"name\":\"comp@gpu\""));
     assert_non_null(strstr(text, "\"thread_name\",\"pid\":2,\"tid\":3,\"args\":{\"name\":\"inter\"}"));
     assert_non_null(strstr(text, "\"step\":3,\"bytes\":"));
@@ -124,7 +123,6 @@ TEST(trace_is_json) {
     for (int i = 0; i < 2; i++) fake_free(&plans[i]);
 }
 
-/* The trace has ops of all levels, each in the row of its link. */
 TEST(a_trace_of_racks) {
     fake_plan plan;
     uint32_t lanes = 0, found = 0;
@@ -146,8 +144,8 @@ TEST(a_trace_of_racks) {
     fake_free(&plan);
 }
 
-/* In a trace, an op is as long as it occupies a core or link. Its details have its duration. Cores come before
- * links. */
+/* In a trace, an event lasts as long as it keeps a core or link busy, and its arguments give the op's whole duration.
+ * Cores come before links. */
 TEST(a_trace_of_cores) {
     fake_plan plan;
     char expected[3][160];
@@ -182,7 +180,8 @@ TEST(a_trace_of_cores) {
     fake_free(&plan);
 }
 
-/* Writes a page with a predicted step above the measured one, where each op is a tenth later, and one is missing. */
+/* Writes a page that shows a predicted step above a measured one. In the measured step, ops run a tenth later, and one
+ * is missing. */
 static void write_measured(FILE *f) {
     fake_plan plan;
     fake_make(&plan, 12, 1, 1e9, odd_name);
@@ -300,7 +299,8 @@ TEST(timeline_of_what_was_measured) {
     page_open(path, "tests/tools/page/page_check_measured.js", "--window-size=1500,1100", odd_name);
 }
 
-/* The page computes the same exposed time, idle times and step time of a plan as the planner's report has. */
+/* The page's script computes the same exposed time, idle times and step time as the report of the plan that the
+ * command has made. */
 TEST(timeline_of_a_real_plan) {
     const char *espresso = getenv("ESPRESSO_COMMAND");
     char path[128], command[512];
