@@ -241,6 +241,11 @@ TEST(many_tensors) {
     assert_true(most < 100000000);
     esp__algorithm1_over(&g.p, &d, gpu);
     assert_true(g.p.work < 3 * most);
+    /* Algorithm 2 gets a schedule in which every tensor is compressed */
+    for (uint32_t u = 0; u < d.n_units; u++)
+        for (uint32_t i = 0; i < gpu[u].n; i++)
+            if (gpu[u].paths[i]->codec != ESP__NO_CODEC) d.paths[u] = gpu[u].paths[i];
+    esp__generate(&g.p, &d);
     esp__offloading o = {.p = &g.p, .d = &d};
     esp__offload_groups(&o, both);
     uint32_t *seen = calloc(MANY, sizeof *seen), n = 0;
