@@ -91,7 +91,7 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
     size_t n;
     esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
     va_list ap;
-    if (esp__quiet) return s;
+    if (esp__quiet && s != ESP_E_NOMEM) return s;
     va_start(ap, fmt);
     esp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);

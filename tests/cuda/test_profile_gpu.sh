@@ -44,6 +44,6 @@ for part in system codecs; do grep -q "\"$part\": [{[]" "$tmp/links" || fail "no
 
 refused "write cpu, gpu or both" --device tpu
 refused "has no table for GPUs: measure it with --device cpu" --device gpu --codecs 'fp16:of=(topk)'
-path=/nonexistent refused "no plugin \"cuda\"; tried /nonexistent/libespresso-cuda.so" --device gpu
+path=/nonexistent CUDA_HOST_DEVICES=0 refused "no device of plugin .cuda. can be used here\|no plugin .cuda.; tried" --device gpu
 CUDA_HOST_DEVICES=0 refused "no device of plugin 'cuda' can be used here" --device both
 exit 0
