@@ -9,9 +9,6 @@
 #include <sched.h>
 #include <time.h>
 
-/* After a failure, the link thread looks this often whether the context closes: waits without an end have been seen to
- * miss the wake-up of esp_close. */
-enum { ESP__FAILED_NS = 50000000 };
 enum { ESP__IDLE_YIELDS = 30, ESP__IDLE_LOOK_MS = 50 };
 enum { ESP__LONG_ELEMENTS = 1 << 17 };
 enum { ESP__PROGRESS_US = 5000, ESP__LATE_LOOK_NS = 10000000, ESP__SPARE_LOOK_NS = 2000000 };
@@ -405,9 +402,8 @@ static void esp__drive_spare(esp_ctx *ctx) {
     uint64_t until;
     esp__core_mark = 0;
     if (ctx->health.fatal && !ctx->lanes.driving) esp__links_drop(ctx);
-    if (ctx->health.fatal) {
-        esp__sleep(ctx, &ctx->lanes.link_cv, now + ESP__FAILED_NS);
-    } else if (!ctx->steps.open || ctx->lanes.caller_only) {
+    if (ctx->lanes.stopping) return; /* esp_close may have come while esp__links_drop had released the lock */
+    if (ctx->health.fatal || !ctx->steps.open || ctx->lanes.caller_only) {
         pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
     } else if (ctx->lanes.helped && !ctx->lanes.driving) {
         const bool ran = esp__drive_links(ctx);
@@ -438,7 +434,7 @@ static void *esp__link_main(void *arg) {
         ctx->lanes.link_busy = esp__links_start(ctx);
         if (ctx->health.fatal) {
             esp__links_drop(ctx);
-            if (!ctx->lanes.stopping) esp__sleep(ctx, &ctx->lanes.link_cv, esp__now_ns() + ESP__FAILED_NS);
+            if (!ctx->lanes.stopping) pthread_cond_wait(&ctx->lanes.link_cv, &ctx->lanes.lock);
             continue;
         }
         if (!ctx->lanes.link_busy) {
