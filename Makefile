@@ -152,9 +152,10 @@ $(BUILD)/lib/espresso/libespresso-gloo.so: backends/p2p/gloo.cc $(P2P_PARTS) $(S
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
 	$(GLOO_CXX) $(DEP) $(PLUGIN_LINK) -Wl,--version-script=$(BUILD)/gloo.map -lgloo
 
+SHARED_gpt := $(patsubst %,examples/train/%.c,gemm report run)
 define EXAMPLE
-$(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
-	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $$(OPENMP_FLAG) $(wildcard examples/$(1)/*.c) -o $$@ $(LIB) $$(LIBS)
+$(BUILD)/bin/$(1): $(wildcard examples/$(1)/*.c examples/$(1)/*.h) $(SHARED_$(1)) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
+	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $$(OPENMP_FLAG) $(wildcard examples/$(1)/*.c) $(SHARED_$(1)) -o $$@ $(LIB) $$(LIBS)
 endef
 $(foreach e,$(EXAMPLE_NAMES),$(eval $(call EXAMPLE,$(e))))
 

@@ -9,7 +9,7 @@
 #define powf pow
 #define param train_param /* avoids a clash with the included file's name */
 #define model train_model
-#include "examples/gpt/gemm.c"
+#include "examples/train/gemm.c"
 #undef param
 #undef model
 #include "examples/gpt/model.c"

@@ -1,2 +1,0 @@
-/* gemm.c: the matrix product, shared with examples/train. */
-#include "../train/gemm.c"

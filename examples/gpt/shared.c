@@ -1,3 +1,0 @@
-/* shared.c: flags, reports and times, shared with examples/train. */
-#include "../train/report.c"
-#include "../train/run.c"
