@@ -63,5 +63,3 @@ ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s) {
     if (copy) memcpy(copy, s, bytes);
     return copy;
 }
-
-ESP__FN void esp__strfree(esp_ctx *ctx, char *s) { esp__free(ctx, s); }

@@ -51,7 +51,6 @@ ESP__FN void esp__free(esp_ctx *ctx, void *p);
  * `old` and raises *cap_bytes. If memory runs out, returns NULL and leaves `old` unchanged. */
 ESP__FN void *esp__grow(esp_ctx *ctx, void *old, uint64_t *cap_bytes, uint64_t need_bytes);
 ESP__FN char *esp__strdup(esp_ctx *ctx, const char *s);
-ESP__FN void esp__strfree(esp_ctx *ctx, char *s);
 
 /* The alloc and free_ that esp_host offers to plugins, for host memory. */
 ESP__FN void *esp__host_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align);

@@ -66,7 +66,7 @@ ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c) {
     if (!c) return;
     esp__codec_free(ctx, c->device_codec);
     if (c->self && ESP_HAS(esp_codec, c->table, close)) c->table->close(c->self);
-    esp__strfree(ctx, c->spec);
+    esp__free(ctx, c->spec);
     esp__free(ctx, c);
 }
 

@@ -340,10 +340,10 @@ static void esp__leave(esp_ctx *ctx) {
 }
 
 static void esp__tensor_texts_free(esp_ctx *ctx, esp__tensor *t) {
-    esp__strfree(ctx, t->name);
-    esp__strfree(ctx, t->codec_override);
-    esp__strfree(ctx, t->option_override);
-    esp__strfree(ctx, t->gather_spec);
+    esp__free(ctx, t->name);
+    esp__free(ctx, t->codec_override);
+    esp__free(ctx, t->option_override);
+    esp__free(ctx, t->gather_spec);
 }
 
 static void esp__tensors_free(esp_ctx *ctx) {
@@ -381,11 +381,11 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     esp__free(ctx, ctx->job.topo.place);
     esp__free(ctx, ctx->job.topo.ranks);
     esp__free(ctx, ctx->job.room);
-    esp__strfree(ctx, ctx->config.plugin_path);
-    esp__strfree(ctx, ctx->model.codec_spec);
-    esp__strfree(ctx, ctx->config.strategy_spec);
-    esp__strfree(ctx, ctx->config.trace_path);
-    esp__strfree(ctx, ctx->config.stats_spec);
+    esp__free(ctx, ctx->config.plugin_path);
+    esp__free(ctx, ctx->model.codec_spec);
+    esp__free(ctx, ctx->config.strategy_spec);
+    esp__free(ctx, ctx->config.trace_path);
+    esp__free(ctx, ctx->config.stats_spec);
     esp__paths_release(ctx);
     esp__devices_close(ctx);
     esp__registry_free(ctx);
@@ -586,7 +586,7 @@ ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text) {
     char *copy = esp__strdup(ctx, text); /* `text` may be the active strategy's, which is freed */
     s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
     s = esp__activate(ctx, s, copy, false);
-    esp__strfree(ctx, copy);
+    esp__free(ctx, copy);
     if (!s) esp__observers_activated(ctx);
     return s;
 }

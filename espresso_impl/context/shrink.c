@@ -106,7 +106,7 @@ static bool esp__shrink_free_options(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         any |= t->option_override != NULL;
-        esp__strfree(ctx, t->option_override);
+        esp__free(ctx, t->option_override);
         t->option_override = NULL;
     }
     return any;
@@ -119,7 +119,7 @@ static esp_status esp__shrink_activate(esp_ctx *ctx) {
     char *text = esp__strdup(ctx, esp__observers_chose(ctx) ? "fp32" : ctx->active.strategy.text);
     esp_status s = text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "esp_shrink: out of memory");
     s = esp__activate(ctx, s, text, false);
-    esp__strfree(ctx, text);
+    esp__free(ctx, text);
     for (int again = 0; s && !esp__shrink_lost(s) && s != ESP_E_NOMEM && again < 2; again++) {
         esp__shrink_warn(ctx, "a built-in one replaces it");
         s = esp__activate(ctx, ESP_OK, simple, false);

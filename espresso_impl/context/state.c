@@ -478,7 +478,7 @@ static esp_status esp__state_load(esp_ctx *ctx, esp_status s, const esp__state_s
     snprintf(text, sizeof text, "%s", s == ESP_OK ? "" : esp_last_error(ctx));
     if (s != ESP_OK && before && undecided && !esp__alive(ctx) && esp_strategy_set(ctx, before) == ESP_OK)
         esp__fail(ctx, s, "%s", text);
-    esp__strfree(ctx, before);
+    esp__free(ctx, before);
     for (uint32_t k = 0; k < set->n; k++) esp__state_in_free(ctx, &set->in[k]);
     return s;
 }

@@ -50,7 +50,7 @@ static esp_status esp__profile_parse(esp_ctx *ctx, esp__profile *r, const char *
         else if (!strcmp(key, "skip"))
             s = esp__profile_count(ctx, key, val, 0, &r->skip);
         else if (!strcmp(key, "name") && *val)
-            esp__strfree(ctx, r->name), r->name = esp__strdup(ctx, val);
+            esp__free(ctx, r->name), r->name = esp__strdup(ctx, val);
         else
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_PROFILE: '%s' is not known: there are steps, skip and name", key);
     }
@@ -85,8 +85,8 @@ static esp_status esp__profile_take(esp_ctx *ctx, esp__profile *r) {
 }
 
 static void esp__profile_free(esp_ctx *ctx, esp__profile *r) {
-    esp__strfree(ctx, r->path);
-    esp__strfree(ctx, r->name);
+    esp__free(ctx, r->path);
+    esp__free(ctx, r->name);
     esp__free(ctx, r->ready);
     esp__free(ctx, r->forward);
     esp__free(ctx, r->sorted);

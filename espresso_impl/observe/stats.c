@@ -262,7 +262,7 @@ static void esp__stats_close(esp_ctx *ctx, void *self) {
         pthread_cond_destroy(&f->cond);
         pthread_mutex_destroy(&f->lock);
     }
-    for (uint32_t i = 0; i < f->n_out; i++) esp__strfree(ctx, f->out[i].path);
+    for (uint32_t i = 0; i < f->n_out; i++) esp__free(ctx, f->out[i].path);
     esp__free(ctx, f->tensors);
     esp__free(ctx, f->taken);
     esp__free(ctx, f->seen);

@@ -112,7 +112,7 @@ static void esp__trace_file_free(esp__trace_file *f) {
     esp_ctx *ctx = f->ctx;
     esp__file_drop(&f->to);
     esp__text_free(&f->text);
-    esp__strfree(ctx, f->path);
+    esp__free(ctx, f->path);
     esp__free(ctx, f);
 }
 

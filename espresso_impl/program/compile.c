@@ -277,7 +277,7 @@ static esp_status esp__labels_make(esp_ctx *ctx, esp__active *f) {
 }
 
 ESP__FN void esp__program_free(esp_ctx *ctx, esp__program *p) {
-    for (uint32_t i = 0; i < p->n_ops; i++) esp__strfree(ctx, p->ops[i].label);
+    for (uint32_t i = 0; i < p->n_ops; i++) esp__free(ctx, p->ops[i].label);
     esp__free(ctx, p->ops);
     esp__free(ctx, p->ranges);
     esp__free(ctx, p->slots);

@@ -170,14 +170,14 @@ static esp_status esp__registry_put(esp_ctx *ctx, const esp__entry *e, const cha
     char *copy = esp__strdup(ctx, from);
     esp__registered *grown = copy ? esp__grow(ctx, all->at, &all->cap_bytes, (i + 1ull) * sizeof *grown) : NULL;
     if (!grown) {
-        esp__strfree(ctx, copy);
+        esp__free(ctx, copy);
         return esp__fail(ctx, ESP_E_NOMEM, "out of memory while adding %s", from);
     }
     all->at = grown;
     if (i < all->n) {
         esp__log(ctx, ESP_LOG_INFO, "plugins", "%s \"%s\" of %s replaces the one of %s", esp__kind_word(e->kind),
                  e->its.name, from, grown[i].from);
-        esp__strfree(ctx, grown[i].from);
+        esp__free(ctx, grown[i].from);
     }
     grown[i] = e->its;
     grown[i].from = copy;
@@ -217,7 +217,7 @@ ESP__FN esp_status esp__registry_add(esp_ctx *ctx, const esp_plugin *plugin, con
 ESP__FN void esp__registry_free(esp_ctx *ctx) {
     esp__registry *r = esp__registry_of(ctx);
     for (uint32_t kind = 0; kind < ESP__KINDS; kind++) {
-        for (uint32_t i = 0; i < r->of[kind].n; i++) esp__strfree(ctx, r->of[kind].at[i].from);
+        for (uint32_t i = 0; i < r->of[kind].n; i++) esp__free(ctx, r->of[kind].at[i].from);
         esp__free(ctx, r->of[kind].at);
     }
     memset(r, 0, sizeof *r);

@@ -117,7 +117,7 @@ ESP__FN esp_status esp__strategy_parse(esp_ctx *ctx, esp__strategy *y, const cha
     char *words = esp__strdup(ctx, text);
     esp_status s = words ? esp__strategy_read(ctx, name, words, &tensors, &to)
                          : esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", name);
-    esp__strfree(ctx, words);
+    esp__free(ctx, words);
     if (s) return s;
     return y->n_entries ? esp__load_order_check(ctx, y, name) : esp__order_make(ctx, y);
 }

@@ -110,7 +110,7 @@ ESP__FN esp_status esp__strategy_print(esp_ctx *ctx, esp__strategy *s) {
         esp__text_free(&t);
         return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
     }
-    esp__strfree(ctx, s->text);
+    esp__free(ctx, s->text);
     s->text = esp__strdup(ctx, t.data);
     s->hash = esp__hash64(ESP__HASH0, t.data, t.len);
     esp__text_free(&t);

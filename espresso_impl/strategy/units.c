@@ -72,12 +72,12 @@ ESP__FN uint32_t esp__unit_chain(const esp__unit *u, esp__chain_step out[ESP__CH
 }
 
 ESP__FN void esp__strategy_free(esp_ctx *ctx, esp__strategy *s) {
-    for (uint32_t i = 0; i < s->n_units; i++) esp__strfree(ctx, s->units[i].name);
+    for (uint32_t i = 0; i < s->n_units; i++) esp__free(ctx, s->units[i].name);
     esp__free(ctx, s->units);
     esp__free(ctx, s->of_tensor);
     esp__free(ctx, s->order);
     esp__free(ctx, s->entries);
-    esp__strfree(ctx, s->text);
+    esp__free(ctx, s->text);
     memset(s, 0, sizeof *s);
 }
 

@@ -121,7 +121,7 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     if (job->running) pthread_join(job->thread, NULL);
     for (uint32_t i = 0; i < job->n; i++) esp_plan_free(job->of[i].plan);
     esp__free(ctx, job->tensors);
-    esp__strfree(ctx, job->active);
+    esp__free(ctx, job->active);
     pthread_mutex_destroy(&job->lock);
     esp__free(ctx, job);
 }

@@ -3,14 +3,14 @@
 
 ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner) {
     if (winner < ESP__AUTO_CANDIDATES) {
-        esp__strfree(ctx, a->won);
+        esp__free(ctx, a->won);
         a->won = a->texts[winner];
         a->won_hash = a->active;
         a->texts[winner] = NULL;
         snprintf(a->won_name, sizeof a->won_name, "%s", a->tournament.at[winner].name);
     }
     for (uint32_t i = 0; i < ESP__AUTO_CANDIDATES; i++) {
-        esp__strfree(ctx, a->texts[i]);
+        esp__free(ctx, a->texts[i]);
         a->texts[i] = NULL;
     }
 }

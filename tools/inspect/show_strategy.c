@@ -17,7 +17,7 @@ static esp_status strategy_add_tensors(esp_ctx *ctx, const char *path, const cha
     const esp__strategy_lines to = {.user = ctx, .tensor = strategy_add_tensor};
     char *words = esp__strdup(ctx, text);
     esp_status s = words ? esp__strategy_read(ctx, path, words, NULL, &to) : ESP_E_NOMEM;
-    esp__strfree(ctx, words);
+    esp__free(ctx, words);
     return s;
 }
 

@@ -18,7 +18,6 @@ struct world {
     const char *specs[2]; /* a lossy codec, and one that only rounds numbers */
     double errors[2];
     const char *plugin; /* file of a plugin to load, or NULL */
-    const char *codec_ends;
     int real;
     const char *backend;
     int matrices;                   /* tensors are matrices */
