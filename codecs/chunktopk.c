@@ -10,7 +10,8 @@
 enum { CHUNKTOPK_WIRE = 1, CHUNKTOPK_MOST = 4096, CHUNKTOPK_HEAD = 4 };
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
-/* Sets e to phi = beta e + gamma g (phi = g if e is NULL), and bit i of `map` if |phi[i]| has bits of at least t. */
+/* Sets the residual e to phi = beta e + gamma g, where g is the gradient (phi = g if e is NULL). Sets bit i of `map`
+ * if the bits of |phi[i]|, read as an integer, are at least t. */
 ESP_TARGET_SCALAR static uint64_t chunktopk_scan_scalar(float *restrict e, const float *restrict g, float beta,
                                                         float gamma, uint32_t t, uint32_t *restrict map, uint64_t n) {
     for (uint64_t at = 0; at < n; at += 32) {
@@ -92,16 +93,17 @@ ESP_INLINE uint64_t chunktopk_places_body(uint16_t *restrict idx, const uint32_t
     }
     return n;
 }
-/* Counts the magnitudes whose bits are at least t. AVX2 can compare only signed integers. */
+/* Counts the magnitudes whose bits are at least t, compared as signed integers, since AVX2 cannot compare unsigned
+ * ones. */
 ESP_INLINE uint64_t chunktopk_count(const float *x, uint64_t n, uint32_t t) {
     int32_t count = 0;
     const int32_t least = (int32_t)t;
     for (uint64_t i = 0; i < n; i++) count += (int32_t)select_bits(x[i]) >= least;
     return (uint64_t)count;
 }
-/* Returns the largest t in [lo, hi] for which at least k of n magnitudes are >= t. If it finds a t for which at most
- * `enough` magnitudes are, it returns that t at once. All magnitudes are within [lo, hi]. Each pass over x tests
- * four thresholds, which costs little more than testing one. */
+/* Returns the largest t in [lo, hi] for which at least k of n magnitudes are >= t. Returns earlier with a t that at
+ * least k and at most `enough` magnitudes reach. All magnitudes are within [lo, hi]. Each pass over x tests four
+ * thresholds, which costs little more than testing one. */
 ESP_INLINE uint64_t chunktopk_threshold_body(const float *x, uint64_t n, uint64_t k, uint64_t enough, uint32_t lo,
                                              uint32_t hi) {
     if (lo == 0 && chunktopk_count(x, n, 1) < k) return 0;
@@ -176,7 +178,8 @@ ESP_KERNEL(chunktopk_code,
            (code, rest, val, idx, split, magnitude, width, n))
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
-/* The parameters on which the payload's format depends. CUDA kernels take them too. `width` is the bits of a code. */
+/* The parameters on which the payload's format depends. CUDA kernels take them too. One sent element takes `width`
+ * bits. */
 typedef struct chunktopk_shape {
     uint32_t codec, chunk, k, width;
 } chunktopk_shape;
@@ -296,8 +299,8 @@ ESP_ELEMENT uint32_t chunktopk_head(double all, double high, double many, uint64
     const uint32_t l = n_low > 0 ? chunktopk_bf16((all - high) / n_low) : h;
     return h << 16 | l;
 }
-/* Computes the mean magnitudes low and high. Sets *split to the mean of all k: magnitudes from there on are sent as
- * high. val[] is padded with zeros from k to `room`. */
+/* Computes the mean magnitudes low and high. Sets *split to the mean of all k magnitudes: those of at least *split
+ * are sent as high. val[] is padded with zeros from k to `room`. */
 static uint32_t chunktopk_magnitudes(const chunktopk_self *s, const float *val, uint64_t k, uint64_t room,
                                      float *split) {
     const chunktopk_sum_fn sum = chunktopk_sum_for(s->dense.level);
@@ -415,7 +418,8 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
-        /* With a NaN or Inf it returns false. With error feedback dense_finite() has excluded these before. */
+        /* chunktopk_choose() fails if an element is NaN or Inf. With error feedback, dense_finite() has excluded
+         * that. */
         if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) {
             esp_codec_raise(&j->bad, 1);
             return;
@@ -476,8 +480,8 @@ static const esp_codec chunktopk_codec = {
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
     .params = chunktopk_params,
-    /* With this order of compressing and communicating, each rank's own residual decays. Payloads are so small that
-     * an allgather is fastest. */
+    /* Compressing before any communication lets each rank keep its own residual, which decays. Payloads are so small
+     * that an allgather is fastest. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
     ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, NULL, chunktopk),

@@ -77,8 +77,8 @@ static inline void backend_copy_call(const esp_coll *c, esp_coll *whole) {
     memset(whole, 0, sizeof *whole);
     memcpy(whole, c, c->struct_size);
 }
-/* Return true if this rank must pass a source (or destination) buffer: not if the collective reads (writes) nothing
- * here. */
+/* Return true if the collective reads memory of this rank (needs_src) or writes it (needs_dst), so that the caller
+ * must pass that buffer. */
 ESP__FN bool backend_needs_src(const backend_caller *m, const esp_coll *c);
 ESP__FN bool backend_needs_dst(const backend_caller *m, const esp_coll *c);
 /* Both return an error if a call's arguments are invalid. backend_check also refuses buffers in device memory. */
@@ -86,8 +86,7 @@ ESP__FN esp_status backend_check_call(const backend_caller *m, const esp_coll *c
 ESP__FN esp_status backend_check(const backend_caller *m, const esp_coll *c);
 /* Returns a hash of the members that must be equal on all ranks of a collective, except the op. */
 ESP__FN uint64_t backend_call_hash(const esp_coll *c);
-/* Returns the length of a payload with its header: less than slot_bytes, the memory reserved for it, if it is
- * shorter. */
+/* Returns the length of a payload with its header, which is at most slot_bytes, the memory reserved for it. */
 static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) {
     uint64_t body;
     memcpy(&body, (const uint8_t *)slot + offsetof(esp_payload_header, body_bytes), sizeof body);
@@ -100,7 +99,7 @@ static inline uint64_t backend_slot_used(const void *slot, uint64_t slot_bytes) 
 ESP__FN uint64_t backend_copy_slots(uint8_t *to, const uint8_t *from, uint64_t bytes, uint64_t slot_bytes);
 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
-enum { BACKEND_BLOCK = 1024 }; /* so many numbers are summed in f32 at a time */
+enum { BACKEND_BLOCK = 1024 }; /* numbers that are summed in f32 at a time */
 /* A reduction: a number type (esp_dtype), an operation (esp_reduce), and an instruction set (ESP_SIMD_*). */
 typedef struct backend_reduction {
     uint32_t type, op;
@@ -114,7 +113,8 @@ static inline backend_reduction backend_reduction_of(const esp_coll *c, int simd
 static inline bool backend_sums_halves(const backend_reduction *s) {
     return s->op == ESP_REDUCE_SUM && (s->type == ESP_F16 || s->type == ESP_BF16);
 }
-/* Sets out to reduce(a, b) * scale, or a * scale if b is NULL. out may be a. Only float sums take a scale or no b. */
+/* Sets out to reduce(a, b) * scale, or a * scale if b is NULL. out may be a. Except for sums of floats, b is not
+ * NULL and the scale is 1. */
 ESP__FN void backend_reduce(const backend_reduction *s, void *out, const void *a, const void *b, uint64_t n,
                             float scale);
 /* Adds one more rank's numbers to a reduction: sets acc to reduce(a, b) for the first two ranks, then to reduce(acc,

@@ -1,6 +1,6 @@
-/* comm.c: enters and leaves the state in which NCCL may be called, detects errors of NCCL's communicators, and
- * registers memory with NCCL, which then moves it without an extra copy. Before version 2.19 NCCL had no registration;
- * collectives also work on memory that is not registered. */
+/* comm.c: takes the lock and the CUDA context that calls of NCCL need, detects errors of NCCL's communicators, and
+ * registers memory with NCCL, which then moves it without an extra copy. Before version 2.19 NCCL had no
+ * registration; collectives also work on memory that is not registered. */
 #include "backends/nccl/nccl.h"
 
 ESP__FN void nccl_enter(nccl_comm *m) {

@@ -1,7 +1,8 @@
 /* issue.c: translates a collective on device memory into calls of NCCL. NCCL's allgather, reduce_scatter and gather
  * need data of one length from each rank. Ours divide `count` items into parts of ceil(count / n), the last of which
- * may be shorter or empty; then one broadcast, reduction, or send and receive for each rank does it. Payloads are sent
- * with all the room that they have, since their lengths are in device memory, for which the host would have to wait. */
+ * may be shorter or empty: this file then calls one broadcast, reduction, or send and receive for each rank.
+ * Payloads are sent with all the room reserved for them, since their lengths are in device memory, for which the
+ * host would have to wait. */
 #include "backends/nccl/nccl.h"
 #include "codecs/common/half.h"
 

@@ -9,7 +9,7 @@
 
 enum {
     NCCL_QUEUE = 64,
-    NCCL_PIECE = 1024 * 1024, /* host memory is copied to the device in pieces of so many bytes */
+    NCCL_PIECE = 1024 * 1024, /* bytes of host memory copied to the device at a time */
     NCCL_SLOTS = 2,
     NCCL_OPS = 8 /* cached NCCL operations with a scale */
 };
@@ -20,8 +20,8 @@ typedef struct nccl_req {
     bool used, done;
     bool host;   /* the buffers are in host memory */
     bool issued; /* NCCL has enqueued the collective */
-    /* For host memory, per rank, in numbers (or bytes if the collective does not reduce): length, copied to the
-     * device, returned. */
+    /* Progress on host memory, per rank, in numbers (in bytes if the collective does not reduce): all, copied to the
+     * device, copied back. */
     uint64_t total, filled, drained;
 } nccl_req;
 

@@ -29,7 +29,7 @@ static void nccl_pause(void) {
     nanosleep(&moment, NULL);
 }
 
-/* Does not call cuInit, since a process could not use CUDA after a fork then. So only open() detects a missing GPU. The
+/* Does not call cuInit, after which a forked process could not use CUDA. So only open() detects a missing GPU. The
  * score is below that of shm, since tensors are in host memory unless they name a device. */
 static esp_status nccl_probe(const esp_host *h, int32_t *score) {
     char why[512];

@@ -83,7 +83,8 @@ std::string gloo_address_towards(const char *root) {
     return found;
 }
 
-/* While it exists, this thread gets EPIPE instead of SIGPIPE when gloo writes to a socket that a peer has closed. */
+/* While an object of this type exists, its thread gets EPIPE instead of SIGPIPE when gloo writes to a socket that a
+ * peer has closed. */
 struct Held {
     esp__held_signals signals;
     Held() { esp__signals_hold(&signals); }
@@ -318,7 +319,8 @@ esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
     return ESP_OK;
 }
 
-/* Starts a thread for each message that may be posted. They leave signals to the program's own threads. */
+/* Starts a thread for each message that may be posted. The threads block all signals, since the program's own
+ * threads must handle them. */
 esp_status gloo_threads(Wire *w) {
     pthread_attr_t attr;
     sigset_t all, old;

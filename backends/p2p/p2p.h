@@ -40,8 +40,9 @@ enum {
     P2P_NAP_MOST_NS = 250 * 1000
 };
 
-/* The functions that a backend defines. `place`, below `places`, identifies a posted message. Messages with one tag
- * between two ranks arrive in order. No function blocks; all return 0, or an error that they have logged. */
+/* The functions that a backend defines. `place`, a number below p2p_comm.places, identifies a posted message.
+ * Messages with one tag between two ranks arrive in order. No function blocks; all return 0, or an error that they
+ * have logged. */
 typedef struct p2p_wire {
     int (*send)(void *self, uint32_t place, int32_t to, uint32_t tag, const void *p, uint64_t bytes);
     int (*recv)(void *self, uint32_t place, int32_t from, uint32_t tag, void *p, uint64_t room);
@@ -84,8 +85,8 @@ typedef struct p2p_message {
 } p2p_message;
 
 struct p2p_comm;
-/* Shared by the communicators of a job, which one thread drives. Nothing wakes it when a message completes, so it
- * sleeps on a timerfd and polls. */
+/* Shared by the communicators of a job, which one thread drives. Nothing wakes that thread when a message completes,
+ * so it sleeps on a timerfd and polls. */
 typedef struct p2p_job {
     struct p2p_comm *comms;
     uint32_t refs, woken;

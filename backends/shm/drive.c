@@ -8,15 +8,15 @@
 static uint64_t shm_call_word(uint64_t number, const esp_coll *c) {
     return number << 32 | (uint64_t)(c->op & 255u) << 24 | backend_call_hash(c) >> 40;
 }
-/* Tells the other ranks which collective begins, before any of its data. */
+/* Publishes which collective begins, before any of its data. */
 static void shm_publish_call(shm_comm *m) {
     m->begun++;
     __atomic_store_n(&m->published[m->rank].call[m->begun % SHM_CALLS], shm_call_word(m->begun, &m->op.c),
                      __ATOMIC_RELEASE);
     m->op.compared = m->size == 1;
 }
-/* Compares this rank's collective with each peer's collective of the same number. If a peer has not begun it, this is
- * repeated later. A peer may also have begun later collectives, so each rank publishes its last SHM_CALLS ones. */
+/* Compares this rank's collective with each peer's collective of the same number, later again if a peer has not
+ * begun it. A peer may also have begun later collectives, so each rank publishes its last SHM_CALLS ones. */
 static esp_status shm_compare_call(shm_comm *m) {
     const uint64_t at = m->begun % SHM_CALLS, mine = m->published[m->rank].call[at];
     bool behind = false;

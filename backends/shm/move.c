@@ -182,8 +182,8 @@ static int shm_sum_column(shm_comm *m, uint8_t *out, uint64_t from, uint64_t len
     shm_leave(m);
     return q == m->size ? 0 : shm_peer_failed(m, a ? q : 0);
 }
-/* Publishes how many chunks this rank has finished. Others wait for it before they overwrite memory that this rank
- * reads. */
+/* Publishes how many chunks this rank has finished. Peers wait for this count before they overwrite memory that this
+ * rank reads. */
 static void shm_publish_got(shm_comm *m) {
     shm_op *o = &m->op;
     uint64_t got = o->base + backend_min(o->sums ? o->sum_i : o->cols, o->gets ? o->get_i : o->cols);

@@ -105,7 +105,7 @@ static uint64_t shm_ring_copy(shm_comm *m, int32_t part, uint64_t at, uint64_t l
     return len;
 }
 
-/* Does step `t` of the ring. Returns the bytes that it read from the previous rank. */
+/* Processes item `t`. Returns the bytes that it read from the previous rank. */
 static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint64_t len) {
     shm_op *o = &m->op;
     uint64_t idx = o->sum_i, count = len / o->esize, part_at = o->chain ? 0 : shm_part_at(o, t->part);

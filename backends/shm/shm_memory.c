@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 /* ---- Unix sockets with random abstract names ---- */
-/* An abstract name needs no file and vanishes with the process. Any process that guesses a name can send to it. */
-/* An abstract name begins with a zero byte. It has no terminating zero; the address's length marks its end. */
+/* Returns the length of the address of an abstract socket, which needs no file and vanishes with its process. Its
+ * name begins with a zero byte and has no terminating zero. */
 ESP__FN socklen_t shm_local_address(const char *name, struct sockaddr_un *a) {
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;

@@ -31,7 +31,7 @@ enum {
     SHM_LOCAL_NAME = 40
 };
 
-/* What a rank tells the other ranks in shared memory. Only that rank writes it. */
+/* What a rank publishes in shared memory. Only that rank writes it. */
 typedef struct shm_published {
     uint64_t put, sum, got;
     uint64_t src, dst; /* addresses of its buffers in its own process */

@@ -51,7 +51,7 @@ ESP__FN void shm_notify_peers(shm_comm *m) {
             m->must_notify = true;
 }
 
-/* Tells peers to stop waiting for this rank and reading its buffers. Waits until none of them reads (they stop after at
+/* Makes peers stop waiting for this rank and reading its buffers. Waits until none of them reads (they stop after at
  * most one chunk), since the program may free the buffers next. */
 ESP__FN void shm_publish_failure(shm_comm *m) {
     uint32_t none = 0;

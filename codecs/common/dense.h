@@ -53,10 +53,10 @@ ESP_TARGET_AVX2 static inline void dense_put16(float *out, __m256 x, __m256 y, i
 ESP_KERNEL(dense_check, (const float *g, uint64_t n), (g, n))
 ESP_KERNEL(dense_check_phi, (const float *g, const float *e, float beta, float gamma, uint64_t n),
            (g, e, beta, gamma, n))
-ESP_KERNEL(dense_phi, (float *restrict phi, const float *g, const float *e, float beta, float gamma, uint64_t n),
+ESP_KERNEL(dense_phi, (float *phi, const float *g, const float *e, float beta, float gamma, uint64_t n),
            (phi, g, e, beta, gamma, n))
 
-/* Every codec's own struct `self` must begin with this. */
+/* A codec's own struct `self` must begin with this one, so that the functions of this file can use it. */
 typedef struct dense_self {
     const esp_host *host;
     int level;
@@ -135,7 +135,8 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     return !j.bad;
 }
 
-/* Encodes all blocks. Returns false if an element is NaN or Inf; with error feedback the caller has checked that. */
+/* Encodes all blocks. Returns false if an element is NaN or Inf. With error feedback, the caller must have excluded
+ * that. */
 static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};

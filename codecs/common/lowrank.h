@@ -236,7 +236,7 @@ static inline void lowrank_rest_rows(void *arg, uint64_t begin, uint64_t end) {
     for (uint64_t i = begin; i < end; i++)
         rest(l->out + i * l->n, l->g + i * l->n, l->beta, l->gamma, l->p + i * l->r, l->q, l->n, l->n, l->r);
 }
-/* Sets out to beta * out + gamma * g - p q^T: the residual that remains. */
+/* Sets out, the residual, to beta * out + gamma * g - p q^T. */
 static inline void lowrank_rest_of(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_rest_rows); }
 
 static inline void lowrank_put_rows(void *arg, uint64_t begin, uint64_t end) {

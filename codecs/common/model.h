@@ -1,4 +1,5 @@
-/* model.h: helpers for model(), which tells the planner a codec's cost, and error for normally distributed numbers. */
+/* model.h: helpers for model(), which computes a codec's cost for the planner, and its error on normally distributed
+ * numbers. */
 #ifndef ESP_MODEL_H
 #define ESP_MODEL_H
 #include <math.h>

@@ -31,8 +31,8 @@ static inline float norm_tree(const float part[NORM_LANES]) {
 
 static inline uint64_t norm_blocks(uint64_t count) { return (count + NORM_BLOCK - 1) / NORM_BLOCK; }
 
-/* Sums |phi|, where phi is gradient plus residual. `also`, if not NULL, is called for each block of at most
- * DENSE_BLOCK elements. */
+/* Arguments of norm_of_phi(), which sums |phi|, where phi is gradient plus residual. `also`, if not NULL, is called
+ * for each block of at most DENSE_BLOCK elements. */
 typedef struct norm_pass {
     const dense_self *self;
     const esp_codec_args *args;

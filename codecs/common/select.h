@@ -306,7 +306,7 @@ static inline void select_ties(select_job *s, uint32_t t, uint64_t quota) {
         uint64_t from = b * SELECT_BLOCK, len = s->count - from < SELECT_BLOCK ? s->count - from : SELECT_BLOCK;
         uint64_t r = s->keep(s->load(s->arg, from, len, buf), len, t, (uint32_t)(from % SELECT_SPAN), val, idx);
         uint64_t n = s->trim(val, idx, (uint32_t)r, t, &quota);
-        /* They fit, since the list ends with at most k numbers. */
+        /* The ties fit, since the list then holds at most k numbers. */
         memcpy(s->val + s->used, val, n * sizeof *val);
         memcpy(s->idx + s->used, idx, n * sizeof *idx);
         s->block[b].at = s->used;

@@ -116,8 +116,8 @@ static __device__ __forceinline__ void chunktopk_select(const chunktopk_kept *l,
         }
         return reach;
     });
-    /* Lists the k largest elements of a chunk. Each thread holds R of them: element q of thread i of a warp is
-     * number 32 q + i of the warp's elements. Elements from n on must be 0. */
+    /* If over == k, exactly k elements reach t, and all of them exceed t - 1. Otherwise `over` elements exceed t,
+     * and ties with t fill up the list. */
     if (over == k)
         chunktopk_keep<W>(l, m, k, t - 1, k);
     else

@@ -7,7 +7,7 @@
 
 struct powersgd_part : cuda_part {
     uint64_t m, n;
-    uint32_t r, warm; /* warm: is Q in the state? */
+    uint32_t r, warm; /* warm: the state holds Q of the last step */
 };
 typedef struct powersgd_parts {
     uint32_t n, codec;
@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_combine_kernel(p
     const uint32_t any = cuda_lowrank_combine(at.q, p->m, p->n, p->r, (float *)(void *)cuda_body(p));
     if (any >> 31) atomicOr(&flags->bad, 1u);
 }
-/* Writes the header, and the residual of a matrix. */
+/* Writes the payload's header and, if the tensor was compressed as a matrix, the new residual. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powersgd_parts all) {
     __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
     const powersgd_part *p = &all.part[blockIdx.y];
