@@ -59,7 +59,7 @@ static esp_status faulty_open(const esp_host *h, const char *params, void **self
     room = h->alloc(h->user, cpu, 64, 64);
     if (!room) return fault == POOR ? ESP_E_ARG : ESP_E_NOMEM;
     if (fault == LEAK)
-        leaked = room; /* intended; a global keeps the sanitizer quiet */
+        leaked = room; /* global, so that the leak sanitizer does not report it */
     else
         h->free_(h->user, cpu, room, 64);
     raw_host = h;
@@ -109,7 +109,7 @@ static esp_status faulty_compress(void *self, const esp_codec_args *a) {
         body[0] = (unsigned char)__atomic_load_n(&shared_word, __ATOMIC_SEQ_CST);
     }
     if (f == LINEAR)
-        for (uint64_t i = 0; i < n * 4; i += 4) body[i + 3] ^= 1; /* payloads that cannot be summed */
+        for (uint64_t i = 0; i < n * 4; i += 4) body[i + 3] ^= 1; /* sums of such payloads are wrong */
     return ESP_OK;
 }
 
@@ -204,7 +204,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .wire_version = 1,
                                        .caps = ESP_CODEC_DETERMINISTIC | ESP_CODEC_REDUCIBLE |
                                                ESP_CODEC_FUSED_RESIDUAL |
-                                               ESP_CODEC_LISTS, /* not true: only the first tensor is compressed */
+                                               ESP_CODEC_LISTS, /* a false claim: only the first tensor is compressed */
                                        .dtypes = ESP_BIT(ESP_F32),
                                        .devices = ESP_BIT(ESP_CPU),
                                        .name = RAW_NAME,
@@ -221,7 +221,7 @@ static const esp_codec faulty_codec = {.struct_size = sizeof(esp_codec),
                                        .model = faulty_model};
 static const esp_codec *const faulty_codecs[] = {&faulty_codec};
 
-/* ---- a backend that is backend loop with one fault, which a parameter names -------------------------------------- */
+/* ---- a copy of backend loop with one fault, which its parameter names ------------------------------------------- */
 static const char *const net_faults[] = {"none",  "sum",     "slots",  "bits",  "abort",
                                          "sleep", "traffic", "varlen", "scale", "paced"};
 enum {

@@ -56,7 +56,8 @@ TEST(test_newer_table) {
 
 TEST(test_loads_by_codec_name) {
     esp_ctx *ctx = open_ctx(dir, 0);
-    round_trip(ctx, "newer"); /* the codec's name finds the plugin, which is not loaded yet */
+    /* No call has loaded the plugin. The library finds it by the codec's name. */
+    round_trip(ctx, "newer");
     esp_close(ctx);
 }
 

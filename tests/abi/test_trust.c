@@ -46,7 +46,7 @@ TEST(test_file, set_up, tear_down) {
     mode(file, 0757);
     refused(file, "any user may write to the file %s (mode 0757) and put other code there: chmod o-w %s", file, file);
     refused(link_to, "chmod o-w %s", file);
-    mode(file, 0775); /* users of one group trust each other */
+    mode(file, 0775); /* allowed: a group's members trust each other */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 
@@ -107,7 +107,7 @@ TEST(test_owner, set_up, tear_down) {
     assert_int_equal(chown(in, 65534, 65534), 0);
     refused(file, "its folder %s (mode 0755) belongs to user 65534", in);
     assert_int_equal(chown(in, 0, 0), 0);
-    assert_int_equal(chown(top, 65534, 65534), 0); /* only the owner of the plugin's own folder matters */
+    assert_int_equal(chown(top, 65534, 65534), 0); /* who owns the folder above that does not matter */
     assert_int_equal(esp_plugin_load(ctx, file), ESP_OK);
 }
 

@@ -1,5 +1,5 @@
-/* collectives.h checks every collective against plain arithmetic, in functions that each rank calls. A test may
- * define RANKS_COLL, the function that runs a collective. */
+/* collectives.h checks every collective against plain arithmetic, in functions that each rank calls. If a
+ * test defines RANKS_COLL, all collectives run by this function instead of ranks_coll(). */
 #ifndef TEST_COLLECTIVES_H
 #define TEST_COLLECTIVES_H
 #include "numbers.h"
@@ -27,7 +27,8 @@ static int fence_ok(const uint8_t *p, uint64_t bytes) {
     return 1;
 }
 
-/* Sets src and dst as espresso.h demands for each collective. */
+/* Sets the buffers of a collective: whole ones, or the rank's own part of one, or NULL where a collective does not use
+ * it. In place (`alias`), the result is in the source buffer. */
 static void place(esp_coll *c, int32_t rank, int32_t n, uint64_t unit, uint8_t *src, uint8_t *dst, int alias) {
     uint64_t own = part_begin(c->count, n, rank) * unit;
     int root = rank == c->root;
@@ -179,7 +180,7 @@ static inline void all_slots(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 
-/* ---- a few collectives of numbers and of payloads ---- */
+/* Runs fewer cases than all_numbers() and all_slots(), for tests that repeat them in several setups. */
 static inline void few(ranks_me *me) {
     static const uint64_t shapes[][2] = {{1, 1}, {7, 1}, {5, 3}, {9001, 1}};
     uint64_t pick = (uint64_t)me->size;

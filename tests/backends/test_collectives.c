@@ -18,7 +18,7 @@ static void run_both(const char *name, const char *params, int32_t per_machine) 
 }
 TEST(loop_direct) { run_both("loop", "", 0); }
 TEST(shm_by_window) { run_both("shm", "", 0); }
-/* The emulated link is so fast that it takes no time. */
+/* The emulated links are so fast that transfers take next to no time. */
 TEST(loop_linked) { run_both("loop", "inter=100gbit,latency=1us", 1); }
 TEST(loop_ring) { run_both("loop", "inter=100gbit", 2); }
 TEST(shm_ring) { run_both("shm", "inter=100gbit", 2); }

@@ -214,7 +214,8 @@ TEST(results_while_it_changes) {
         }
 }
 
-/* All ranks count time from the moment when rank 0 opened its communicator. */
+/* All ranks count time from the moment when rank 0 opened its communicator, so that the link changes at the same
+ * moment for all. */
 static void one_clock(ranks_me *me) {
     uint64_t *opened = (uint64_t *)me->arg;
     shm_comm *all = (shm_comm *)ranks_open(me, 0, NULL);

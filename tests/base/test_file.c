@@ -106,7 +106,7 @@ TEST(killed, setup, folder_remove) {
     assert_int_equal(names(), 1);
 }
 
-/* If two writers run at once, each file is complete, and the last to end gets the name. */
+/* If two writers run at once, the file is complete, and has the content of the one that ends last. */
 TEST(several, setup, folder_remove) {
     esp__file a, b;
     assert_int_equal(esp__file_open(&a, path), 0);

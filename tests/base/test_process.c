@@ -4,8 +4,8 @@
 #include "tests/lib/test.h"
 #include <sys/syscall.h>
 
-/* Bit 0 of the result is set if this child is taken for the process that opened `parent`, bit 1 if for the one that
- * opened `mine`. Bits 2 and 3 say the same of a child of this child. */
+/* Runs in a child process. Bit 0 of the result is set if the library takes it for the process that opened `parent`, bit
+ * 1 if it knows that it opened `mine` itself. Bits 2 and 3 are the same two answers in a child of this child. */
 static int child_says(const esp__process *parent) {
     esp__process mine;
     esp__process_open(&mine);

@@ -46,7 +46,7 @@ static void cf_free(void *user, esp_device d, void *p, uint64_t bytes) {
 static void cf_log(void *user, const esp_log_event *ev) {
     if (ev->level == ESP_LOG_ERROR) (void)snprintf(cf_message, sizeof cf_message, "%s", ev->message);
 }
-/* Runs loops on two threads, so that the thread sanitizer sees races. The caller's thread takes every other piece. */
+/* Runs a codec's loops on two threads, so that the thread sanitizer sees races. Each takes every other piece. */
 typedef struct cf_half {
     uint64_t n, grain, first;
     void (*body)(void *, uint64_t, uint64_t);
@@ -138,7 +138,7 @@ typedef struct cf_fenced {
     size_t mapped;
 } cf_fenced;
 
-/* Allocates `bytes` that end, as closely as `align` allows, at an inaccessible page. */
+/* Allocates `bytes` that end, as closely as `align` allows, at an inaccessible page, so that reads beyond crash. */
 CF_UNUSED static cf_fenced cf_fenced_make(uint64_t bytes, uint64_t align) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (bytes + align - 1) / align * align;
     cf_fenced g;

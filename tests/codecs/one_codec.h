@@ -52,7 +52,8 @@ typedef struct opened_codec {
     float *residual;
 } opened_codec;
 
-/* `simd` is "scalar", "avx2", "avx512", or NULL for the best that this machine has. */
+/* Opens a codec for a tensor of `count` elements. `simd` is "scalar", "avx2", "avx512", or NULL for the best that this
+ * machine has. */
 static inline opened_codec codec_open(const esp_codec *codec, const char *params, uint64_t count, const char *simd,
                                       int threads) {
     opened_codec r = {0};
@@ -96,7 +97,7 @@ static inline esp_status codec_compress(opened_codec *r, const float *g, int fee
     a.payload = &r->payload;
     return r->codec->compress(r->self, &a);
 }
-/* Decodes n payloads, or the codec's own one if `p` is NULL. */
+/* Decodes the n payloads `p`, or the one that codec_compress() made last if `p` is NULL. */
 static inline esp_status codec_decompress(opened_codec *r, esp_payload *p, uint32_t n, float *out, uint32_t mode) {
     esp_codec_args a = r->args;
     esp_tensor t = r->tensor, *one = &t;

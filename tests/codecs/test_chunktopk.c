@@ -84,8 +84,8 @@ typedef struct shape {
     float decay;
 } shape;
 
-/* feedback: 0 none; 1 residual and gradient weighted by the call's beta and gamma; 2 residual weighted by the
- * codec's decay */
+/* Compares three steps with the reference. `feedback` 0 uses no residual. 1 adds beta * residual + gamma * gradient,
+ * with the call's beta and gamma. 2 adds decay * residual + gradient, with the codec's parameter `decay`. */
 static void one_case(const shape *s, uint64_t n, int kind, int feedback, const char *simd, int threads) {
     opened_codec r = codec_open(codec_named("chunktopk"), s->params, n, simd, threads);
     float *g = malloc(n * 4 + 4), *phi = malloc(n * 4 + 4), *out = malloc(n * 4 + 4), sent[4096];
@@ -165,7 +165,8 @@ TEST(known_bytes) {
     }
 }
 
-/* The residual is multiplied by 0.95 per step if a rank compresses its own gradient, otherwise not. */
+/* The codec multiplies the residual by 0.95 in each step if a rank compresses its own gradient. It does not if the rank
+ * compresses a sum over several ranks. */
 TEST(decay) {
     for (int own = 0; own < 2; own++) {
         opened_codec r = codec_open(codec_named("chunktopk"), "chunk=16,k=1", 16, NULL, 0);

@@ -5,8 +5,8 @@
 
 enum { STEPS = 20 };
 
-/* The algorithm of the DGC paper in plain loops. It sends the elements that are nonzero in the decoded payload
- * `sent`. */
+/* The algorithm of the DGC paper in plain loops. Which elements it sends is taken from the codec: those that are
+ * nonzero in the decoded payload `sent`. */
 typedef struct reference {
     float *u, *v;
     float m;
@@ -129,7 +129,7 @@ TEST(warm_up) {
     free(g), codec_close(&r);
 }
 
-/* The sample that guesses the k-th largest element affects only the speed. */
+/* The codec guesses the k-th largest element from a random sample. The sample changes the speed, but no result. */
 TEST(sample_changes_nothing) {
     enum { N = 300000 };
     const char *const params[] = {"sample=0.01", "sample=1", "sample=0.0001", "sample=0.2"};

@@ -72,7 +72,7 @@ TEST(bad_fields) {
     cf_close(&c);
 }
 
-/* A payload must not be marked both as empty and as having NaN. */
+/* Decoding fails if a payload is marked both as empty and as having NaN, since either excludes the other. */
 TEST(both_flags) {
     for (size_t s = 0; s < CF_COUNT(cf_specs); s++) {
         cf_codec c;
@@ -89,7 +89,7 @@ TEST(both_flags) {
     }
 }
 
-/* Payloads that consist of codes decode to finite numbers, whatever the codes are. */
+/* These codecs send one or two bits for each element. Random bits decode to finite numbers. */
 TEST(any_codes) {
     static const char *const specs[] = {"efsignsgd", "twobit:threshold=0.5"};
     for (size_t s = 0; s < CF_COUNT(specs); s++) {

@@ -124,7 +124,7 @@ TEST(corrupt) {
         assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
     }
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
-    body[12 + 150] |= 0x10; /* in the half byte after the last element */
+    body[12 + 150] |= 0x10; /* the unused half byte at the end must be 0 */
     assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
     assert_int_equal(codec_compress(&r, g, 0), ESP_OK);
     ((unsigned char *)r.payload.data.ptr)[offsetof(esp_payload_header, aux)] = 1;

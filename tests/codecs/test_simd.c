@@ -96,7 +96,7 @@ TEST(every_f16) {
         for (uint64_t i = 0; i < n; i++)
             if ((got[i] & 0x7FFFu) < 0x7C00u) assert_true((double)out[i] == f16_value(got[i]));
     }
-    /* All bit patterns, also of Inf and NaN. */
+    /* All instruction sets must decode every bit pattern alike, also those of Inf and NaN. */
     static half_u16 all[65536];
     static float a[65536], b[65536];
     for (uint32_t h = 0; h < 65536; h++) all[h] = (uint16_t)h;
@@ -135,11 +135,11 @@ TEST(bf16_rounding) {
     for (size_t i = 0; i < CF_COUNT(in); i++) assert_int_equal(half_to_bf16(bits_float(in[i])), want[i]);
 }
 
-/* ---- norm.h: the order of the sum ---- */
+/* ---- norm.h: sums must be added in a fixed order ---- */
 TEST(norm_reference) {
     static float x[NORM_BLOCK];
     for (uint64_t n = 0; n <= NORM_BLOCK; n += n < 70 ? 1 : 997) {
-        /* volatile makes the compiler round after each add. */
+        /* `volatile` forces the compiler to round the sum to a float after each addition. */
         volatile float part[16] = {0};
         cf_fill(x, n, CF_WIDE);
         for (uint64_t i = 0; i < n; i++) part[i % 16] = part[i % 16] + fabsf(x[i]);
@@ -156,7 +156,7 @@ TEST(norm_reference) {
     }
 }
 
-/* ---- bits.h: -0 and NaN are not negative ----------------------------------------------------------------------- */
+/* ---- bits.h packs signs into bits. -0 and NaN must not count as negative. --------------------------------------- */
 TEST(sign_bits) {
     float x[70];
     unsigned char out[12];

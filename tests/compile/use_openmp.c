@@ -25,7 +25,8 @@ static int n_threads(void) {
     return n;
 }
 
-/* Makes gradients without rounding, as backward would, with a NaN in the last step. */
+/* Computes gradients in an OpenMP loop, as a backward pass does. No operation rounds, so that all builds get the same
+ * bits. The last step has a NaN. */
 static void compute(int t, int step) {
     const int64_t n = (int64_t)counts[t];
 #ifdef _OPENMP

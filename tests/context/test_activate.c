@@ -7,11 +7,11 @@
 static esp_stream here;
 
 /* ---- memory that runs out ---------------------------------------------------------------------------------------- */
-/* `left` allocations of this thread may still succeed, or all if it is -1. `live` counts blocks of all ranks. */
+/* After `left` more allocations, those of this thread fail; -1 means never. `live` counts the blocks of all ranks. */
 static _Thread_local long left = -1;
 static atomic_long live;
-/* Ranks meet here before and after they count allocated blocks, so that no message, which is such a block, is on its
- * way. */
+/* Ranks meet here before and after they count allocated blocks. Messages between ranks are such blocks, too, so none
+ * may be under way meanwhile. */
 static pthread_barrier_t quiet;
 
 static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
@@ -120,7 +120,7 @@ TEST(a_change_without_memory_changes_nothing) {
 }
 
 /* ---- many tensors ------------------------------------------------------------------------------------------------ */
-static atomic_ulong taken; /* bytes of all allocations, freed ones included */
+static atomic_ulong taken; /* bytes allocated so far, including freed ones */
 static void *take_counted(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     atomic_fetch_add(&taken, bytes);
     return test_host_alloc(user, d, bytes, align);

@@ -28,7 +28,7 @@ static void tied(esp_ctx *ctx, void *user) {
 }
 TEST(test_tied) { RUN_RANKS(.size = 2, .body = tied); }
 
-/* After a wait or a successful test, another tensor may have the memory. */
+/* After esp_wait, or esp_test that returns ESP_OK, another tensor may be pushed from the same memory. */
 static void reused(esp_ctx *ctx, void *user) {
     float g[N];
     (void)user;

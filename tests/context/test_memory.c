@@ -2,7 +2,7 @@
 /* runs: tsan */
 #include "tests/lib/test.h"
 
-enum { N = 1 << 18 }; /* floats of the tensor, 1 MiB */
+enum { N = 1 << 18 }; /* elements of the tensor: 1 MiB of floats */
 static const char text[] = "espresso-strategy 1\ntensor t 262144 %s\n";
 static atomic_int refused, said;
 static esp_stats stats[8];

@@ -356,12 +356,12 @@ TEST(test_foreign_states) {
     run(RANKS, body_mixed_strategies, NULL, "topk:ratio=0.05", 0);
 }
 
-/* ---- another number of ranks than saved the state ---- */
+/* ---- a state is loaded by a job with another number of ranks than the one that saved it ---- */
 typedef struct resize {
     const char *option;
     uint32_t flags;
-    int pending;          /* save residuals that no compress step has */
-    float owed[RANKS][N]; /* the tensor's result if ranks push zeros after the save, of each rank */
+    int pending;          /* before the save, switch to a strategy that does not compress */
+    float owed[RANKS][N]; /* each rank's result if all push zeros after the save */
 } resize;
 
 static void start_resize(esp_ctx *ctx, const resize *z) {
@@ -372,7 +372,7 @@ static void start_resize(esp_ctx *ctx, const resize *z) {
     CHECK(!esp_start(ctx));
 }
 
-/* Sets `out` to what the residuals of all ranks add to the tensor's next result. */
+/* Pushes zeros without compression. So `out` becomes what the residuals of all ranks add to the tensor's result. */
 static void flush(esp_ctx *ctx, float out[N]) {
     static const esp_stream here = ESP_ZERO;
     float bias[10] = {0};

@@ -7,7 +7,8 @@ enum { N = 300, STEPS = 6 };
 
 static float gradient(int rank, int step, int i) { return (float)((rank * 7 + step * 5 + i * 3) % 16 - 8); }
 
-/* Pushes m = m / 2 + gradient, which after each step is the momentum of the mean gradient. */
+/* Pushes the momentum m = m / 2 + gradient instead of the gradient. After each step, m must be the same on all ranks:
+ * the momentum of the mean gradient. */
 static void momentum_body(esp_ctx *ctx, void *user) {
     float m[N] = {0}, want[N] = {0};
     const int size = esp_size(ctx);

@@ -11,7 +11,7 @@ static void cuda_host_seed(uint64_t seed) { (void)seed; }
 void cuda_host_seed(uint64_t seed);
 #endif
 
-/* Like esp_status_text(), but without linking the library, so that the memory sanitizer sees all code. */
+/* The same as esp_status_text(). This test cannot link the library, which is built without the memory sanitizer. */
 static const char *pair_status(esp_status s) {
 #define TW_CASE(name, value, text)                                                                                     \
     if (s == value) return text;
@@ -39,7 +39,7 @@ static const esp_host pair_host = {.struct_size = sizeof(esp_host),
                                    .codec_open = cf_inner_open,
                                    .codec_close = cf_inner_close};
 
-/* `sms` is the number of multiprocessors that codecs may use, on which the number of blocks depends. */
+/* Opens plugin cuda. Its codecs may use `sms` multiprocessors, which determines the number of blocks. */
 static void pair_open(const char *sms, uint64_t seed) {
     setenv("ESPRESSO_CUDA_SMS", sms, 1);
     cuda_host_seed(seed);
@@ -254,7 +254,7 @@ static esp_status pair_on_cuda(const pair_codec *c, pair_part *const *part, uint
     esp_buf scratch = {bytes ? pair_take(bytes) : NULL, bytes, {ESP_CUDA, 0}};
     a.scratch = bytes ? &scratch : NULL;
     esp_status s = decompress ? c->cuda->decompress(c->self, &a) : c->cuda->compress(c->self, &a);
-    memset(&pair_now, 0xEE, sizeof pair_now); /* detects reads of the arrays after the call */
+    memset(&pair_now, 0xEE, sizeof pair_now); /* so that kernels that read the arguments later fail */
     const esp_status later = pair_wait();
     if (bytes) pair_give(scratch.ptr, bytes);
     return s ? s : later;

@@ -236,7 +236,7 @@ static void decode_damaged(const pair_codec *c, pair_part *p, const pair_how *ho
     }
     pair_same(c->spec, p, "after damage: the output", p->cpu.at[TW_OUT], p->cuda.at[TW_OUT], p->count * 4);
 }
-/* Payloads must be added in their order, because floating-point sums depend on it. */
+/* Decoding several payloads adds them in their order, because floating-point sums depend on it. */
 TEST(orders) {
     enum { FROM = 5 };
     pair_open("1", 7);
@@ -318,7 +318,7 @@ TEST(damage) {
         }
 }
 
-/* Sets all bits of one 32-bit word of a payload, for each word in turn. */
+/* Sets all bits of one 32-bit word of a payload, for each word in turn. Both implementations must agree on it. */
 TEST(each_word) {
     for (size_t s = 0; s < CF_COUNT(specs); s++)
         for (uint64_t word = 0, words = 1; word < words && !left_out(s) && !again(s); word += quick() ? 3 : 1) {

@@ -19,7 +19,7 @@ typedef struct tree_job {
     int on_device;
     uint32_t n;
     const char *codec[MOST];
-    float *out; /* [rank][step][n][ELEMENTS] */
+    float *out; /* results, as [rank][step][tensor][element] */
 } tree_job;
 typedef struct adding {
     esp_ctx *ctx;

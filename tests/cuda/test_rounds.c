@@ -75,7 +75,7 @@ static void decode_all(const pair_codec *c, pair_part *p, const payloads *all) {
     }
 }
 
-/* Makes the last number of the last kept payload infinite, which may happen when payloads are summed. */
+/* Makes the last number of the last payload infinite. This happens in practice if a sum of payloads overflows. */
 static void overflow(payloads *all) {
     const float inf = INFINITY;
     unsigned char *at = all->cpu[all->n - 1] + all->bytes[all->n - 1] - sizeof inf;

@@ -105,7 +105,7 @@ TEST(orders) {
     pair_close();
 }
 
-/* ---- payloads that are almost right ------------------------------------------------------------------------------ */
+/* ---- payloads with one small damage, which the CPU and the GPU must both refuse --------------------------------- */
 enum { COUNT = 70001, SPANS = 2, LEFT = COUNT - 65536 };
 enum { MOVED, ONE_LESS, HUGE, FIRST_TWICE, BEYOND, ONE_AWAY, INFINITE, DAMAGES };
 

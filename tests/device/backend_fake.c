@@ -5,12 +5,12 @@
 #define TEST_BACKEND_FAKE_C
 #include "tests/device/fake.c"
 
-/* how many collectives on device memory were started, and how many have ended */
+/* numbers of collectives on device memory that have begun, and that have ended */
 static int moved_issued, moved_done;
 
 typedef struct moved_coll {
     uint64_t number;
-    int32_t arrived, left; /* how many ranks have provided their data, and how many are finished */
+    int32_t arrived, left; /* numbers of ranks that have begun it and ended it */
     uint8_t *src[64];
     struct moved_coll *next;
 } moved_coll;

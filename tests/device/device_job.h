@@ -25,13 +25,13 @@ typedef struct outcome {
 
 typedef struct device_job {
     task task;
-    /* 0: host memory; 1: a device's memory; 2: tensors alternate between two devices and the host */
+    /* where gradients are: 0 in host memory; 1 on a device; 2 tensors alternate between two devices and the host */
     int devices;
     int nonfinite;
     int wait;
     esp_plugin_fn plugin;
     const char *backend;
-    const char *gather; /* codec with which ranks send their parts of updated parameters */
+    const char *gather; /* codec for the parameters that ranks gather */
     esp_plugin_fn backends;
     void (*between)(esp_ctx *ctx, struct device_job *j, int step);
     outcome *out;

@@ -116,10 +116,10 @@ typedef struct fake_event {
 
 typedef struct fake_item {
     struct fake_item *next;
-    fake_event *wait, *signal; /* an event to wait for, or to signal; a kernel if both are NULL */
+    fake_event *wait, *signal; /* event to wait for or signal; both NULL: a kernel */
     uint64_t number;
     uint64_t order;
-    int (*ready)(void *arg); /* returns whether the kernel can run now; NULL if it always can */
+    int (*ready)(void *arg); /* whether the kernel can run now; NULL: always */
     esp_status (*run)(void *arg);
     void *arg;
 } fake_item;
@@ -139,13 +139,13 @@ typedef struct fake_device {
     uint64_t given;
     int quit;
     unsigned random;
-    esp_status error; /* error of the first kernel that failed, reported from then on */
+    esp_status error; /* error of the first kernel that failed; it stays set */
 } fake_device;
 
 static int fake_held;
 static ESP__UNUSED void fake_hold(int held) { __atomic_store_n(&fake_held, held, __ATOMIC_SEQ_CST); }
 
-/* Nonzero: all streams share one hardware queue, so work also waits if earlier work of another stream waits for an
+/* If not 0, all streams share one hardware queue. Then work also waits if earlier work of another stream waits for an
  * event. */
 static int fake_one_queue;
 

@@ -40,7 +40,7 @@ static esp_status fake_codec_model(void *self, const esp_tensor *like, uint32_t 
     return c->cpu->model(c->self, like, n_reduced, d, out);
 }
 
-/* A call with a copy of its arguments, since it runs later, when the host's arguments are gone. */
+/* A call of a codec, with a copy of its arguments: it runs later on the device, when the caller's are gone. */
 enum { FAKE_PAYLOADS = 16 };
 typedef struct fake_call {
     const fake_codec *codec;

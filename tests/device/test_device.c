@@ -128,7 +128,7 @@ TEST(test_unique) {
     esp_close(ctx);
 }
 
-/* Leaves out one required member at a time. */
+/* Each required member of the device table is left out in turn. The library must refuse the table. */
 TEST(test_members) {
     static const struct {
         size_t at;

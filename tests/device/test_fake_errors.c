@@ -95,8 +95,8 @@ TEST(test_broken) {
     }
 }
 
-/* A kernel finds a damaged payload when the calls that enqueued it have returned. Waiting fails, with an error that
- * names the tensor, the rank and the device. */
+/* A kernel finds that a payload is damaged, but only after esp_push has returned. So waiting must fail, with an error
+ * that names the tensor, the rank and the device. */
 TEST(test_corrupt) {
     static const char *const says[] = {"device fake:0: rank 0: work of step 1 (tensor 'w') failed: the data is corrupt",
                                        "device fake:0: rank 0: 'decomp@gpu w', or work before it, failed: the data"};
@@ -113,7 +113,7 @@ TEST(test_corrupt) {
         assert_int_equal(s, ESP_OK);
         if (wait == 1) s = esp_wait(ctx, x.id);
         if (wait == 2) {
-            s = esp_wait_on(ctx, x.id, x.p.stream); /* does not wait for the device, so it may not fail yet */
+            s = esp_wait_on(ctx, x.id, x.p.stream); /* does not wait, so it may succeed */
             assert_true(s == ESP_OK || s == ESP_E_CORRUPT);
         }
         while (wait == 3 && (!s || s == ESP_PENDING)) s = esp_test(ctx, x.id);

@@ -16,10 +16,10 @@ typedef struct gate {
     int on;
     waits waits;
     int first_up;
-    int down, up; /* number of copies to the host, and to the device, that were enqueued */
+    int down, up; /* numbers of copies to the host, and to the device */
     int copied_up;
     int compress, decompress;
-    /* when the first and the last copy ended, to the host [0] and to the device [1] */
+    /* when the first and the last copy ended: [0] of those to the host, [1] of those to the device */
     uint64_t first_ns[2], last_ns[2];
     int gave_up;
 } gate;
@@ -78,7 +78,7 @@ static esp_status table_copy(void *self, void *dst, const void *src, uint64_t by
     return fake_copy(self, dst, src, bytes, s);
 }
 
-/* ---- codecs that compress and decompress on the CPU, and count their calls --------------------------------------- */
+/* ---- CPU codecs that count their calls, and wait for the copies before them -------------------------------------- */
 typedef struct gated_codec {
     fake_codec of; /* must be first, since fake_codec_bound() casts it */
     gate *g;
@@ -227,7 +227,7 @@ static void run_pieces(piece_job j, int32_t size, int down, int up) {
 #define ENDS                                                                                                           \
     "comp@cpu > flat.alltoall > decomp@cpu > comp@cpu > flat.allgather > decomp@cpu" /* both have several pieces */
 
-/* With four pieces of 4096 bytes or less, each is copied by itself. */
+/* A tensor has four pieces, of 4096 bytes or less. If piece_bytes is 4096, each is copied by itself. */
 TEST(test_parts) {
     static const char *const codecs[] = {"one", "list:ratio=0.1", "one:feedback=residual"};
     piece_job j = {.option = ENDS, .dtype = ESP_F32, .first_up = 1, .piece_bytes = 4096};
@@ -238,7 +238,7 @@ TEST(test_parts) {
         assert_int_equal(gates[0].decompress, 5);
     }
     j.codec = codecs[1];
-    j.piece_bytes = 20000; /* two pieces of the tensor are copied together, and compressed in one call */
+    j.piece_bytes = 20000; /* two pieces are copied and compressed together */
     run_pieces(j, 4, 2, 2);
     assert_int_equal(gates[0].compress, 3);
     assert_int_equal(gates[0].decompress, 3);
@@ -257,7 +257,7 @@ TEST(test_chunks) {
     run_pieces(j, 4, 4, 4);
 }
 
-/* Conversions also run piece by piece: of 16-bit gradients, and of a mean over three ranks. */
+/* Gradients of 16 bits are converted to floats piece by piece, and the sum of three ranks is divided piece by piece. */
 TEST(test_conversions) {
     piece_job j = {.codec = "list:ratio=0.1", .option = ENDS, .dtype = ESP_BF16, .piece_bytes = 4096};
     j.waits = BY_NOTHING;

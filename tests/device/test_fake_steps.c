@@ -55,7 +55,8 @@ TEST(test_codecs) {
         }
 }
 
-/* Divides the mean of float or 16-bit gradients among the ranks, and gathers it, exactly or compressed by fp16. */
+/* Each rank gets a part of the mean, of float or 16-bit gradients. Then all ranks gather the parts, uncompressed or
+ * compressed by fp16. */
 TEST(test_sharded) {
     static const char *const options[] = {
         "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",

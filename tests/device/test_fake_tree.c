@@ -12,7 +12,7 @@ static void over(const char *codec, const char *backend) {
 }
 
 TEST(test_ordered) { over("topk:ratio=0.1", "ordered"); }
-/* Codecs that need several collectives for one gradient. */
+/* These codecs need several exchanges between ranks for one gradient. */
 TEST(test_rounds) {
     over("shared2", "loop");
     over("shared3", "ordered");

@@ -207,7 +207,8 @@ static void discard_body(esp_ctx *ctx, void *user) {
     const task *k = user;
     float *g = malloc(TOTAL * 4), *want = malloc(TOTAL * 4);
     add_model(ctx, k);
-    fill(ctx, k, g, 0); /* step 0 is not repeated: the codec would draw other random numbers */
+    /* Step 0 is not repeated, because the codec would draw other random numbers. */
+    fill(ctx, k, g, 0);
     step_run(ctx, g);
     for (int step = 1; step < 4; step++)
         for (int again = 0; again < 2; again++) {
@@ -276,7 +277,7 @@ TEST(test_lasts) {
     assert_int_equal(run_failures(4, 2, 0, change_body, &k), 0);
 }
 
-/* ---- the codec without a job ------------------------------------------------------------------------------------- */
+/* ---- the codec by itself, by esp_codec_open ---------------------------------------------------------------------- */
 static void alone_body(esp_ctx *ctx, void *user) {
     esp_codec_handle *h;
     static float in[30 * 40], out[30 * 40];

@@ -49,7 +49,7 @@ static void fill(float *g, int32_t rank, int step) {
     for (uint32_t i = 0; i < COUNT; i++) g[i] = (float)((i * 7 + (uint32_t)(rank * 31 + step * 5)) % 101) - 50.0f;
 }
 
-/* Waits for some tensors one by one, and tests some of them first. */
+/* Ends each step by waiting for tensors one by one, and calls esp_test for some of them before. */
 static void body_steps(esp_ctx *ctx, void *user) {
     float *results = user, *g = malloc(TENSORS * COUNT * sizeof *g);
     is_trainer = 1;
@@ -88,7 +88,7 @@ TEST(test_same_bits) {
     }
 }
 
-/* ---- a trainer that computes for long ---------------------------------------------------------------------------- */
+/* ---- a trainer that computes for long without calling the library ------------------------------------------------ */
 static int done(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     int n = (int)ctx->steps.n_done;

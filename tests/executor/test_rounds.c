@@ -341,7 +341,7 @@ TEST(test_nan) {
         }
 }
 
-/* ---- int8:shared=1 with extreme inputs --------------------------------------------------------------------------- */
+/* ---- codec int8 with one scale for all ranks (shared=1), with extreme inputs ------------------------------------- */
 /* In step 0 every rank sends the codec's largest number, so that sums are as large as possible. In step 1 values
  * differ, and results may be off by half of the smallest difference that the codec can send. Later gradients are
  * zero. */

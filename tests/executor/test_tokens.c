@@ -6,7 +6,7 @@
 enum { TOKENS = 2, RANKS = 4, STEPS = 5, COUNT = 20000 };
 static atomic_int inside, most, calls;
 
-/* The codec fp16. It counts how many ranks compress at the same time. */
+/* Codec fp16, which also counts how many ranks compress at the same time. */
 static const esp_codec *fp16;
 static void enter(void) {
     int now = atomic_fetch_add(&inside, 1) + 1, seen = atomic_load(&most);

@@ -270,7 +270,7 @@ static void body_load(esp_ctx *ctx, void *user) {
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     for (int kind = 0; kind < KINDS; kind++)
-        /* loads under the option that was saved, under another one, and without compression */
+        /* The state is loaded with the option with which it was saved, with another one, and without compression. */
         for (int other = 0; other < 3; other++) {
             const char *option = other == 0 ? k->option : other == 1 ? TREE_COMP : TREE_RAW;
             set(ctx, kind, other == 2 ? "none" : "topk:ratio=0.05", option);

@@ -88,7 +88,8 @@ enum {
 
 typedef struct decode_case {
     int codec, kind, op;
-    uint32_t flags, n_reduced, misaligned; /* misaligned: address of the payload modulo 64 */
+    uint32_t flags, n_reduced;
+    uint32_t misaligned; /* address of the payload modulo 64 */
     uint64_t count, rows, cols, step;
     const uint8_t *data;
     size_t bytes;
@@ -123,7 +124,7 @@ static inline int decode_case_of(const uint8_t *data, size_t size, decode_case *
     return 1;
 }
 
-/* ---- sizes, numbers, valid payloads ---- */
+/* ---- the valid payloads that an input changes ---- */
 typedef struct decode_sizes {
     uint32_t first, last;
     esp_bound bound[ESP_ROUNDS_MAX];
@@ -162,7 +163,8 @@ static inline const float *decode_numbers(void) {
     return numbers;
 }
 
-/* The memory that a call reads has its exact size. The memory that it writes lies between guard zones. */
+/* The memory that a call reads has its exact size, so that the address sanitizer reports a read beyond. What it writes
+ * lies between guard zones. */
 typedef struct decode_room {
     guarded out, residual, payload;
     uint8_t *scratch, *state;

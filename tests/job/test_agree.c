@@ -2,7 +2,7 @@
 /* runs: tsan */
 #include "tests/lib/test.h"
 
-/* How rank 1's settings differ, and the error that all ranks must get, or NULL if the difference has no effect. */
+/* How rank 1's settings differ from the others'. All ranks must get the error `says`, or none if it is NULL. */
 typedef struct difference {
     const char *strategy, *codec, *other_strategy, *other_codec;
     uint64_t other_seed;

@@ -108,7 +108,7 @@ static void run(int32_t size, bool one_host, int32_t odd) {
     /* rank 0 sends each rank a few bytes for every rank and, with several hosts, also its port */
     assert_true(ranks[0].sent / (uint64_t)(size - 1) < 1000u + (one_host ? 4u : 12u) * (uint64_t)size);
     assert_true(most < 1500);
-    /* that a rank has left takes 4 bytes to each remaining rank; a separate message would take more */
+    /* Rank 0 tells the others who has left: 4 bytes for each rank that left, several in one message. */
     assert_true(to_close < 700u + 5u * (uint64_t)size / 2u);
 }
 

@@ -7,10 +7,10 @@
 #include <netdb.h>
 
 #define NAME "trainer-master-0.test"
-static atomic_ullong known_ns; /* from when the name can be resolved */
+static atomic_ullong known_ns; /* time from which the name can be resolved */
 static atomic_int resolved;
 
-/* Replaces that of libc. */
+/* Replaces the function of libc. */
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **list) {
     int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
     void *symbol = dlsym(RTLD_NEXT, "getaddrinfo");

@@ -200,7 +200,7 @@ TEST(test_too_much) {
     close_peers(p, other);
 }
 
-/* A rank 0 that answers a comparison of settings with wrong data. */
+/* Acts as a rank 0 that answers with wrong data when ranks compare their settings. */
 enum { OWN = 4096 };
 static void *hostile_hub(void *arg) {
     int fd = *(int *)arg;

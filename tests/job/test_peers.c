@@ -20,11 +20,11 @@ struct rank_t {
     test_member member;
     int32_t rank, says_rank, says_size;
     esp__peers *p;
-    esp_status status; /* result of esp__peers_open or, if that succeeded, of the test */
+    esp_status status; /* of esp__peers_open or, after that, of the test */
     char error[ESP__ERROR_MAX];
     int32_t lost_rank, lost_left, late_rank;
     uint32_t late_tensor;
-    int32_t waits_for; /* rank it waits for; -2 if it waits for none */
+    int32_t waits_for; /* the rank that this one waits for; -2: none */
     char *collected[MAX_RANKS];
     uint64_t collected_bytes[MAX_RANKS];
     pthread_mutex_t lock;

@@ -300,7 +300,7 @@ TEST(test_other_users) {
         int fd, heard;
         if (setgid(65534) != 0 || setuid(65534) != 0) _exit(3);
         fd = hello_connect(t[0].root, 5000);
-        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* the process even knows the secret */
+        heard = (int)hello_as(fd, 1, 2, ours, sent, answer, sizeof answer); /* refused, although it knows the secret */
         _exit(fd < 0 ? 4 : heard);
     }
     assert_int_equal(child_wait(child), 0);
@@ -327,7 +327,7 @@ TEST(test_other_users) {
     child_wait(child);
 }
 
-/* Does esp__open_to_all() tell sockets that other hosts can reach from local ones? */
+/* esp__open_to_all() must distinguish sockets that other hosts can reach from those that they cannot. */
 TEST(test_who_can_reach) {
     static const char *const local[] = {"127.0.0.1:0", "127.9.9.9:0", "[::1]:0", "localhost:0",
                                         "unix:test-secret-reach"};
@@ -363,7 +363,8 @@ static void *opener_main(void *arg) {
     return NULL;
 }
 TEST(test_warning) {
-    for (int kind = 0; kind < 3; kind++) { /* without a secret; with one; without one, but only on this host */
+    /* without a secret; with one; without one, but only processes of this host can connect */
+    for (int kind = 0; kind < 3; kind++) {
         char root[64];
         opener o[2];
         esp_host host = {.struct_size = sizeof host, .log = on_log};

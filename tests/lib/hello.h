@@ -46,7 +46,8 @@ static inline uint32_t hello_receive(int fd, void *body, size_t cap) {
     return m.type;
 }
 
-/* Connects as a rank of `size` with that secret, or "". Stores both messages in `sent`. Returns the answer's type. */
+/* Does what a rank does when it connects, with the secret `secret` ("" for none). Stores its two messages in `sent`.
+ * Returns the type of rank 0's answer. */
 static inline uint32_t hello_as(int fd, int32_t rank, int32_t size, const char *secret, hello_bytes sent[2],
                                 char *answer, size_t cap) {
     esp__peers p;

@@ -115,7 +115,7 @@ void test_host_free(void *user, esp_device d, void *p, uint64_t bytes);
 float test_value(esp_dtype d, const void *data, uint64_t i);
 void test_value_set(esp_dtype d, void *data, uint64_t i, float x);
 
-/* ---- ranks as threads of this process, over the backend `loop` (ranks.c) ----------------------------------------- */
+/* ---- jobs whose ranks are threads of the test, over backend `loop` (ranks.c) ------------------------------------- */
 
 /* For functions that run on threads of ranks, where cmocka's asserts do not work. Counts failures and prints the first
  * ones. RUN_RANKS asserts that there are none. */
@@ -151,8 +151,9 @@ bool error_has(const esp_ctx *ctx, const char *word);
 void check_same_bits(esp_ctx *ctx, const void *data, uint64_t bytes);
 
 typedef struct test_job {
-    int32_t size, per_machine; /* number of ranks; ranks per machine (0: all on one machine) */
-    const int32_t *machines;   /* each rank's machine, from 1; if NULL, per_machine counts */
+    int32_t size;            /* number of ranks */
+    int32_t per_machine;     /* ranks per machine; 0: all on one */
+    const int32_t *machines; /* each rank's machine, from 1; NULL: see per_machine */
     /* if not NULL: each rank's position, such as its rack and machine, as in ESPRESSO_PLACE */
     const char *const *places;
     esp_config config;

@@ -146,7 +146,7 @@ static void mixed(ranks_me *me) {
     nccl_leave(m);
     for (int k = 0; k < OPEN; k++) {
         const esp_stream s = {{k % 3 ? ESP_CUDA : ESP_CPU, k % 3 ? m->job->ordinal : 0}, k % 3 ? stream : NULL};
-        /* every third one is in host memory; sizes differ */
+        /* every third collective is on host memory, and sizes differ */
         const uint64_t n = k % 5 == 4 ? 0 : k % 2 ? 1000 : N;
         esp_coll c = ESP_ZERO;
         for (int i = 0; i < N; i++) x[k * N + i] = (float)(k + me->rank);

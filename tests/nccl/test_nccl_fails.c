@@ -23,7 +23,7 @@ static void *opens(ranks_me *me, const char *params, esp_status want, const char
 static void shut(ranks_me *me, void *comm) {
     if (comm) me->b->close(comm);
 }
-static const char *const *now; /* now[r] must be part of the error of rank r */
+static const char *const *now; /* text that the error of rank r must contain */
 static esp_status now_status[4];
 static const char *now_params;
 static void opens_badly(ranks_me *me) { shut(me, opens(me, now_params, now_status[me->rank], now[me->rank])); }
@@ -79,7 +79,7 @@ static void opens_or_not(ranks_me *me) {
     shut(me, comm);
 }
 static void open_poor(void) {
-    for (uint64_t left = 0; left < 26; left++) { /* three ranks allocate eight blocks each */
+    for (uint64_t left = 0; left < 26; left++) { /* 3 ranks allocate 24 blocks in all */
         fake.allocations(left);
         wants(run_nccl("", 3, 0, opens_or_not, 0));
         for (int q = 0; q < 3; q++)

@@ -138,7 +138,7 @@ static void body_dgc(esp_ctx *ctx, void *user) {
 }
 TEST(test_dgc_counts_its_momentum) { run(2, 2, body_dgc, NULL, "dgc:ratio=0.05,momentum=0.5"); }
 
-/* ---- no error feedback, no compression, no statistics ---- */
+/* ---- cases without error feedback, without compression and without statistics ---- */
 static void body_fp16(esp_ctx *ctx, void *user) {
     float g[TENSORS * 2 * N];
     start(ctx, (const char *)user, NULL, 1);

@@ -76,7 +76,7 @@ TEST(ready_times_are_medians) {
     assert_true(t[1] > 1199.9 && t[1] < 1200.1);
 }
 
-/* Sets each time in `a` to the later of those in a and b, as ranks do. */
+/* Sets each time in `a` to the later of the times in a and b, as the library does for two ranks. */
 static void merge(made_up *a, const made_up *b) {
     for (uint32_t k = 0; k < STEPS; k++) {
         esp__raise_to(&a->forward[k], &b->forward[k], 1);
@@ -121,8 +121,7 @@ TEST(taking_turns_is_no_noise) {
     for (int k = 0; k < STEPS; k++) m.ready[k * TENSORS + 1] = k % 2 ? 1010 : 1490, m.ready[k * TENSORS + 2] = 1500;
     esp__profile_mine(&m.ctx, &m.r, STEPS);
     assert_true(m.mine.rank.spread == 0);
-    for (int k = 0; k < STEPS; k++)
-        m.ready[k * TENSORS + 2] += k % 2 ? 600 : 0; /* the whole backward pass takes longer in every second step */
+    for (int k = 0; k < STEPS; k++) m.ready[k * TENSORS + 2] += k % 2 ? 600 : 0; /* every second backward is longer */
     esp__profile_mine(&m.ctx, &m.r, STEPS);
     assert_true(m.mine.rank.spread > esp__profile_noisy_spread);
 }

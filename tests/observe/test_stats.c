@@ -7,7 +7,8 @@
 /* ---- a job that writes statistics -------------------------------------------------------------------------------- */
 enum { RANKS = 2 };
 typedef struct training {
-    int steps, change_at; /* change_at: step before which the strategy changes, or 0 */
+    int steps;
+    int change_at; /* step before which the strategy changes, or 0 */
     int sampled;
     const char *move; /* file that is renamed after the steps, or NULL */
     const char *stats;

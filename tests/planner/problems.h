@@ -13,7 +13,7 @@ static inline uint32_t rng_below(rng *r, uint32_t n) { return (uint32_t)(rng_nex
 static inline double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) / 9007199254740992.0; }
 static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
-static int problem_plain; /* if 1, problem_random makes no codecs with several compressions in a step */
+static int problem_plain; /* nonzero: make no codecs that compress several times */
 
 /* ---- problems as a user gives them ---- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };

@@ -1,5 +1,5 @@
 /* reference.h simulates a schedule slowly and simply, so that tests can check the planner's fast simulators against it.
- * It shares no code with them; docs/design/planner.md has the rules. */
+ * It shares no code with them; docs/design/planner.md states when an op may run. */
 #ifndef TESTS_PLANNER_REFERENCE_H
 #define TESTS_PLANNER_REFERENCE_H
 #include "tests/lib/test.h"

@@ -35,7 +35,7 @@ function keep(    bare) {
     bare = text
     gsub(/[ \t*\/]+|--+/, " ", bare)
     gsub(/^ | $/, "", bare)
-    if (length(bare) >= 25) { n++; file[n] = name; first[n] = begin; last[n] = line }
+    if (length(bare) >= 25 && bare !~ /^runs: /) { n++; file[n] = name; first[n] = begin; last[n] = line }
     text = ""
 }
 # text: the comment read so far, which is a block comment (inside) or successive lines of // (slashes)

@@ -9,10 +9,11 @@ typedef struct plan {
     const char *const *codecs;
     uint64_t count;
     int steps, exact, extended, narrow;
-    uint32_t every, levels; /* every: if not 0, only each `every`th option; levels: of the job, 0 means 2 */
+    uint32_t every;  /* run only each `every`th option; 0: all */
+    uint32_t levels; /* 2 (or 0): ranks and machines; 3: racks, too */
     esp_dtype dtype;
-    float level;      /* if not 0: all elements of all gradients are this or minus this, and so is the mean */
-    esp_device where; /* where gradients are: the host's memory or a device's */
+    float level;      /* if not 0, all elements are this or minus this */
+    esp_device where; /* whose memory has the gradients */
     atomic_int failures;
 } plan;
 

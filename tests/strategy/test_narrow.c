@@ -15,7 +15,7 @@ static int wide(void *user, const esp__option *o) {
     return 0;
 }
 
-/* Computes the number of options by a formula. d devices can compress. */
+/* Returns the number of options, by a formula instead of by listing them. d devices can compress. */
 static uint64_t by_hand(uint32_t d, uint32_t n_levels) {
     uint64_t raw = 1 + (uint64_t)d * d, comp = d + d * raw;
     for (uint32_t k = 1; k < n_levels; k++) {

@@ -45,7 +45,7 @@ TEST(layerwise) {
         assert_int_equal(compresses(1, strategies[i], NULL, "t4096"), 1);
     }
     assert_non_null(strstr(line_of(0, NULL, NULL, "t4096"), " none flat.allreduce"));
-    /* a codec in the tensor's description takes precedence */
+    /* a tensor's own codec is used even below the limit */
     assert_int_equal(compresses(0, NULL, "randomk:ratio=0.1", "t4096"), 1);
     assert_int_equal(compresses(1, "fp32", NULL, "t20000"), 0);
 }

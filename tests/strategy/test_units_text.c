@@ -12,7 +12,8 @@
 #define D_E_F                                                                                                          \
     "tensor d 2048 none flat.reduce > flat.broadcast\ntensor e 3 none flat.allreduce\ntensor f 1 none "                \
     "flat.allreduce\n"
-#define UNITS A_SPLIT BC_GROUP D_E_F /* an order calls the chunks 0 and 1, the group 2, tensors d to f 3 to 5 */
+/* In an order of collectives, 0 and 1 are the chunks, 2 is the group, 3 to 5 are tensors d to f. */
+#define UNITS A_SPLIT BC_GROUP D_E_F
 #define COLLECTIVES "order 0:0 5:0 4:0 1:1 2:1 3:0 3:1\n"
 #define EVERYTHING                                                                                                     \
     "order b 0:0 1:0d 1:0 1:0u 1:1 b b 2:p 2:0d 2:0 2:1 1:2d 1:2 1:2u b\n"                                             \

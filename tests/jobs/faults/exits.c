@@ -62,8 +62,7 @@ int main(int argc, char **argv) {
     int bad = 0;
     setrlimit(RLIMIT_CORE, &none);
     waits = !strcmp(way, "wait");
-    if (waits || !strcmp(way, "handler"))
-        atexit(at_exit); /* atexit functions run in reverse order: this one runs after the library's */
+    if (waits || !strcmp(way, "handler")) atexit(at_exit); /* registered before the library's, so it runs after it */
     check(esp_open(&cfg, &ctx));
     const int last = esp_rank(ctx) == esp_size(ctx) - 1, all = strcmp(way, "one") && strcmp(way, "between");
     d.name = "w", d.count = N;

@@ -82,7 +82,7 @@ typedef struct scenario {
     esp_status (*body)(esp_ctx *ctx, const struct scenario *c);
     const char *tensor_codec, *gather;
     uint32_t tensor_flags;
-    int goes_on; /* true if the job must go on after the failure */
+    int goes_on; /* nonzero: the rank may go on after the failure */
     const char *env[2];
 } scenario;
 
@@ -334,7 +334,8 @@ static scenario all[] = {
 /* ---- one attempt ------------------------------------------------------------------------------------------------ */
 typedef struct outcome {
     esp_status status;
-    int opened, at_end; /* at_end: the scenario went well, and `status` is that of a barrier after it */
+    int opened;
+    int at_end; /* no error but in a last barrier, whose status is `status` */
     char text[2048];
 } outcome;
 typedef struct run_of {

@@ -9,7 +9,7 @@ enum { MEASURING, PROBING, PLANNING, SWITCHING, SWITCHED };
 static const char *const situations[] = {"killed while measuring", "killed in a probe", "killed while planning",
                                          "killed at the switch", "killed after the switch"};
 
-/* when the victim dies; child processes inherit it */
+/* when the victim dies: in what phase of strategy auto, and after how many steps, allocations or ms */
 static int situation, depth;
 static int32_t victim;
 static esp_ctx *own;

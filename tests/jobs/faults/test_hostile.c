@@ -9,7 +9,7 @@
 #include "tests/lib/hello.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 }; /* With a sanitizer, freed memory is kept, so memory use is not checked. */
+enum { SANITIZED = 1 }; /* sanitizers keep freed memory: do not check its growth */
 #else
 enum { SANITIZED = 0 };
 #endif
@@ -51,7 +51,8 @@ static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float
     return s;
 }
 
-/* Registers backend shm under a second name, since ranks that wait for two backends need sockets with names. */
+/* Registers backend shm under a second name, so that ranks wait for two backends. Only then has shm sockets with names,
+ * to which the test sends garbage. */
 static const esp_plugin *shm_again(const esp_host *h) {
     static esp_backend again;
     static const esp_backend *const list[] = {&again};

@@ -98,7 +98,7 @@ static esp_status push_all(esp_ctx *ctx, int32_t origin, float *g, int step) {
     return s ? s : esp_wait_all(ctx);
 }
 
-/* Is the gradient g the mean of w - point over the remaining ranks? w is equal on all of them. */
+/* Returns whether the gradient g is the mean of w - point over the remaining ranks. w is equal on all of them. */
 static int is_mean(procs *p, const float *g, const float *w, const uint8_t *left) {
     int n = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r];
@@ -249,7 +249,7 @@ TEST(test_one_after_the_other) {
     procs p;
     job_begin(&p, 4, 2, NULL, NULL);
     job.dies[2] = 15;
-    job.dies[0] = 30; /* now each machine has one rank, so there are equal machines again */
+    job.dies[0] = 30; /* leaves one rank on each machine, as many as on the other */
     run(&p);
     expect_left(&p, "0101", 1e-2);
     assert_int_equal(atomic_load(&shared->of[1].shrinks), 2);
@@ -422,7 +422,7 @@ TEST(test_residuals) {
     keep_residuals("topk:ratio=0.05", 4, 1, 0);
     keep_residuals("topk:ratio=0.05", 4, 0, ESP_DISCARDABLE);
     keep_residuals("efsignsgd", 4, 3, 0);
-    /* Residuals belonged to sums over a machine, which no longer exist after the loss. */
+    /* Here, ranks keep residuals of sums over their machine. After the loss there are no such sums. */
     keep_residuals("topk:ratio=0.05", 2, 2, 0);
 }
 

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* a full cable drops packets */
+enum { PACKETS = 4096, PACKET_MAX = 9216 }; /* with PACKETS under way, others are dropped */
 
 typedef struct packet {
     int64_t due_ns;

@@ -183,7 +183,7 @@ static void *gpu_main(void *arg) {
     pthread_mutex_lock(&gpu_lock);
     while (!s->quit || s->first) {
         gpu_work *w = s->first;
-        /* asks again after a while, since other processes send no signal */
+        /* Looks again after a while, since ranks in other processes cannot signal this thread's condition. */
         if (!w || (w->ready && !w->ready(w->arg))) {
             struct timespec soon;
             clock_gettime(CLOCK_REALTIME, &soon);

@@ -94,7 +94,7 @@ static float rounded(int type, float x) {
     uint8_t p[4];
     return store(type, p, x), load(type, p);
 }
-/* A collective that all ranks have joined. */
+/* A collective that all ranks have called, with the data of each. */
 typedef struct meeting {
     int type, op;
     float scale;

@@ -12,8 +12,8 @@ typedef struct world world;
 struct world {
     int steps;
     int slow_from, slow_to;              /* in these steps the link between machines is slow */
-    double fp32_ms[2], compressed_ms[2]; /* step times: [0] while the link is fast, [1] while it is slow */
-    double gentle_ms;                    /* steps with a codec other than specs[0] take so much longer */
+    double fp32_ms[2], compressed_ms[2]; /* step times: [0] fast link, [1] slow link */
+    double gentle_ms;                    /* added to step times with codecs other than specs[0] */
     int32_t excess;
     const char *specs[2]; /* a lossy codec, and one that only rounds numbers */
     double errors[2];
@@ -21,7 +21,7 @@ struct world {
     int real;
     const char *backend;
     int matrices;                   /* tensors are matrices */
-    const char *described, *option; /* codec and option in the description of tensor DESCRIBED, or NULL */
+    const char *described, *option; /* that tensor DESCRIBED asks for, or NULL */
     double tolerance;
     int costs_fail; /* calibration fails */
     int busy_from, busy_to;
@@ -238,7 +238,7 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
         for (int i = 0; i < TENSORS; i++)
             for (uint64_t k = 0; k < counts[i]; k++) {
                 double in = 0.0;
-                if (i == DESCRIBED && w->described) continue; /* strategy fp32 does not send its residual */
+                if (i == DESCRIBED && w->described) continue; /* its residual is not sent */
                 for (int32_t q = 0; q < size; q++) in += w->in[q][i][k];
                 CHECK(fabs(w->out[r][i][k] - in) <= w->tolerance);
             }

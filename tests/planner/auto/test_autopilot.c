@@ -25,7 +25,7 @@ static world *world_heard(void) {
     return w;
 }
 
-/* ---- the usual life: measure, plan, try, watch ------------------------------------------------------------------- */
+/* ---- the phases in their usual order: measure steps, plan, try candidates, watch the chosen one ---------------- */
 TEST(test_switch) {
     static const int32_t sizes[][2] = {{4, 2}, {3, 3}, {2, 1}, {4, 1}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -174,7 +174,7 @@ TEST(test_machine_freed) {
     free(w);
 }
 
-/* If a rank waits for communication for only 1% of a step, no strategy can be faster by the least gain, so none is
+/* If ranks wait for communication for only 1% of a step, no strategy can gain enough to be worth a change. So none is
  * tried. */
 TEST(test_hidden) {
     static const double waiting[] = {0.01, 0.2};
@@ -268,7 +268,8 @@ TEST(test_max_error) {
     free(w);
 }
 
-/* If a tensor's error is too large on one rank, it falls back on all ranks; other tensors keep their codec. */
+/* If the codec's error is too large for one tensor on one rank, no rank uses this codec for the tensor any more. Other
+ * tensors keep the codec. */
 TEST(test_max_error_of_one_rank) {
     world *w = world_new();
     w->steps = 200;
@@ -377,7 +378,7 @@ TEST(test_bad_input) {
 TEST(test_described) {
     static const struct {
         const char *codec, *option, *list;
-        int compressed; /* whether other tensors are */
+        int compressed; /* whether auto compresses other tensors */
         int real;
     } cases[] = {
         {"topk:ratio=0.25", NULL, NULL, 1},    {"topk:ratio=0.25", "comp@cpu > flat.allgather > decomp@cpu", NULL, 1},
@@ -390,7 +391,7 @@ TEST(test_described) {
         char line[256], word[64];
         w->described = cases[i / 2].codec, w->option = cases[i / 2].option;
         w->real = w->matrices = cases[i / 2].real;
-        w->excess = w->described ? DESCRIBED : -1; /* is not replaced, even if its error is large */
+        w->excess = w->described ? DESCRIBED : -1; /* a too large error changes nothing here */
         if (w->real) w->steps = 400, w->tolerance = 0.05, w->specs[0] = w->described ? w->described : "";
         run(w, options, cases[i / 2].list, sizes[i % 2][0], sizes[i % 2][1]);
         assert_null(strstr(w->heard, "planning failed"));
@@ -450,7 +451,7 @@ TEST(test_rounds) {
         const char *line = strstr(w->last[0], "tensor t2 ");
         assert_non_null(line);
         snprintf(one, sizeof one, "%.*s", (int)strcspn(line, "\n"), line);
-        assert_true(!strstr(one, word) == (i > 1)); /* a tensor with too large an error falls back */
+        assert_true(!strstr(one, word) == (i > 1)); /* tensor t2 lost too much in cases 2 and 3 */
         free(w);
     }
 }

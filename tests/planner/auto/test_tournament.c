@@ -138,7 +138,8 @@ TEST(test_more_steps) {
     assert_non_null(strstr(g.text, "(4.000) x 3 steps"));
 }
 
-/* The measurement before the tournament decides only if it is clear, because the machine may have changed. */
+/* Candidate 0 was measured before the tournament. It runs again only if this measurement does not clearly exclude it,
+ * because the machine may have changed since. */
 TEST(test_measured_before) {
     game g = {.n = 2, .truth = {60, 10}, .predicted = {60, 10}, .loss = {0, 0.5}};
     play(&g);

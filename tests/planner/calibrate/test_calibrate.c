@@ -221,7 +221,8 @@ TEST(test_longer) {
     const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && !c->n_probed);
     assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
-    op.collective.coll.op = ESP_COLL_BROADCAST; /* a rank may leave a broadcast early, so its time is not kept */
+    /* The time of a broadcast is not recorded, because a rank may leave it before the others. */
+    op.collective.coll.op = ESP_COLL_BROADCAST;
     esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }

@@ -19,8 +19,8 @@ TEST(test_curve) {
     near(esp__curve_at(&linear, 200), 30);
     near(esp__curve_at(&linear, 500), 60);
     near(esp__curve_at(&linear, 800), 90);
-    near(esp__curve_at(&linear, 2400), 270);    /* above the last point, time grows in proportion to the size */
-    near(esp__curve_at(&logarithmic, 400), 60); /* log(400) is half way from log(200) to log(800) */
+    near(esp__curve_at(&linear, 2400), 270);    /* above the last point, in proportion to the size */
+    near(esp__curve_at(&logarithmic, 400), 60); /* log(400): half way from log(200) to log(800) */
     near(esp__curve_at(&logarithmic, 200), 30);
     near(esp__curve_at(&logarithmic, 1600), 180);
     near(esp__curve_at(&one, 7), 30);

@@ -59,7 +59,7 @@ TEST(test_rerun) {
     }
 }
 
-/* ---- the incremental evaluation ---- */
+/* ---- times of a changed schedule in the order of ops that it had before (incremental.c) ---- */
 /* Returns the least time from the start of op i to the start of op j if both belong to one tensor or use the same link
  * or core, and -1 otherwise. */
 static int64_t waits(const ref_program *ref, const esp__schedule *d, int i, int j) {

@@ -182,7 +182,7 @@ static inline void fake_schedule(fake_plan *f) {
     free(units);
 }
 
-/* Computes the report's times in a simple and slow way, from which ops run at each moment. */
+/* Computes the report's times in a simple and slow way: goes through all moments and looks which ops run. */
 static inline int fake_by_time(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? -1 : x > y;

@@ -38,7 +38,7 @@ typedef enum kind {
 
 typedef enum want {
     WANT_OK,
-    WANT_PEER,    /* ESP_E_PEER on all ranks except the faulty one, the victim */
+    WANT_PEER,    /* ESP_E_PEER on all ranks except the victim */
     WANT_TIMEOUT, /* ESP_E_TIMEOUT on all ranks except the victim */
     WANT_DIFFER
 } want;
@@ -63,12 +63,14 @@ typedef struct plan {
     kind kind;
     uint64_t seed;
     int32_t victim;
-    uint32_t setup, variant, caller; /* caller: compression runs on the program's thread */
+    uint32_t setup, variant;
+    uint32_t caller; /* nonzero: compression runs on the program's thread */
     /* When the fault happens: in which step, after how many pushes of the victim, and after which delay. */
     uint32_t step, pushes, delay_us;
     uint32_t amount;
-    uint32_t timeout_ms, steps; /* steps: how many, or 0 to train until an error */
-    int resume;                 /* after STOP, the victim continues */
+    uint32_t timeout_ms;
+    uint32_t steps; /* number of steps, or 0 to train until an error */
+    int resume;     /* after SIGSTOP, the victim gets SIGCONT */
 } plan;
 
 typedef struct report {
@@ -87,7 +89,8 @@ typedef struct report {
 typedef struct board {
     plan plan;
     int32_t launched;
-    atomic_int go, survivors; /* survivors: a bit for each rank, 0 until known */
+    atomic_int go;
+    atomic_int survivors; /* a bit for each remaining rank; 0 until known */
     char root[64], folder[PATH_ROOM], backend[128];
     report rank[RANKS];
 } board;
@@ -95,7 +98,7 @@ typedef struct board {
 static const struct kind_info {
     const char *name, *what;
     int timed;
-    int silence; /* measures the time from the end of the timeout */
+    int silence; /* ranks notice by the timeout: count time from its end */
 } kinds[KINDS] = {
     [KILL] = {"kill", "kill -9 in a step", 1, 0},
     [KILL_OPEN] = {"kill-open", "kill -9 while the job opens", 0, 0},

@@ -5,7 +5,8 @@
 #include "judge.h"
 
 typedef struct options {
-    const char *backend, *launcher; /* launcher: such as "mpirun -n 4" */
+    const char *backend;
+    const char *launcher; /* such as "mpirun -n 4", or NULL */
     uint32_t timeout_ms;
     double bound_ms; /* limit for noticing a fault, in ms */
     int verbose;
@@ -115,7 +116,8 @@ static inline void inject(run *x, result *out) {
     usleep(p->timeout_ms * 500ull);
     signal_rank(x, p->victim, SIGCONT);
 }
-/* Called when the other ranks have reported the fault. */
+/* Runs when the other ranks have reported the fault: continues or kills a stopped victim, and stores which ranks are
+ * to open the second job. */
 static inline void inject_after(run *x) {
     const plan *p = &x->b->plan;
     int all = (1 << RANKS) - 1;

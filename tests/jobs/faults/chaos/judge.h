@@ -5,7 +5,8 @@
 #include <stdarg.h>
 
 typedef struct result {
-    int failed, busy; /* busy: a rank got too little processor time, so the result says nothing */
+    int failed;
+    int busy; /* a rank got too little processor time: run again */
     int late;
     double noticed_ms[RANKS];
     int n_noticed;
@@ -21,7 +22,7 @@ __attribute__((format(printf, 2, 3))) static inline void fault_found(result *r, 
     r->failed = 1;
 }
 
-/* Is the victim's process killed, stopped or ended? */
+/* Returns whether the fault kills, stops or ends the victim's process. */
 static inline int is_lost(const plan *p) {
     return p->kind == KILL || p->kind == KILL_OPEN || p->kind == KILL_SAVE || p->kind == EXIT || p->kind == STOP;
 }
@@ -70,7 +71,8 @@ static inline int names(const char *text, int32_t rank) {
     return 0;
 }
 
-/* Does the error of rank r name the victim, or another rank whose error does? `seen` has a bit for each rank tried. */
+/* Returns whether the error of rank r names the victim, or names another rank whose error does, and so on. `seen` has a
+ * bit for each rank that was looked at. */
 static inline int leads_to_victim(const board *b, int r, int seen) {
     if (r == b->plan.victim || names(b->rank[r].text, b->plan.victim)) return 1;
     for (int q = 0; q < RANKS && strstr(b->rank[r].text, "see its own error"); q++)
@@ -78,7 +80,8 @@ static inline int leads_to_victim(const board *b, int r, int seen) {
     return 0;
 }
 
-/* Over MPI, only rank 0 announces that others have left. Without it, ranks may wait until the timeout. */
+/* Over MPI, only rank 0 announces that other ranks have left. If rank 0 itself leaves early, the others may wait until
+ * the timeout. */
 static inline int may_time_out(const board *b, esp_status s) {
     const plan *p = &b->plan;
     return b->launched && p->kind == ORDER && p->variant == CLOSE_EARLY && p->victim == 0 && s == ESP_E_TIMEOUT;

@@ -37,7 +37,7 @@ static inline esp_status train_step(self *x, uint32_t step) {
     gradients_fill(x, step);
     if (odd && x->p->kind == PUSH && x->p->variant == ONLY_ONE_PUSHES) except = x->p->pushes % TENSORS;
     if (odd && x->p->kind == PUSH && x->p->variant == ONE_NEVER_PUSHES && is_victim(x)) {
-        s = push_all(x, step, 0); /* the tensor that is needed first is pushed last */
+        s = push_all(x, step, 0); /* all but tensor 0, which the others wait for */
         return s ? s : esp_wait(x->ctx, 1);
     }
     s = push_all(x, step, is_victim(x) ? TENSORS : except);
