@@ -1,6 +1,7 @@
 /* test_trace.c checks the events of the timeline and its file, also if several threads add events at the same time. */
 /* runs: tsan */
 #include "tests/lib/test.h"
+#include "tests/lib/json.h"
 #include "espresso_impl/observe/trace.h"
 
 static char path[128], temporary[160];
@@ -16,32 +17,11 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* Moves over one JSON value, or fails the test. */
-static const char *value(const char *p) {
-    p += strspn(p, " \n");
-    if (*p == '{' || *p == '[') {
-        char close = *p == '{' ? '}' : ']';
-        for (p++; *(p += strspn(p, " \n,")) != close;) {
-            if (!*p) fail_msg("the file ends inside a value");
-            if (close == '}') {
-                p = value(p);
-                p += strspn(p, " \n");
-                if (*p++ != ':') fail_msg("no ':' before: %.40s", p);
-            }
-            p = value(p);
-        }
-        return p + 1;
-    }
-    if (*p == '"') {
-        for (p++; *p != '"'; p++) {
-            if ((unsigned char)*p < 0x20) fail_msg("a control character in a string");
-            if (*p == '\\' && !strchr("\"\\/bfnrtu", *++p)) fail_msg("a wrong escape: %.20s", p);
-        }
-        return p + 1;
-    }
-    if (!strcspn(p, "0123456789-")) return p + strspn(p, "0123456789-+.eE");
-    fail_msg("no JSON value: %.40s", p);
-    return p;
+static char *json_of_file(void) {
+    char *text = file_text(path);
+    const char *end = json_end(text);
+    if (!end || *end) fail_msg("not JSON, or more than one value:\n%s", text);
+    return text;
 }
 
 static void write_ranks(int32_t ranks, esp__trace **traces) {
@@ -69,8 +49,7 @@ TEST(test_file, setup, teardown) {
     esp__trace_add(t[1], ESP__LANE_INTER, "inter.alltoall fc1", 0, 8,
                    (esp__span){t[0]->origin_ns + 1000000, t[0]->origin_ns + 2000000}, 0, 9);
     write_ranks(2, t);
-    text = file_text(path);
-    assert_string_equal(value(text), "\n");
+    text = json_of_file();
     assert_int_equal(count_of(text, "\"ph\":\"X\""), 3);
     assert_int_equal(count_of(text, "\"thread_name\""), 8);
     assert_non_null(strstr(text, "\"name\":\"rank 1 (machine 0)\""));
@@ -120,8 +99,7 @@ TEST(test_full_trace_and_full_label_table, setup, teardown) {
         esp__trace_add(t, ESP__LANE_CPU, label, 0, i, (esp__span){t->origin_ns, t->origin_ns}, 0, 0);
     }
     write_ranks(1, &t);
-    text = file_text(path);
-    assert_string_equal(value(text), "\n");
+    text = json_of_file();
     assert_int_equal(count_of(text, "\"ph\":\"X\""), 5000);
     assert_true(count_of(text, "\"name\":\"op\"") > 0);
     free(text);
@@ -157,8 +135,7 @@ TEST(test_damaged_events_are_left_out, setup, teardown) {
     ((esp__trace_head *)data)->n_events = UINT64_MAX / 2;
     esp__trace_file_rank(f, 1, data, bytes);
     assert_int_equal(esp__trace_file_close(f), ESP_OK);
-    text = file_text(path);
-    assert_string_equal(value(text), "\n");
+    text = json_of_file();
     assert_int_equal(count_of(text, "\"ph\":\"X\""), 1);
     free(text);
     esp__free(NULL, data);

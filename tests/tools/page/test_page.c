@@ -6,6 +6,7 @@
 #include "tools/page/page.inc"
 #include "page_data.h"
 #include "page_open.h"
+#include "tests/lib/json.h"
 
 static const char odd_name[] = "</script><!--<b>\"q\"\\ \xe2\x82\xac";
 static page_info info = {.model = "made-up & more",
@@ -14,53 +15,6 @@ static page_info info = {.model = "made-up & more",
                          .machines = 8,
                          .ranks_per_machine = 8,
                          .command = "espresso plan --model 'made up'"};
-
-/* ---- a JSON parser, which returns the end of a value, or NULL ---------------------------------------------------- */
-static const char *json_blank(const char *s) { return s + strspn(s, " \t\r\n"); }
-
-static const char *json_string(const char *s) {
-    if (*s++ != '"') return NULL;
-    for (; *s != '"'; s++) {
-        if ((unsigned char)*s < 0x20) return NULL;
-        if (*s != '\\') continue;
-        if (*++s == 'u') {
-            if (strspn(s + 1, "0123456789abcdefABCDEF") < 4) return NULL;
-        } else if (!*s || !strchr("\"\\/bfnrt", *s)) {
-            return NULL;
-        }
-    }
-    return s + 1;
-}
-
-static const char *json_value(const char *s, int depth);
-static const char *json_list(const char *s, char end, int depth) {
-    s = json_blank(s + 1);
-    if (*s == end) return s + 1;
-    for (;;) {
-        if (end == '}') {
-            if (!(s = json_string(json_blank(s))) || *(s = json_blank(s)) != ':') return NULL;
-            s++;
-        }
-        if (!(s = json_value(s, depth + 1))) return NULL;
-        s = json_blank(s);
-        if (*s == end) return s + 1;
-        if (*s++ != ',') return NULL;
-    }
-}
-
-static const char *json_value(const char *s, int depth) {
-    s = json_blank(s);
-    if (depth > 20) return NULL;
-    if (*s == '{') return json_list(s, '}', depth);
-    if (*s == '[') return json_list(s, ']', depth);
-    if (*s == '"') return json_string(s);
-    if (strncmp(s, "true", 4) == 0) return s + 4;
-    if (strncmp(s, "false", 5) == 0) return s + 5;
-    char *end;
-    if (*s != '-' && (*s < '0' || *s > '9')) return NULL;
-    strtod(s, &end);
-    return end;
-}
 
 /* ---- without a browser ------------------------------------------------------------------------------------------- */
 static void write_timeline(FILE *f, uint32_t n_tensors, int both, const char *name) {
@@ -84,9 +38,9 @@ TEST(data_is_json) {
         char *html = page_read_stream(f), *data = strstr(html, "application/json\">");
         fclose(f);
         assert_non_null(data);
-        const char *begin = strchr(data, '>') + 1, *end = json_value(begin, 0);
+        const char *begin = strchr(data, '>') + 1, *end = json_end(begin);
         if (!end) fail_msg("not JSON with the name %zu", i);
-        assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
+        assert_int_equal(strncmp(end, "</script>", 9), 0);
         assert_ptr_equal(memchr(begin, '<', (size_t)(end - begin)), NULL);
         assert_null(strstr(html, "http:"));
         assert_null(strstr(html, "https:"));
@@ -106,9 +60,9 @@ TEST(trace_is_json) {
     assert_int_equal(page_trace(f, pages, 2, &info), 0);
     rewind(f);
     char *text = page_read_stream(f);
-    const char *end = json_value(text, 0);
+    const char *end = json_end(text);
     assert_non_null(end);
-    assert_int_equal(*json_blank(end), 0);
+    assert_int_equal(*end, 0);
     for (int i = 0; i < 2; i++)
         for (uint32_t k = 0; k < pages[i].n_events; k++)
             lanes += (uint32_t)__builtin_popcount(pages[i].events[k].lanes);
@@ -156,7 +110,7 @@ TEST(a_trace_of_cores) {
     assert_int_equal(page_trace(f, &plan.page, 1, &info), 0);
     rewind(f);
     char *text = page_read_stream(f);
-    assert_non_null(json_value(text, 0));
+    assert_non_null(json_end(text));
     assert_non_null(strstr(text, "\"tid\":5,\"args\":{\"name\":\"progress\"}"));
     assert_non_null(strstr(text, "\"tid\":5,\"args\":{\"sort_index\":2}"));
     assert_null(strstr(text, "\"name\":\"outer\""));
@@ -211,9 +165,9 @@ TEST(measured_is_json) {
     write_measured(f);
     rewind(f);
     char *html = page_read_stream(f), *begin = strchr(strstr(html, "application/json"), '>') + 1;
-    const char *end = json_value(begin, 0);
+    const char *end = json_end(begin);
     assert_non_null(end);
-    assert_int_equal(strncmp(json_blank(end), "</script>", 9), 0);
+    assert_int_equal(strncmp(end, "</script>", 9), 0);
     assert_non_null(strstr(begin, ",-1,0"));
     fclose(f);
     free(html);
@@ -226,7 +180,7 @@ TEST(numbers_that_json_lacks) {
     assert_int_equal(page_compare(f, &row, 1, 1e5, &bounds, NULL), 0);
     rewind(f);
     char *html = page_read_stream(f);
-    assert_non_null(json_value(strchr(strstr(html, "application/json"), '>') + 1, 0));
+    assert_non_null(json_end(strchr(strstr(html, "application/json"), '>') + 1));
     fclose(f);
     free(html);
 }
