@@ -41,17 +41,6 @@ TEST(test_counts) {
     esp__option_each(ESP__TREE_FLAT | ESP__TREE_HIERARCHICAL, 3, 1, wide, NULL);
 }
 
-static int round_trip(void *user, const esp__option *o) {
-    char text[ESP__TEXT_MAX];
-    esp__option parsed;
-    esp__option_print(o, text, sizeof text);
-    assert_int_equal(esp__option_parse(NULL, text, &parsed), ESP_OK);
-    assert_int_equal(parsed.n, o->n);
-    assert_memory_equal(parsed.steps, o->steps, o->n * sizeof *o->steps);
-    ++*(int *)user;
-    return 0;
-}
-
 TEST(test_text_one_to_one) {
     int n = 0;
     for (uint32_t levels = 2; levels <= 3; levels++)

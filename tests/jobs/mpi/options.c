@@ -12,18 +12,19 @@ static int run(plan *p, const char *what) {
     esp_config c = ESP_ZERO;
     esp_ctx *ctx = NULL;
     c.log_level = ESP_LOG_ERROR;
+    atomic_store(&failures, 0);
     if (esp_open(&c, &ctx)) return fprintf(stderr, "esp_open: %s\n", esp_last_error(NULL)), 1;
     if (device && esp_plugin_load(ctx, device)) return fprintf(stderr, "%s\n", esp_last_error(ctx)), 1;
     if (device) p->where.kind = ESP_CUDA;
     p->levels = ctx->job.topo.n_levels;
     run_body(ctx, p);
-    const int failures = atomic_load(&p->failures);
+    const int failed = atomic_load(&failures);
     if (ctx->job.rank == 0)
         printf("%s%s: %u options on %d ranks, %d machines, %u levels: %s\n", device ? "device " : "", what,
                ctx->model.n_tensors, (int)ctx->job.size, (int)ctx->job.topo.n_machines, ctx->job.topo.n_levels,
-               failures ? "FAILED" : "ok");
+               failed ? "FAILED" : "ok");
     esp_close(ctx);
-    return failures != 0;
+    return failed != 0;
 }
 
 int main(int argc, char **argv) {
