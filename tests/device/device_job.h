@@ -16,6 +16,12 @@ static int fake_live, fake_refused;
 #define DEVICE_KIND FAKE_KIND
 #endif
 
+#define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
+#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
+#define TREE_MIXED                                                                                                     \
+    "comp@gpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > "  \
+    "decomp@gpu > intra.allgather"
+
 enum { RANKS = 4, STEPS = 3 };
 
 typedef struct outcome {

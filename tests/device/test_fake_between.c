@@ -5,7 +5,6 @@
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
-#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
 #define OWN_GPU "comp@gpu > flat.allgather > decomp@gpu"
 #define OWN_CPU "comp@cpu > flat.allgather > decomp@cpu"
 

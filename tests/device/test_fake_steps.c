@@ -4,12 +4,6 @@
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
-#define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
-#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
-#define TREE_MIXED                                                                                                     \
-    "comp@gpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > "  \
-    "decomp@gpu > intra.allgather"
-
 static device_job job(const char *codec, const char *option, esp_dtype dtype, int kind) {
     device_job j;
     memset(&j, 0, sizeof j);

@@ -3,13 +3,8 @@
  * are in host memory, or on the fake device (tests/device), whose streams wait until abort(). */
 /* runs: quiet no-tsan: ranks are processes that are killed, in which the sanitizer cannot follow threads */
 #include "tests/lib/test.h"
-#include <dlfcn.h>
 #include "tests/lib/processes.h"
-#define ESP_DEVKIND_OWN ESP_CUDA /* the kind of the fake device included below */
-#include "tests/device/device_job.h"
-#include "tests/nccl/fake/control.h"
-#include "backends/nccl/nccl.h"
-#include "tests/lib/entries.h"
+#include "tests/nccl/on_fake_device.h"
 
 enum { SIZE = 4, N = 3000, LOST_STEP = 3, LAST_STEP = 6 };
 
@@ -18,12 +13,6 @@ static struct {
     int32_t dies[2];
     int on_device;
 } job;
-
-static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
-static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
-    const esp_stream s = {{FAKE_KIND, 0}, stream};
-    if (fake_launch_when(s, ready, run, arg, bytes)) abort();
-}
 
 static float point(int32_t origin, int step, int i) { return (float)((i + step) % 7 + 4 * origin * origin); }
 
@@ -60,18 +49,15 @@ static int is_mean(const float *g, int step, int gone) {
 }
 
 static void body(procs *p, int32_t rank) {
-    static const fake_hooks device = {device_own, device_launch};
     static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1_nccl};
     report *me = &p->b->rank[rank];
     alarm(20);
-    void (*use)(const fake_hooks *);
     const esp_device where = {job.on_device ? FAKE_KIND : 0, 0};
     esp_config c = ESP_ZERO;
     esp_ctx *ctx = NULL;
     place at[2];
     int shrunk = 0;
-    if (!nccl_find(dlopen(getenv("ESPRESSO_NCCL"), RTLD_NOW), "fake_device_use", &use)) _exit(9);
-    use(&device);
+    standin_load();
     c.rank = rank, c.size = p->size, c.root = p->root, c.machine = 1 + rank / 2;
     c.backend = job.backend, c.timeout_ms = 20000, c.log_level = ESP_LOG_ERROR, c.cpu_workers = 1;
     c.builtin = entries, c.n_builtin = 2;
@@ -141,11 +127,8 @@ TEST(device_memory) {
 }
 
 int main(void) {
-    const char *build = getenv("ESPRESSO_BUILD");
-    char path[4096], dir[] = "/tmp/nccl-shrink-XXXXXX", rm[64];
-    snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
-    setenv("ESPRESSO_NCCL", path, 1);
-    setenv("FAKE_SHARED", "1", 1);
+    char dir[] = "/tmp/nccl-shrink-XXXXXX", rm[64];
+    standin_choose();
     if (!mkdtemp(dir)) return 1;
     setenv("TMPDIR", dir, 1); /* killed ranks leave files here */
     const int failed = test_main();

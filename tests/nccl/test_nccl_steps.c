@@ -3,48 +3,20 @@
  * two ops. */
 /* runs: quiet slow asan-long no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
-#include <dlfcn.h>
-#define ESP_DEVKIND_OWN ESP_CUDA /* the kind of the fake device included below */
-#include "tests/device/device_job.h"
-#include "tests/nccl/fake/control.h"
-#include "backends/nccl/nccl.h"
-#include "tests/lib/entries.h"
+#include "tests/nccl/on_fake_device.h"
+#include "tests/device/backend_job.h"
 
-#define FLAT_GPU "comp@gpu > flat.allgather > decomp@gpu"
-#define TREE_GPU "intra.reduce_scatter > comp@gpu > inter.allgather > decomp@gpu > intra.allgather"
-#define TREE_TWICE                                                                                                     \
-    "comp@gpu > intra.alltoall > inter.alltoall > decomp@gpu > comp@gpu > inter.allgather > intra.allgather > "        \
-    "decomp@gpu"
 #define BACKEND "nccl:device=0"
 
-static int launched; /* number of kernels on the device's streams */
-static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
-static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
-    const esp_stream s = {{FAKE_KIND, 0}, stream};
-    __atomic_fetch_add(&launched, 1, __ATOMIC_SEQ_CST);
-    if (fake_launch_when(s, ready, run, arg, bytes)) abort();
-}
-
 TEST(same_numbers) {
-    static const char *const options[] = {FLAT_RAW, FLAT_GPU,  TREE_RAW,   TREE_ROOT,
-                                          TREE_GPU, TREE_COMP, TREE_TWICE, "comp@gpu > flat.allreduce > decomp@gpu"};
-    for (size_t o = 0; o < sizeof options / sizeof *options; o++)
-        for (int k = 0; k < 2; k++) {
-            const int before = launched, summed = strstr(options[o], "comp@gpu > flat.allreduce") != NULL;
-            device_job j;
-            memset(&j, 0, sizeof j);
-            j.task.codec = k && !summed ? "topk:ratio=0.1" : "none";
-            j.task.option = options[o];
-            j.task.dtype = (esp_dtype)(ESP_F32 + (o + (size_t)k) % 3);
-            j.task.kind = (int)((o * 2 + (size_t)k) % KINDS);
-            j.wait = (int)(o + (size_t)k) % 4;
-            j.nonfinite = k;
-            j.backend = BACKEND;
-            j.backends = espresso_plugin_v1_nccl;
-            assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-            /* NCCL has moved device memory, except for sums done on the host */
-            if (!summed) assert_true(launched > before);
-        }
+    static const char *const options[] = {FLAT_RAW, FLAT_GPU,  TREE_RAW,  TREE_ROOT,
+                                          TREE_GPU, TREE_COMP, TREE_SWAP, SUMMED_GPU};
+    for (size_t n = 0; n < 2 * sizeof options / sizeof *options; n++) {
+        const int before = launched;
+        same_over(BACKEND, espresso_plugin_v1_nccl, options[n / 2], n / 2, n % 2);
+        /* NCCL has moved device memory, except for sums done on the host */
+        if (strcmp(options[n / 2], SUMMED_GPU)) assert_true(launched > before);
+    }
 }
 
 /* With three ranks, parts have unequal sizes, and a mean needs a factor of 1/3. */
@@ -64,51 +36,9 @@ TEST(three_ranks) {
         }
 }
 
-/* While the device is stopped, the program must be able to push all tensors and to enqueue work that waits for the
- * means. */
-static pthread_barrier_t together;
-static void held_body(esp_ctx *ctx, void *user) {
-    const esp_device fake = {FAKE_KIND, 0};
-    place p[TENSORS];
-    for (int t = 0; t < TENSORS; t++) {
-        esp_tensor_desc d = {
-            .name = names[t], .count = counts[t], .codec = "none", .option = (const char *)user, .device = fake};
-        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
-        place_open(ctx, &p[t], fake, counts[t] * 4);
-        for (uint64_t i = 0; i < counts[t]; i++) ((float *)p[t].pinned)[i] = (float)(1 + esp_rank(ctx));
-    }
-    CHECK(esp_start(ctx) == ESP_OK);
-    pthread_barrier_wait(&together);
-    fake_hold(1);
-    for (int t = 0; t < TENSORS; t++) {
-        write_late(&p[t]);
-        CHECK(esp_push(ctx, (uint32_t)t, p[t].grad, p[t].stream) == ESP_OK);
-    }
-    for (int t = 0; t < TENSORS; t++) {
-        CHECK(esp_wait_on(ctx, (uint32_t)t, p[t].stream) == ESP_OK);
-        CHECK(esp_test(ctx, (uint32_t)t) == ESP_PENDING);
-        CHECK(p[t].table->copy(p[t].self, p[t].pinned, p[t].grad, p[t].bytes, p[t].stream) == ESP_OK);
-    }
-    pthread_barrier_wait(&together); /* nothing may have been sent yet */
-    for (int t = 0; t < TENSORS; t++) CHECK(((float *)p[t].pinned)[0] == (float)(1 + esp_rank(ctx)));
-    pthread_barrier_wait(&together);
-    fake_hold(0);
-    CHECK(esp_wait_all(ctx) == ESP_OK);
-    for (int t = 0; t < TENSORS; t++) {
-        place_sync(&p[t]);
-        for (uint64_t i = 0; i < counts[t]; i++) CHECK(((float *)p[t].pinned)[i] == 2.5f);
-        place_close(&p[t]);
-    }
-}
-TEST(host_does_not_wait) {
-    static char options[][128] = {FLAT_RAW, TREE_RAW};
-    static const esp_plugin_fn entries[2] = {fake_plugin, espresso_plugin_v1_nccl};
-    for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
-        pthread_barrier_init(&together, NULL, 4);
-        RUN_RANKS(.size = 4, .per_machine = 2, .body = held_body, .user = options[o], .config.backend = BACKEND,
-                  .config.timeout_ms = 30000, .config.builtin = entries, .config.n_builtin = 2);
-        pthread_barrier_destroy(&together);
-    }
+TEST(no_waiting_host) {
+    host_does_not_wait(BACKEND, espresso_plugin_v1_nccl, (held_job){FLAT_RAW, NULL, NULL});
+    host_does_not_wait(BACKEND, espresso_plugin_v1_nccl, (held_job){TREE_RAW, NULL, NULL});
 }
 
 /* Rank 0 waits for its device, which waits for rank 1. Rank 1 has left or does nothing. Rank 0 must return an error. */
@@ -157,18 +87,7 @@ TEST(peers_that_do_not_come) {
 }
 
 int main(void) {
-    static const fake_hooks device = {device_own, device_launch};
-    const char *build = getenv("ESPRESSO_BUILD");
-    void (*use)(const fake_hooks *);
-    char path[4096];
-    snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
-    setenv("ESPRESSO_NCCL", path, 1);
-    setenv("FAKE_SHARED", "1", 1);
-    void *p = dlopen(path, RTLD_NOW);
-    if (!p || !nccl_find(p, "fake_device_use", &use)) {
-        fprintf(stderr, "%s is not there: make it\n", path);
-        return 1;
-    }
-    use(&device);
+    standin_choose();
+    standin_load();
     return test_main();
 }

@@ -2,23 +2,19 @@
  * stand-in for NCCL (fake/). Results must have the same bits as with gradients in host memory over backend loop. */
 /* runs: quiet no-tsan: the stand-in for NCCL is a library that is built without the sanitizer */
 #include "tests/lib/test.h"
-#include <dlfcn.h>
-#define ESP_DEVKIND_OWN ESP_CUDA /* the kind of the fake device included below */
+#include "tests/nccl/on_fake_device.h"
 #include "tests/device/device_options.h"
-#include "tests/nccl/fake/control.h"
-#include "backends/nccl/nccl.h"
-#include "tests/lib/entries.h"
 
-static void *device_own(const void *p, uint64_t bytes) { return fake_own(p, bytes); }
-static void device_launch(void *stream, int (*ready)(void *), int (*run)(void *), const void *arg, size_t bytes) {
-    const esp_stream s = {{FAKE_KIND, 0}, stream};
-    if (fake_launch_when(s, ready, run, arg, bytes)) abort();
-}
 static int (*remains)(void), (*registered)(void);
 
 static void over(const char *codec, const char *backend, uint32_t every, uint32_t every_gpu) {
     static const esp_plugin_fn entries[] = {fake_plugin, espresso_plugin_v1_nccl};
-    const tree_plan plan = {codec, {"loop", backend}, entries, 2, every, every_gpu};
+    const tree_plan plan = {.codec = codec,
+                            .backend = {"loop", backend},
+                            .entries = entries,
+                            .n_entries = 2,
+                            .every = every,
+                            .every_gpu = every_gpu};
     const int before = registered();
     run_tree(&plan);
     assert_true(registered() > before);
@@ -34,19 +30,8 @@ TEST(levels) {
 }
 
 int main(void) {
-    static const fake_hooks device = {device_own, device_launch};
-    const char *build = getenv("ESPRESSO_BUILD");
-    void (*use)(const fake_hooks *);
-    char path[4096];
-    snprintf(path, sizeof path, "%s/tests/nccl/new/libcuda.so.1", build ? build : "./build");
-    setenv("ESPRESSO_NCCL", path, 1);
-    setenv("FAKE_SHARED", "1", 1);
-    void *p = dlopen(path, RTLD_NOW);
-    if (!p || !nccl_find(p, "fake_device_use", &use) || !nccl_find(p, "fake_remains", &remains) ||
-        !nccl_find(p, "fake_registered", &registered)) {
-        fprintf(stderr, "%s is not there: make it\n", path);
-        return 1;
-    }
-    use(&device);
+    standin_choose();
+    void *p = standin_load();
+    if (!nccl_find(p, "fake_remains", &remains) || !nccl_find(p, "fake_registered", &registered)) return 1;
     return test_main();
 }
