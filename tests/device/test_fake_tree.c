@@ -7,7 +7,8 @@
 
 static void over(const char *codec, const char *backend) {
     static const esp_plugin_fn entries[] = {fake_plugin, moved_plugin, rounds_entry, fake_rounds_plugin};
-    const tree_plan plan = {codec, {backend, backend}, entries, 4, 17, 0};
+    const tree_plan plan = {
+        .codec = codec, .backend = {backend, backend}, .entries = entries, .n_entries = 4, .every = 17};
     run_tree(&plan);
 }
 
