@@ -2,9 +2,7 @@
  * memory is proportional to the number of tensors; and that of two simultaneous pushes of a tensor one is refused. */
 /* runs: tsan */
 #include "tests/lib/test.h"
-#include "tests/executor/small_model.h"
-
-static esp_stream here;
+#include "tests/executor/totals.h"
 
 /* ---- memory that runs out ---------------------------------------------------------------------------------------- */
 /* After `left` more allocations, those of this thread fail; -1 means never. `live` counts the blocks of all ranks. */
@@ -32,49 +30,10 @@ static int lives_again(long lives) {
     return atomic_load(&live) <= lives;
 }
 
-static float gradient(int32_t rank, uint64_t i, int step) {
-    return (float)((int)((i * 31 + (uint64_t)step * 7 + (uint64_t)rank) % 23) - 11);
-}
-
-/* The sum of all gradients `in` must equal the sum of all results `out` and residuals, over all ranks and steps. */
-typedef struct book {
-    double in[TOTAL], out[TOTAL];
-    int step;
-} book;
-
-static void train(esp_ctx *ctx, book *b) {
-    static _Thread_local float g[TOTAL];
-    for (uint64_t i = 0; i < TOTAL; i++) {
-        g[i] = gradient(esp_rank(ctx), i, b->step);
-        for (int32_t r = 0; r < esp_size(ctx); r++) b->in[i] += (double)gradient(r, i, b->step);
-    }
-    for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, g + begins[t], here) == ESP_OK);
-    CHECK(esp_wait_all(ctx) == ESP_OK);
-    for (uint64_t i = 0; i < TOTAL; i++) b->out[i] += (double)g[i] * esp_size(ctx);
-    b->step++;
-}
-
-static void check_books(esp_ctx *ctx, const book *b) {
-    static _Thread_local float held[TOTAL];
-    memset(held, 0, sizeof held);
-    for (uint32_t k = 0; k < ctx->active.n_feedback; k++) {
-        const esp__feedback *f = &ctx->active.feedback[k];
-        uint64_t first = begins[f->place.first] + f->place.begin + f->offset;
-        for (uint64_t i = 0; f->residual && f->owner_replica && i < f->count; i++) held[first + i] += f->residual[i];
-    }
-    for (uint32_t t = 0; t < TENSORS; t++)
-        for (uint64_t i = 0; ctx->model.tensors[t].pending_residual && i < counts[t]; i++)
-            held[begins[t] + i] += ctx->model.tensors[t].pending_residual[i];
-    CHECK(esp_allreduce(ctx, held, TOTAL) == ESP_OK);
-    double worst = 0;
-    for (int i = 0; i < TOTAL; i++) worst = fmax(worst, fabs(b->out[i] + (double)held[i] - b->in[i]));
-    CHECK(worst < 2e-2);
-}
-
 /* Rank 1 runs out of memory at the first allocation of a change, then at the second, until the change succeeds. */
 static void body_memory_ends(esp_ctx *ctx, void *user) {
     const task *k = user;
-    book *b = calloc(1, sizeof *b);
+    totals *b = calloc(1, sizeof *b);
     add_tensors(ctx, k);
     CHECK(esp_start(ctx) == ESP_OK);
     text first = strategy_of(MIXED, k->codec, k->option), next = strategy_of(GROUPS, k->codec, TREE_REPLICAS);
@@ -83,7 +42,7 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
     int failed = 0;
     long lives = 0;
     for (long n = 0;; n++) {
-        train(ctx, b);
+        train(ctx, b, 1);
         pthread_barrier_wait(&quiet);
         if (!n || atomic_load(&live) < lives) lives = atomic_load(&live);
         pthread_barrier_wait(&quiet);
@@ -98,13 +57,13 @@ static void body_memory_ends(esp_ctx *ctx, void *user) {
         pthread_barrier_wait(&quiet);
         CHECK(lives_again(lives));
         pthread_barrier_wait(&quiet);
-        if (n % 8 == 0) check_books(ctx, b);
+        if (n % 8 == 0) check_totals(ctx, b);
         if (n > 2000) break;
     }
     CHECK(failed > 20);
     CHECK(strcmp(esp_strategy_text(ctx), before) != 0);
-    for (int i = 0; i < 3; i++) train(ctx, b);
-    check_books(ctx, b);
+    train(ctx, b, 3);
+    check_totals(ctx, b);
     free(before);
     free(b);
 }
