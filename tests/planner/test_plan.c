@@ -3,27 +3,8 @@
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
-#include "problems.h"
-
-static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
-    esp_plan *plan = NULL;
-    if (esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, config, &plan))
-        fail_msg("esp_plan_make: %s", esp_last_error(NULL));
-    return plan;
-}
-
-static esp_plan *simulate(const problem_input *in, const char *text) {
-    esp_plan *plan = NULL;
-    if (esp_plan_simulate(&in->model, in->codecs, in->n_codecs, &in->system, NULL, text, &plan))
-        fail_msg("esp_plan_simulate: %s of:\n%s", esp_last_error(NULL), text);
-    return plan;
-}
-
-static esp_plan_report report_of(const esp_plan *plan) {
-    esp_plan_report r = {.struct_size = sizeof r};
-    assert_int_equal(esp_plan_report_read(plan, &r), ESP_OK);
-    return r;
-}
+#include "plans.h"
+#include "planner/files/files.h"
 
 static double iteration(const esp_plan *plan) { return report_of(plan).iteration_ns; }
 
@@ -386,56 +367,30 @@ TEST(test_flags) {
 }
 
 /* ---- the project's models ---- */
-/* Reads the tensors of a model file with one JSON object per line. Returns how many, or 0 if the file is missing. */
-static uint32_t model_read(const char *path, esp_plan_tensor *t, char (*names)[64], uint32_t room) {
-    char line[512];
-    uint32_t n = 0;
-    FILE *f = fopen(path, "r");
-    if (!f) return 0;
-    while (fgets(line, sizeof line, f) && n < room) {
-        const char *name = strstr(line, "{\"name\": \""), *elements = strstr(line, "\"elements\": "),
-                   *us = strstr(line, "\"compute_us\": ");
-        if (!name || !elements || !us) continue;
-        if (sscanf(name + 10, "%63[^\"]", names[n]) != 1) continue;
-        t[n].name = names[n];
-        t[n].elements = strtoull(elements + 12, NULL, 10);
-        t[n++].compute_ns = 1000.0 * strtod(us + 14, NULL);
-    }
-    fclose(f);
-    return n;
-}
-
-enum { MODEL_TENSORS = 600 };
 TEST(test_models) {
     static const char *const names[] = {"lstm", "vgg16", "ugatit", "bert-base", "resnet101", "gpt2"};
     static const char *const folders[] = {"planner/models", "tests/planner/files/published"};
-    static char tensor_names[MODEL_TENSORS][64];
-    esp_plan_tensor tensors[MODEL_TENSORS];
     uint32_t seen = 0;
     for (size_t f = 0; f < 2; f++)
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             char path[256];
             static paper_input paper;
-            memset(tensors, 0, sizeof tensors);
+            esp__model_file file;
             snprintf(path, sizeof path, "%s/%s.json", folders[f], names[i]);
-            esp_plan_model model = {.name = names[i], .tensors = tensors};
-            model.n_tensors = model_read(path, tensors, tensor_names, MODEL_TENSORS);
-            if (!model.n_tensors && f == 1) continue;
-            if (!model.n_tensors) fail_msg("%s is not there", path);
+            if (f == 1 && access(path, R_OK)) continue;
+            if (esp__model_read(path, &file, NULL)) fail_msg("%s", esp_last_error(NULL));
             seen++;
             paper_open(&paper, (int)(i & 1), 8);
             paper.system.devices = 1u << ESP_ON_GPU;
-            esp_plan *plan, *again;
-            if (esp_plan_make(&model, &paper.codecs[i % PAPER_CODECS], 1, &paper.system, NULL, &plan))
-                fail_msg("%s", esp_last_error(NULL));
+            const problem_input in = {
+                .model = file.model, .codecs = {paper.codecs[i % PAPER_CODECS]}, .n_codecs = 1, .system = paper.system};
+            esp_plan *plan = make(&in, NULL), *again = simulate(&in, esp_plan_text(plan));
             esp_plan_report r = report_of(plan);
             assert_true(r.bound_ns <= r.iteration_ns && r.iteration_ns <= r.fp32_ns);
-            if (esp_plan_simulate(&model, &paper.codecs[i % PAPER_CODECS], 1, &paper.system, NULL, esp_plan_text(plan),
-                                  &again))
-                fail_msg("%s", esp_last_error(NULL));
             expect_same_plan(plan, again);
             esp_plan_free(again);
             esp_plan_free(plan);
+            esp__model_free(&file);
         }
     assert_int_equal(seen, 7);
 }

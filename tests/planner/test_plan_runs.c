@@ -2,7 +2,7 @@
  * bits, and tensors without compression must have the exact mean. */
 /* runs: no-tsan: test_units in tests/executor runs the same code */
 #include "tests/lib/test.h"
-#include "problems.h"
+#include "plans.h"
 
 enum { RANKS_MAX = 8, STEPS = 2, ELEMENTS_MAX = 6000 };
 typedef struct runner {
@@ -94,13 +94,6 @@ static void small_problem(uint64_t seed, problem_input *in) {
         in->tensors[t].elements = 1 + in->tensors[t].elements % ELEMENTS_MAX;
 }
 
-static esp_plan *make(const problem_input *in, const esp_plan_config *config) {
-    esp_plan *plan = NULL;
-    if (esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, config, &plan))
-        fail_msg("%s", esp_last_error(NULL));
-    return plan;
-}
-
 TEST(test_runs) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(25); seed++) {
@@ -136,8 +129,7 @@ TEST(test_units_run) {
         snprintf(text, sizeof text, "%s", whole);
         free(whole);
         esp__arena_free(&arena);
-        if (esp_plan_simulate(&in.model, in.codecs, in.n_codecs, &in.system, NULL, text, &plan))
-            fail_msg("%s of:\n%s", esp_last_error(NULL), text);
+        plan = simulate(&in, text);
         run_plan(&in, plan);
         esp_plan_free(plan);
     }
@@ -175,12 +167,8 @@ TEST(test_rounds_run) {
         const esp_plan_unit *u = esp_plan_units(plan, &n);
         for (uint32_t i = 0; i < n; i++) compressed += strcmp(u[i].codec, "none") != 0;
         run_plan(&in, plan);
-        esp_plan *again = NULL;
-        if (esp_plan_simulate(&in.model, in.codecs, 1, &in.system, NULL, esp_plan_text(plan), &again))
-            fail_msg("%s", esp_last_error(NULL));
-        esp_plan_report r = {.struct_size = sizeof r}, x = r;
-        assert_int_equal(esp_plan_report_read(plan, &r) | esp_plan_report_read(again, &x), ESP_OK);
-        assert_true(!(r.iteration_ns > x.iteration_ns) && !(r.iteration_ns < x.iteration_ns));
+        esp_plan *again = simulate(&in, esp_plan_text(plan));
+        assert_true(report_of(plan).iteration_ns == report_of(again).iteration_ns);
         esp_plan_free(again);
         esp_plan_free(plan);
         const esp__scheme *s = esp__schemes();

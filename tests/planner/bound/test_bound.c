@@ -197,26 +197,6 @@ TEST(test_plans) {
     print_message("%u plans: on average %.1f%% above the bound\n", n, 100.0 * gap / n);
 }
 
-/* No strategy takes less time than the lower bound. */
-TEST(test_strategies) {
-    static opened o;
-    for (uint64_t seed = 3000; seed < 3000 + test_repeats(60); seed++) {
-        if (seed % 3 == 0) continue;
-        assert_true(open_random(seed, 24, 0, &o));
-        esp__problem *p = &o.problem;
-        uint64_t bound = esp__bound(p);
-        for (const esp__scheme *scheme = esp__schemes(); scheme->name; scheme++) {
-            esp__schedule d = {0};
-            if (!strcmp(scheme->name, "fp16")) continue;
-            scheme->make(p, &d);
-            if (d.makespan < bound)
-                fail_msg("problem %llu: bound %llu, but %s takes %llu", (unsigned long long)seed,
-                         (unsigned long long)bound, scheme->name, (unsigned long long)d.makespan);
-        }
-        esp__arena_free(&o.arena);
-    }
-}
-
 /* With two or three tensors, no combination of options in any order takes less time than the lower bound. */
 TEST(test_optimum) {
     static opened o;
