@@ -2,6 +2,7 @@
  * numbers and extremes, on every instruction set. */
 #include "tests/lib/test.h"
 #include "codecs/common/select.h"
+#include "tests/codecs/one_codec.h"
 
 enum { KINDS = 12 };
 static uint64_t test_rng = 1;
@@ -46,17 +47,11 @@ static int test_by_index(const void *a, const void *b) {
 
 static const float *test_load(const void *arg, uint64_t at, uint64_t n, float *buf) { return (const float *)arg + at; }
 
-/* Runs pieces of a loop in reverse order, since results must not depend on the order. */
-static void test_for(void *user, uint64_t n, uint64_t grain, void (*body)(void *, uint64_t, uint64_t), void *arg) {
-    for (uint64_t p = (n + grain - 1) / grain; p-- > 0;)
-        body(arg, p * grain, (p + 1) * grain < n ? (p + 1) * grain : n);
-}
-
 static void test_one(const float *x, test_pair *sorted, uint64_t n, uint64_t k, int level, int threads,
                      uint64_t sample) {
     esp_host host = {0};
     host.struct_size = sizeof host;
-    host.parallel_for = threads ? test_for : NULL;
+    host.parallel_for = threads ? codec_parallel : NULL;
     select_job s = {0};
     s.host = &host;
     s.simd = level;
