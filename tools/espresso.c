@@ -17,17 +17,8 @@ static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
 static const tool_command *const espresso_commands[] = {
-    &run_command,      /* in run.c */
-    &profile_command,  /* in profile.c */
-    &plan_command,     /* in plan.c */
-    &compare_command,  /* in compare.c */
-    &replay_command,   /* in replay.c */
-    &top_command,      /* in top.c */
-    &tree_command,     /* in tree.c */
-    &plugins_command,  /* in plugins.c */
-    &strategy_command, /* in strategy.c */
-    &state_command,    /* in state.c */
-    &help_command,     /* defined below */
+    &run_command,  &profile_command, &plan_command,     &compare_command, &replay_command, &top_command,
+    &tree_command, &plugins_command, &strategy_command, &state_command,   &help_command,
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 

@@ -1,6 +1,7 @@
 /* backend.c: checks that a backend keeps the rules in plugins/abi.h: results of collectives, their order, groups, abort
  * and wake-up. Must not know any backend by name. */
 #include "espresso_impl/context/context.h"
+#include "backends/common/common.h"
 #include "tools/check/check.h"
 #include "codecs/common/half.h"
 #include "espresso_impl/base/os.h"
@@ -29,19 +30,12 @@ static void check_store(esp_dtype t, void *p, uint64_t i, int v) {
     }
 }
 
-static bool check_sums(uint32_t op) {
-    return op == ESP_COLL_ALLREDUCE || op == ESP_COLL_REDUCE_SCATTER || op == ESP_COLL_REDUCE;
-}
-static bool check_rooted(uint32_t op) {
-    return op == ESP_COLL_BROADCAST || op == ESP_COLL_GATHER || op == ESP_COLL_REDUCE;
-}
-
 /* Returns element i of the result that rank `r` must get from collective `c`. */
 static int check_expected(const check_rank *r, const esp_coll *c, uint64_t i) {
     const uint64_t part = (c->count + (uint64_t)r->size - 1) / (uint64_t)r->size;
     if (c->op == ESP_COLL_BROADCAST) return check_value(c->root, i, c->op);
     if (c->op == ESP_COLL_ALLTOALL) return check_value((int32_t)(i / part), (uint64_t)r->rank * part + i % part, c->op);
-    if (!check_sums(c->op)) return check_value((int32_t)(i / part), i, c->op);
+    if (!backend_op_sums(c->op)) return check_value((int32_t)(i / part), i, c->op);
     int v = check_value(0, i, c->op);
     for (int32_t q = 1; q < r->size; q++) {
         const int x = check_value(q, i, c->op);
@@ -70,7 +64,7 @@ static void check_one_coll(check_rank *r, uint32_t op, esp_dtype dtype, esp_redu
     const int root = r->rank == c.root;
     c.src.ptr = src + (from_part ? begin * e : 0);
     c.dst.ptr = in_place ? src + (to_part ? begin * e : 0) : dst;
-    if (check_rooted(op) && (op == ESP_COLL_BROADCAST ? root && !in_place : !root)) c.dst.ptr = NULL;
+    if (backend_op_rooted(op) && (op == ESP_COLL_BROADCAST ? root && !in_place : !root)) c.dst.ptr = NULL;
     if (op == ESP_COLL_BROADCAST && !root && !in_place) c.src.ptr = NULL;
     c.src.bytes = from_part ? (end - begin) * e : bytes;
     c.dst.bytes = to_part ? (end - begin) * e : bytes;
@@ -106,7 +100,7 @@ static void check_numbers(check_rank *r) {
                     for (int in_place = 0; in_place < 2; in_place++) {
                         const int alias = in_place && op != ESP_COLL_GATHER && op != ESP_COLL_ALLTOALL;
                         if (check_failed(r) || !(b->dtypes & ESP_BIT(t))) continue;
-                        if (check_sums(op) ? !(b->reduces & ESP_BIT(o)) : o != ESP_REDUCE_SUM) continue;
+                        if (backend_op_sums(op) ? !(b->reduces & ESP_BIT(o)) : o != ESP_REDUCE_SUM) continue;
                         check_one_coll(r, op, t, o, counts[k], alias);
                     }
 }

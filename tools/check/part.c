@@ -68,7 +68,7 @@ ESP__FN esp_status check_bound(const esp__codec *c, uint64_t count, uint64_t row
     return c->table->bound(c->self, &like, round, n_reduced, b);
 }
 
-/* Returns whether the codec uses error feedback, which a parameter turns off in randomk:unbiased=1,feedback=none. */
+/* Returns whether the codec uses error feedback, which the parameter feedback=none turns off. */
 ESP__FN bool check_feedback(const esp__codec *c) { return !strstr(c->spec, "feedback=none"); }
 
 /* Allocates the buffers for `count` elements. They form a matrix of `rows` rows or, if `rows` is 0, a vector. */

@@ -1,5 +1,5 @@
 "use strict";
-// common.js: used by all pages: the data, numbers as text, small elements. Must not know any page.
+// common.js: the page's data, numbers as text, small elements.
 const data = JSON.parse(document.getElementById("data").textContent);
 const { lanes } = data; // names; lane k + 2 is level k, the last is the core that runs collectives
 const isCore = (lane) => lane < 2 || lane === lanes.length - 1;
@@ -64,12 +64,10 @@ function card(id, name, value, ...notes) {
         notes.flat().filter(Boolean).map((note) => element("div", { class: "note" }, note))));
 }
 
-// entries: pairs of colour and text; a colour "line-x" draws a dashed line.
+// entries: pairs of colour and text.
 function legend(entries) {
     for (const [color, text] of entries) {
-        const key = color.startsWith("line-")
-            ? element("i", { class: "key line" }) : element("i", { class: "key", color });
-        if (color.startsWith("line-")) key.style.borderColor = `var(--${color.slice(5)})`;
+        const key = element("i", { class: "key", color });
         if (color === "light") [key.style.background, key.style.opacity, key.style.height] = ["var(--raw)", 0.4, "6px"];
         if (color === "hatch") key.style.background = "repeating-linear-gradient(135deg,var(--hatch) 0 1.5px,transparent 1.5px 4px)";
         find("legend").append(element("li", {}, key, text));

@@ -4,8 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 echo "/* page.inc: made by tools/page/embed.sh from the files beside it. Do not edit. */"
-names="timeline.html compare.html head.html page.css timeline.css compare.css common.js plan.js lanes.js paint.js
-timeline.js chart.js compare.js"
+names="timeline.html head.html page.css timeline.css common.js plan.js lanes.js paint.js timeline.js"
 for name in $names; do
     echo "static const char *const page_file_$(echo "$name" | tr . _)[] = {"
     sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/??/?\\?/g' -e 's/^/    "/' -e 's/$/",/' "$name"

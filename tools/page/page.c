@@ -1,5 +1,5 @@
-/* page.c: writes a page with a plan's timeline, and one that compares strategies. The pages' HTML, CSS and scripts are
- * files in this folder. A page contains its data as JSON. */
+/* page.c: writes a page with a plan's timeline. The page's HTML, CSS and scripts are files in this folder; it
+ * contains its data as JSON. */
 #include "espresso_impl/base/json.h"
 #include "tools/page/page.h"
 #include "tools/page/page.inc"
@@ -7,8 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Names of what does at most one op at a time: the trainer's computation, processor cores that compress, links inside
- * machines, between machines and between racks, and the thread that waits for communication. */
+/* Names of the cores and links of a timeline, each of which executes one op at a time: the trainer's computation,
+ * processor cores that compress, links inside machines, between machines and between racks, and the thread that
+ * waits for communication. */
 const char *const page_lanes[ESP_PLAN_LANES] = {"compute", "cpu", "intra", "inter", "outer", "progress"};
 /* ---- JSON inside <script>: escapes "<" and the like, so that no text can end the script --------------------- */
 ESP__FN void page_text(FILE *to, const char *text) {
@@ -80,10 +81,7 @@ ESP__FN void page_info_json(FILE *to, const page_info *info) {
 /* ---- the pages' data --------------------------------------------------------------------------------------------- */
 typedef struct page_content {
     const page_plan *plans[2];
-    uint32_t n_plans, n_rows;
-    const page_row *rows;
-    double base_ns;
-    const page_bounds *bounds;
+    uint32_t n_plans;
     const page_info *info;
 } page_content;
 
@@ -139,25 +137,6 @@ static void page_timeline_json(FILE *to, const page_content *c) {
     fputc(']', to);
 }
 
-static void page_compare_json(FILE *to, const page_content *c) {
-    static const page_bounds none;
-    const page_bounds *b = c->bounds ? c->bounds : &none;
-    fprintf(to,
-            ",\n\"base_ns\":%.15g,\"bounds\":{\"bound_ns\":%.15g,\"free_compression_ns\":%.15g},"
-            "\n\"rows\":[",
-            page_finite(c->base_ns), page_finite(b->bound_ns), page_finite(b->free_compression_ns));
-    for (uint32_t i = 0; i < c->n_rows; i++) {
-        fputs(i ? ",\n{" : "\n{", to);
-        page_key(to, "name", c->rows[i].name), fputc(',', to);
-        page_key(to, "summary", c->rows[i].summary), fputc(',', to);
-        page_key(to, "source", c->rows[i].source);
-        fprintf(to, ",\"ours\":%s,\"report\":", c->rows[i].ours ? "true" : "false");
-        page_report(to, &c->rows[i].report);
-        fputc('}', to);
-    }
-    fputc(']', to);
-}
-
 /* ---- a page is its HTML file, in which this inserts the included files and the data ------------------------- */
 static void page_put(FILE *to, const char *name, const page_content *content) {
     const char *const *line = NULL;
@@ -170,10 +149,7 @@ static void page_put(FILE *to, const char *name, const page_content *content) {
             fputc('{', to);
             page_info_json(to, content->info);
             page_lanes_json(to);
-            if (content->n_plans)
-                page_timeline_json(to, content);
-            else
-                page_compare_json(to, content);
+            page_timeline_json(to, content);
             fputs("}\n", to);
         } else {
             fputs(*line, to);
@@ -187,12 +163,5 @@ ESP__FN int page_end(FILE *to) { return fflush(to) != 0 || ferror(to) ? -1 : 0; 
 ESP__FN int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info) {
     page_content c = {.plans = {above ? above : plan, plan}, .n_plans = above ? 2 : 1, .info = info};
     page_put(to, "timeline.html", &c);
-    return page_end(to);
-}
-
-ESP__FN int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
-                         const page_info *info) {
-    page_content c = {.rows = rows, .n_rows = n_rows, .base_ns = base_ns, .bounds = bounds, .info = info};
-    page_put(to, "compare.html", &c);
     return page_end(to);
 }

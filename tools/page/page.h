@@ -1,4 +1,4 @@
-/* page.h: writes a page with a plan's timeline, a page that compares strategies, and a trace for Perfetto. */
+/* page.h: writes a page with a plan's timeline, and a trace for Perfetto. */
 #ifndef ESPRESSO_TOOLS_PAGE_H
 #define ESPRESSO_TOOLS_PAGE_H
 #include "espresso_impl/base/private.h"
@@ -25,25 +25,9 @@ typedef struct page_info {
     uint32_t cores_per_rank;
 } page_info;
 
-typedef struct page_row {
-    const char *name;
-    const char *summary;
-    const char *source;
-    bool ours;
-    esp_plan_report report;
-} page_row;
-
-/* Lower bounds of the step time in ns, drawn as lines in a comparison. A bound of 0 is not drawn. */
-typedef struct page_bounds {
-    double bound_ns, free_compression_ns;
-} page_bounds;
-
-/* These write a complete file, and return 0, or -1 with errno. A page loads no other files. */
+/* These write a complete file, and return 0, or -1 with errno. The page loads no other files. */
 /* Draws `plan` and, on the same time scale above it, the step `above`, which may be NULL. */
 ESP__FN int page_timeline(FILE *to, const page_plan *above, const page_plan *plan, const page_info *info);
-/* Draws a bar for each row. `base_ns` is the step time without communication, or 0 if unknown. */
-ESP__FN int page_compare(FILE *to, const page_row *rows, uint32_t n_rows, double base_ns, const page_bounds *bounds,
-                         const page_info *info);
 /* Writes a trace for Chrome and Perfetto. Each plan becomes a process of the trace, and each core or link a thread. */
 ESP__FN int page_trace(FILE *to, const page_plan *plans, uint32_t n_plans, const page_info *info);
 /* Writes the name that an op has in a trace, such as "inter.allreduce". */

@@ -1,27 +1,25 @@
 /* compare.c: `espresso compare` compares the step times of strategies for a model on a system. */
 #include "tools/plan/plan.h"
 
-enum { COMPARE_STRATEGIES = PLAN_COMMON, COMPARE_PAGE };
+enum { COMPARE_STRATEGIES = PLAN_COMMON };
 static const tool_flag compare_flags[] = {
     {"--strategies", "A,B,...", "only these, in this order (default: all)"},
-    {"--page", "FILE", "write a page that shows them as bars"},
 };
 enum { COMPARE_MAX = 64 };
 
 typedef struct compare_row {
     const char *name, *summary, *source;
-    int ours, failed;
+    int failed;
     esp_plan_report report;
     char why[512];
 } compare_row;
 
 typedef struct compare_job {
     plan_inputs in;
-    const char *page, *names;
+    const char *names;
     int json;
     compare_row rows[COMPARE_MAX];
     uint32_t n;
-    char *command;
     esp_plan_report bounds;
 } compare_job;
 
@@ -32,8 +30,7 @@ static const esp__scheme compare_plus = {
 
 static void compare_add(compare_job *j, const esp__scheme *s) {
     if (j->n < COMPARE_MAX)
-        j->rows[j->n++] = (compare_row){
-            .name = s->name, .summary = s->summary, .source = s->source, .ours = strncmp(s->name, "espresso", 8) == 0};
+        j->rows[j->n++] = (compare_row){.name = s->name, .summary = s->summary, .source = s->source};
 }
 
 static void compare_all(compare_job *j) {
@@ -133,26 +130,11 @@ static int compare_print_json(const compare_job *j) {
     return json_print(out);
 }
 
-static int compare_print_page(FILE *to, const void *what) {
-    const compare_job *j = what;
-    char noisy[PLAN_NOISY];
-    const page_info info = plan_page_info(&j->in, j->command, noisy);
-    const page_bounds bounds = {j->bounds.bound_ns, j->bounds.free_compression_ns};
-    page_row rows[COMPARE_MAX];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < j->n; i++) {
-        const compare_row *r = &j->rows[i];
-        if (!r->failed) rows[n++] = (page_row){r->name, r->summary, r->source, r->ours, r->report};
-    }
-    return page_compare(to, rows, n, plan_alone_ns(&j->in), &bounds, &info);
-}
-
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 static void compare_own_flag(void *job, int flag, const char *value) {
     compare_job *j = job;
     switch (flag) {
     case PLAN_JSON: j->json = 1; break;
-    case COMPARE_PAGE: j->page = value; break;
     case COMPARE_STRATEGIES: j->names = value; break;
     default: plan_flag(&j->in, flag, value);
     }
@@ -160,8 +142,6 @@ static void compare_own_flag(void *job, int flag, const char *value) {
 
 static void compare_parse(compare_job *j, int argc, char **argv) {
     tool_flags_only(j->in.command, argc, argv, compare_own_flag, j);
-    if (j->json && j->page && strcmp(j->page, "-") == 0)
-        tool_usage(j->in.command, "only one of --json and --page - can go to standard output");
     if (j->names)
         compare_pick(j);
     else
@@ -169,25 +149,17 @@ static void compare_parse(compare_job *j, int argc, char **argv) {
     plan_complete(&j->in);
 }
 
-static int compare_show(compare_job *j) {
-    int status = TOOL_OK;
-    if (j->page) status = plan_write_page(&j->in, j->page, compare_print_page, j);
-    if (status != TOOL_OK || (j->page && strcmp(j->page, "-") == 0)) return status;
-    if (j->json) return compare_print_json(j);
-    compare_print(j);
-    return TOOL_OK;
-}
-
 static int compare_main(const tool_command *self, int argc, char **argv) {
     compare_job *j = tool_zeroed(sizeof *j);
     plan_open(&j->in, self, argc);
-    j->command = plan_command_line(self, argc, argv);
     compare_parse(j, argc, argv);
     int status = plan_read(&j->in);
     if (status == TOOL_OK) status = compare_run(j);
-    if (status == TOOL_OK) status = compare_show(j);
+    if (status == TOOL_OK && j->json)
+        status = compare_print_json(j);
+    else if (status == TOOL_OK)
+        compare_print(j);
     plan_close(&j->in);
-    free(j->command);
     free(j);
     return status;
 }
@@ -195,7 +167,7 @@ static int compare_main(const tool_command *self, int argc, char **argv) {
 const tool_command compare_command = {
     .name = "compare",
     .summary = "Shows what published strategies, fp32 and ours make of a model on a system, side by side.",
-    .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [--strategies A,B] [--page out.html] [flags]",
+    .synopsis = "--model FILE|NAME --gc FILE|SPEC --system FILE|NAME [--strategies A,B] [flags]",
     TOOL_FLAGS(compare_flags),
     .common = plan_common,
     .n_common = PLAN_COMMON,
@@ -205,7 +177,7 @@ const tool_command compare_command = {
                "search; what a strategy fixes stays fixed. Speed-ups are over fp32, tensor by tensor.\n"
                "\n"
                "examples:\n"
-               "  espresso compare --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie --page vgg16.html\n"
+               "  espresso compare --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie\n"
                "  espresso compare --model bert-base --gc efsignsgd --system paper-nvlink --machines 4\n"
                "  espresso compare --model lstm --gc randomk:ratio=0.01 --system paper-pcie --strategies "
                "ddp,hipress,espresso+ --json",

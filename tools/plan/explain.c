@@ -4,7 +4,8 @@
 
 enum { EXPLAIN_ROWS = 10 };
 
-/* The plan as a schedule. `unit` is the index of the tensor in it; if the tensor is split, its chunks follow. */
+/* The plan as a schedule, a list of units (tensors, groups and chunks). `unit` is the index of the tensor's unit; if
+ * the tensor is split, that of its first chunk, which the others follow. */
 typedef struct plan_explain_job {
     const plan_inputs *in;
     esp__problem p;

@@ -3,7 +3,8 @@
 #include <dirent.h>
 #include <unistd.h>
 
-/* Returns whether it is a path, such as "lstm.json" or "./lstm". "lstm" is the name of a built-in model. */
+/* Returns whether `name` is a path, such as "lstm.json" or "./lstm", and not a built-in model's name, such as
+ * "lstm". */
 ESP__FN bool plan_is_path(const char *name) {
     const size_t n = strlen(name);
     return strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".json") == 0);

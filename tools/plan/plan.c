@@ -83,7 +83,7 @@ static int plan_from_file(plan_job *j, const char *path) {
     if (status == ESP_OK) return TOOL_OK;
     const char *why = esp_last_error(NULL);
     if (strncmp(why, stands_for_it, n) == 0) return tool_fail(j->in.command, "%s:%s", path, why + n);
-    return plan_print_limits(&j->in);
+    return tool_fail(j->in.command, "%s", why);
 }
 
 /* Makes a plan from a strategy file, or by the named strategy. Finds the best plan if the user named none. */
@@ -92,7 +92,8 @@ static int plan_main_plan(plan_job *j) {
     const int known = !s || strcmp(s, "espresso+") == 0 || esp__scheme_find(s);
     if (!known && (plan_is_path(s) || access(s, F_OK) == 0)) return plan_from_file(j, s);
     if (!known) plan_no_strategy(j->in.command, s);
-    return plan_make(&j->in, s, 0, &j->plan) == ESP_OK ? TOOL_OK : plan_print_limits(&j->in);
+    if (plan_make(&j->in, s, 0, &j->plan) == ESP_OK) return TOOL_OK;
+    return tool_fail(j->in.command, "%s", esp_last_error(NULL));
 }
 
 static int plan_main_sweep(plan_job *j) {

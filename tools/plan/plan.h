@@ -174,8 +174,6 @@ ESP__FN void plan_json_times(json_t *to, const char *key, const double *ns);
 ESP__FN void plan_json_or_null(json_t *j, const char *key, double ns);
 ESP__FN void plan_json_report(json_t *j, const plan_made *m);
 ESP__FN void plan_json_plan(json_t *j, const plan_inputs *in, const plan_made *m);
-/* Defined in least_limits.c: */
-ESP__FN int plan_print_limits(const plan_inputs *in);
 /* Defined in machines.c: */
 ESP__FN void plan_sweep_read(const plan_inputs *in, const char *value, plan_sweep *s);
 ESP__FN void sweep_check_tables(const plan_inputs *in);

@@ -42,26 +42,19 @@ const tool_command profile_command = {
     TOOL_FLAGS(profile_flags),
     .run = profile_main,
     .details =
-        "First PROGRAM, a trainer, is started as N ranks, and ended when its steps are measured; what it prints goes "
-        "to\n"
-        "standard error. Then N ranks measure collectives and compression, all at the same time, as in a step. The "
-        "file is\n"
-        "written when all is measured, or not at all. Without PROGRAM it has no model: espresso plan then needs "
-        "--model.\n"
-        "Measure on a machine that does nothing else: the file of a busy one is marked as noisy.\n"
-        "\n"
-        "On several machines a launcher starts this command, without -n: each process is a rank and measures links and "
-        "codecs.\n"
-        "PROGRAM without -n is started once, as it is, and may be such a launcher.\n"
+        "First PROGRAM, a trainer, is started as N ranks, and ended when its steps are measured; its output goes to\n"
+        "standard error. Then N ranks measure collectives and compression at the same time. Without PROGRAM the file\n"
+        "has no model: espresso plan then needs --model. The file of a busy machine is marked as noisy.\n"
+        "On several machines a launcher starts this command, without -n: each process is a rank and measures links "
+        "and\n"
+        "codecs. PROGRAM without -n is started once, as it is, and may be such a launcher.\n"
         "\n"
         "examples:\n"
         "  espresso profile -n 4 -o costs.json -- ./train --batch 64\n"
         "  espresso plan --costs costs.json -o plan.strategy\n"
         "  espresso profile -n 4 --machines 2 --inter 1gbit,50us --codecs 'fp16;dgc:ratio=0.01' -o costs.json\n"
-        "  espresso profile -n 2 --only codecs --codecs efsignsgd --device both -o gpu.json\n"
         "  mpirun -n 8 --hostfile hosts espresso profile -o costs.json\n"
-        "  espresso profile --only model -o model.json -- mpirun -n 8 -x ESPRESSO_PROFILE -x ESPRESSO_STATS ./train\n"
-        "  espresso plan --costs costs.json --model ./model.json",
+        "  espresso profile --only model -o model.json -- mpirun -n 8 -x ESPRESSO_PROFILE -x ESPRESSO_STATS ./train",
 };
 
 /* ---- flags ------------------------------------------------------------------------------------------------------- */
@@ -124,21 +117,9 @@ static void profile_parse(profile_job *j, int argc, char **argv) {
 }
 
 /* ---- checks: before anything is measured ------------------------------------------------------------------------- */
-/* Explains what replaces subcommands of older versions, such as `espresso profile costs`. */
-static void profile_check_old(const tool_command *c, const char *word) {
-    static const char *const old[] = {"costs", "codecs", "links", "model"};
-    for (size_t i = 0; word && i < sizeof old / sizeof *old; i++)
-        if (!strcmp(word, old[i]))
-            tool_usage(c,
-                       "'%s' is no subcommand any more: leave it out, and name parts by --only links,codecs. A program "
-                       "of that name comes after --",
-                       word);
-}
-
 static void profile_check_parts(profile_job *j, bool launched) {
     const tool_command *c = j->command;
     const char *program = *j->program;
-    if (!j->out) profile_check_old(c, program);
     if (launched && (j->parts & PROFILE_MODEL))
         tool_usage(c, "ranks of a launcher measure no PROGRAM: see the example with --only model");
     if (program && !(j->parts & PROFILE_MODEL))

@@ -79,25 +79,16 @@ static void run_prefix(const run_job *j, const run_stream *s) {
     run_sink_add(s->sink, text, (size_t)n);
 }
 
-static void run_stream_keep(run_stream *s, const char *data, size_t bytes) {
-    if (s->len + bytes > s->cap) {
-        s->cap = (s->len + bytes) * 2;
-        s->line = tool_realloc(s->line, s->cap);
-    }
-    memcpy(s->line + s->len, data, bytes);
-    s->len += bytes;
-}
-
 static void run_stream_line(run_job *j, run_stream *s, const char *data, size_t bytes) {
     if (j->plan->hosts) {
-        run_stream_keep(s, data, bytes);
+        run_queue_add(&s->line, data, bytes);
         run_host_line(j, s);
     } else {
         run_prefix(j, s);
-        run_sink_add(s->sink, s->line, s->len);
+        run_sink_add(s->sink, s->line.data + s->line.begin, s->line.end - s->line.begin);
         run_sink_add(s->sink, data, bytes);
     }
-    s->len = 0;
+    s->line.end = 0;
 }
 
 static void run_stream_take(run_job *j, run_stream *s, const char *data, size_t bytes) {
@@ -107,8 +98,8 @@ static void run_stream_take(run_job *j, run_stream *s, const char *data, size_t 
         if (newline) {
             run_stream_line(j, s, data, n);
         } else {
-            run_stream_keep(s, data, n);
-            if (s->len >= RUN_LINE_MAX) run_stream_line(j, s, "\n", 1);
+            run_queue_add(&s->line, data, n);
+            if (s->line.end >= RUN_LINE_MAX) run_stream_line(j, s, "\n", 1);
         }
         data += n;
         bytes -= n;
@@ -120,10 +111,9 @@ ESP__FN void run_stream_end(run_job *j, run_stream *s) {
     if (s->fd < 0) return;
     close(s->fd);
     s->fd = -1;
-    if (s->len) run_stream_line(j, s, "\n", 1);
-    free(s->line);
-    s->line = NULL;
-    s->cap = 0;
+    if (s->line.end) run_stream_line(j, s, "\n", 1);
+    free(s->line.data);
+    s->line = (run_queue){0};
 }
 
 /* Reads once from the pipe. If the launcher's own output is closed, closes the pipe, so that the rank gets SIGPIPE. */

@@ -102,17 +102,18 @@ ESP__FN void run_part_report(run_job *j, int number) {
 /* Handles a line from a host, in the launcher. Lines before `run --part` is ready may come from a login script. */
 ESP__FN void run_host_line(run_job *j, run_stream *s) {
     run_child *c = &j->children[s->child];
-    const size_t n = sizeof run_mark - 1;
-    const size_t before = c->ready || s->len < n + 2 ? 0 : s->len - (n + 2);
-    const bool marked = s->len > n && !memcmp(s->line + before, run_mark, n), is_ready_line = marked && !c->ready;
-    if (marked && before) s->line[before] = '\n';
-    run_sink_add(c->ready ? s->sink : j->err, s->line, marked ? before + (before > 0) : s->len);
+    const size_t n = sizeof run_mark - 1, len = s->line.end;
+    char *const line = s->line.data;
+    const size_t before = c->ready || len < n + 2 ? 0 : len - (n + 2);
+    const bool marked = len > n && !memcmp(line + before, run_mark, n), is_ready_line = marked && !c->ready;
+    if (marked && before) line[before] = '\n';
+    run_sink_add(c->ready ? s->sink : j->err, line, marked ? before + (before > 0) : len);
     if (is_ready_line) {
         c->ready = true;
         if (++j->ready == j->n) run_signal_all(j, RUN_GO);
     } else if (marked && !c->reported) {
         c->reported = c->failed = true;
-        c->status = atoi(s->line + n);
+        c->status = atoi(line + n);
         run_note_failed(j, s->child);
     }
 }

@@ -77,8 +77,7 @@ typedef struct run_stream {
     int fd;
     int child;
     run_sink *sink;
-    char *line;
-    size_t len, cap;
+    run_queue line; /* the incomplete last line */
 } run_stream;
 
 /* A child process. It is a rank or, with --hosts, the remote shell to a host. */

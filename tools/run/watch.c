@@ -128,8 +128,8 @@ static bool run_goes_on(const run_job *j) {
     return j->plan->elastic && !j->ending && (j->alive || succeeded);
 }
 
-/* Marks the ranks that have ended, and returns the one that failed first, or -1. A rank that exits because another one
- * was killed may be noticed before it, so this waits for ranks that are exiting. */
+/* Marks the ranks that have ended, and returns the one that failed first, or -1. A rank that exits because another
+ * one was killed may be noticed before that one, so this waits for ranks that are exiting. */
 static int run_find_first(run_job *j) {
     int dying, first = run_note_new(j, -1, &dying);
     for (int ms = 0; first >= 0 && j->first_failed < 0 && !j->children[first].signal && dying && ms < RUN_DYING_MS;

@@ -89,7 +89,7 @@ static void top_bar(const top_view *v, double part, int columns, char *out, size
 
 static int top_columns(const top_page *p) { return p->view->columns ? p->view->columns : 100; }
 
-/* Returns the mean step time, of which other mean times are shown in percent. */
+/* Returns the mean step time, which is 100% for the other mean times. */
 static double top_mean(const json_t *sample) {
     double mean = top_number_in(sample, "step_us", "mean");
     return mean > 0 ? mean : top_number_in(sample, "step_us", "median");

@@ -17,7 +17,7 @@ static const tool_flag top_flags[] = {
 };
 
 /* ---- the terminal ------------------------------------------------------------------------------------------------ */
-/* Global since signal handlers use it. */
+/* The terminal's state. It is global since signal handlers use it. */
 static struct {
     struct termios before;
     bool keys; /* stdin returns single keys */

@@ -174,15 +174,18 @@ TEST(measured_is_json) {
 }
 
 TEST(numbers_that_json_lacks) {
-    page_row row = {.name = "fp32", .report = {.iteration_ns = 1e6, .bound_ns = 0.0 / 0.0, .fp32_ns = 1.0 / 0.0}};
-    page_bounds bounds = {0.0 / 0.0, -1.0 / 0.0};
+    fake_plan plan;
     FILE *f = tmpfile();
-    assert_int_equal(page_compare(f, &row, 1, 1e5, &bounds, NULL), 0);
+    fake_make(&plan, 3, 1, 1e9, NULL);
+    plan.page.report.bound_ns = 0.0 / 0.0;
+    plan.page.report.fp32_ns = 1.0 / 0.0;
+    assert_int_equal(page_timeline(f, NULL, &plan.page, NULL), 0);
     rewind(f);
     char *html = page_read_stream(f);
     assert_non_null(json_end(strchr(strstr(html, "application/json"), '>') + 1));
     fclose(f);
     free(html);
+    fake_free(&plan);
 }
 
 TEST(a_full_disk_is_noticed) {
@@ -268,26 +271,6 @@ TEST(timeline_of_a_real_plan) {
     assert_int_equal(sscanf(strstr(html, "\"tensors\":[["), "\"tensors\":[[\"%63[^\"]", name), 1);
     free(html);
     page_open(path, "tests/tools/page/page_check_timeline.js", "--window-size=1500,1100", name);
-}
-
-TEST(comparison) {
-    static const char *const names[] = {"fp32", "ddp", "<b>odd</b>", "hipress", "espresso", "espresso+"};
-    page_row rows[6];
-    page_bounds bounds = {86e6, 80e6};
-    char path[128];
-    for (int i = 0; i < 6; i++) {
-        esp_plan_report r = {.n_tensors = 161, .n_units = 161, .compressed = (uint32_t)i, .fp32_ns = 200e6};
-        r.iteration_ns = 200e6 - 21e6 * i + (i == 2 ? 40e6 : 0);
-        r.exposed_compression_ns = 3e6 * i;
-        r.level_bytes[2] = (uint64_t)i * 1000;
-        r.exposed_communication_ns = r.iteration_ns - 70e6 - r.exposed_compression_ns - (i == 3 ? 1e6 : 0);
-        rows[i] = (page_row){.name = names[i], .summary = "one line", .ours = i > 3, .report = r};
-    }
-    snprintf(path, sizeof path, "%s/compare.html", in_folder(""));
-    FILE *f = fopen(path, "w");
-    assert_int_equal(page_compare(f, rows, 6, 70e6, &bounds, &info), 0);
-    fclose(f);
-    page_open(path, "tests/tools/page/page_check_compare.js", "--window-size=900,900", odd_name);
 }
 
 TEST_GROUP(folder_make, folder_remove)
