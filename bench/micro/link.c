@@ -41,7 +41,7 @@ static double run_us(esp_ctx *ctx, const row *r, uint64_t count, float *a, float
         ctx->job.backend->progress(ctx->job.comms[0].handle, 1000);
     }
     double us = (double)(esp__now_ns() - start) / 1e3;
-    float most = (float)us; /* will be the slowest rank's time */
+    float most = (float)us; /* becomes the slowest rank's time */
     float all[64] = {0};
     all[ctx->job.rank] = most;
     if (esp_allreduce(ctx, all, 64)) exit(1);

@@ -23,7 +23,7 @@ static const uint64_t coll_sizes[] = {4096, 16384, 65536, 262144, 1048576, 41943
 enum { COLL_SIZES = 8 };
 #define COLL_LARGEST 67108864u
 
-/* Repetitions form batches of which the best counts, because other load on the machine comes and goes. */
+/* The best of several batches of repetitions counts, because other load on the machine comes and goes. */
 enum { COLL_BATCHES = 5 };
 static inline int coll_repeats(uint64_t bytes) {
     uint64_t n = 200000000u / (bytes + 20000u);

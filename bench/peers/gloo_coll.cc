@@ -76,7 +76,7 @@ static void run(int rank, int ranks, const std::string &dir, int argc, char **ar
         for (int i = 2; i < argc; i++) wanted = wanted || !strcmp(argv[i], coll_names[op]);
         for (int k = 0; wanted && k < COLL_SIZES; k++) {
             size_t n = coll_sizes[k] / 4;
-            int repeats = 1 + coll_repeats(coll_sizes[k]) / 4; // slow: fewer are enough
+            int repeats = 1 + coll_repeats(coll_sizes[k]) / 4; // gloo is slow: fewer repetitions are enough
             std::vector<int> counts(static_cast<size_t>(ranks), static_cast<int>(n) / ranks);
             std::unique_ptr<gloo::Algorithm> scatter;
             if (op == COLL_REDUCE_SCATTER)

@@ -4,7 +4,7 @@
 static const char *const lane_names[4] = {"compute", "cpu", "intra", "inter"};
 
 typedef struct lane_use {
-    double busy, idle; /* ms; idle: gaps between its first and its last operation */
+    double busy, idle; /* both in ms; idle: between its first and its last operation */
 } lane_use;
 
 static lane_use lane_of_plan(const esp_plan *plan, uint32_t lane) {

@@ -21,7 +21,7 @@ static void die(const char *what, const char *name) {
     exit(1);
 }
 static double ms_since(uint64_t start) { return (double)(esp__now_ns() - start) / 1e6; }
-/* Sorts x. Returns the smallest number that is at least as large as this share of the numbers. */
+/* Sorts x. Returns the smallest number in x that is at least as large as `share` (0 to 1) of the numbers in x. */
 static double quantile(double *x, uint32_t n, double share) {
     esp__sort(x, n);
     return x[(uint32_t)ceil(share * n) - 1];
@@ -115,7 +115,8 @@ static void case_open(bench_case *c, uint32_t codec, uint32_t testbed, uint32_t 
     esp_close(ctx);
 }
 
-/* If `strategy` is NULL, uses the default search, espresso+. If `devices` is 0, uses the system's devices. */
+/* Makes a plan: with the default search, espresso+, if `strategy` is NULL, and for the system's devices if `devices`
+ * is 0. */
 static esp_plan *plan_make(const bench_model *m, const bench_case *c, const char *strategy, uint32_t flags,
                            uint32_t devices, esp_plan_report *report) {
     esp_plan_config config;

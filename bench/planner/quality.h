@@ -5,10 +5,10 @@
 enum { PAPER_MODELS = 6, SIZES = 4, CASES = PAPER_MODELS * CODECS * TESTBEDS * SIZES, SCHEMES_MAX = 24, TEXT = 1200 };
 typedef struct quality_case {
     uint32_t model, codec, testbed, machines;
-    double scheme[SCHEMES_MAX]; /* step in ms, with simple strategies (esp__schemes) */
-    double paper_given;         /* by the Espresso paper's algorithms, without groups or splits */
-    double given[2], any[2];    /* planner with [usual, thorough] search; given: without groups or splits */
-    double upper_given, upper;  /* if compression took no time: the paper's Upper Bound */
+    double scheme[SCHEMES_MAX]; /* ms per step with simple strategies (esp__schemes) */
+    double paper_given;         /* ms per step by the paper's algorithms (no groups or splits) */
+    double given[2], any[2];    /* [usual, thorough] search; given: no groups, no splits */
+    double upper_given, upper;  /* ms per step if compression took no time (paper: Upper Bound) */
     double bound;
     double plan_given[2], plan[2]; /* planning time in ms */
     double no_merge, no_split;

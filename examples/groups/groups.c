@@ -20,7 +20,7 @@ static esp_status exchange(void *user, const void *in, void *out, uint64_t bytes
     char *one = malloc(bytes), *to = out;
     esp_status s = one ? ESP_OK : ESP_E_NOMEM;
     for (int32_t r = 0; r < size && !s; r++) {
-        memcpy(one, in, bytes); /* counts on rank r only */
+        memcpy(one, in, bytes); /* only rank r's bytes are broadcast */
         s = esp_broadcast(all, one, bytes, r);
         if (!s && r % PARTS == rank % PARTS) memcpy(to + (uint64_t)(r / PARTS) * bytes, one, bytes);
     }

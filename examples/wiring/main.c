@@ -39,7 +39,7 @@ static void layers_backward(esp_ctx *ctx, const uint32_t id[PARAMS], model *m) {
     for (int layer = LAYERS; layer-- > 0;) {
         int p = param_of[layer];
         model_backward(m, layer);
-        if (layer == last_contribution(p)) /* tied: the last layer's share is in, the first layer's too now */
+        if (layer == last_contribution(p)) /* with tied weights: all layers that share it have added to it */
             must(esp_push(ctx, id[p], m->grads[p], cpu));
     }
     must(esp_wait_all(ctx)); /* from here on, m->grads holds the means */
@@ -47,7 +47,7 @@ static void layers_backward(esp_ctx *ctx, const uint32_t id[PARAMS], model *m) {
 
 /* ---- one buffer of gradients that is final at the end ------------------------------------------------------------ */
 static void flat_register(esp_ctx *ctx, uint32_t id[PARAMS]) {
-    for (int p = PARAMS; p-- > 0;) { /* still one tensor a parameter: each gets the option that suits its size */
+    for (int p = PARAMS; p-- > 0;) { /* one tensor per parameter: each is sent in the way that suits it */
         esp_tensor_desc d = ESP_ZERO;
         d.name = param_names[p], d.count = WEIGHTS, d.rows = d.cols = WIDTH;
         must(esp_tensor_add(ctx, &d, &id[p]));

@@ -1,5 +1,5 @@
-/* model.h: a model that stands for your trainer's. It has four layers y = W x, of which the first and the last share
- * one W (tied weights, as embeddings often are). It does not use espresso. */
+/* model.h: an example of a trainer's model. It has four layers y = W x, and the first and the last share one W (tied
+ * weights, as embeddings often are). It does not use espresso. */
 #ifndef WIRING_MODEL_H
 #define WIRING_MODEL_H
 
