@@ -228,7 +228,7 @@ typedef struct esp_tensor_desc {
     /** Device of the gradient's memory. Its kind needs a loaded plugin. All zero is the CPU. */
     esp_device device;
     uint32_t flags, reserved0;
-    /** Codec and option (list of steps) of this tensor, under every strategy. NULL means those of the strategy. */
+    /** Codec and option (list of stages) of this tensor, under every strategy. NULL means those of the strategy. */
     const char *codec, *option;
     /** With ESP_SHARD, the codec of esp_gather, such as "bf16". If NULL, esp_gather does not compress. */
     const char *gather;

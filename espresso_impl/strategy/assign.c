@@ -60,7 +60,7 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *
     if (!esp__option_is_flat(&u->option) && !esp__option_fits(ctx, &u->option))
         return esp__fail(
             ctx, ESP_E_ARG,
-            "%s: tensor '%s': option '%s' is not for a job of %u levels: its steps must name each of them once, "
+            "%s: tensor '%s': option '%s' is not for a job of %u levels: its stages must name each of them once, "
             "from '%s' to '%s' (or '%s' and the like for several at once)",
             where, u->name, option, esp__job_of(ctx)->topo.n_levels, esp__scope_word(1),
             esp__scope_word(esp__job_of(ctx)->topo.n_levels), esp__scope_word(esp__scope_of(1, 2, ESP__LEVELS)));

@@ -35,8 +35,8 @@ ESP__FN const char *esp__order_entry_word(const esp__order_entry *e, char buf[ES
 ESP__FN esp_status esp__order_entry_fail(const esp_ctx *ctx, const char *where, const char *word) {
     return esp__fail(
         ctx, ESP_E_ARG,
-        "%s: order: '%s' names no collective or other op; expected UNIT:STEP, both from 0, or b, UNIT:STEPd, "
-        "UNIT:STEPu, UNIT:p, UNIT:u",
+        "%s: order: '%s' names no collective or other op; expected UNIT:STAGE, both from 0, or b, UNIT:STAGEd, "
+        "UNIT:STAGEu, UNIT:p, UNIT:u",
         where, word);
 }
 

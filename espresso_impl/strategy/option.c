@@ -378,7 +378,7 @@ static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
         for (uint32_t k = 0; k < w->n_blocks; k++) found |= w->scope[k] == at[level];
         if (at[level] && !found)
             return esp__fail(ctx, ESP_E_ARG,
-                             "option: has steps at '%s', but level '%s' inside it is in none: the levels of an option "
+                             "option: has stages at '%s', but level '%s' inside it is in none: the levels of an option "
                              "follow each other from intra",
                              esp__scope_word(at[level]), esp__scope_word(next));
     }
@@ -394,16 +394,17 @@ typedef struct esp__option_words {
 static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, esp__option_words *w) {
     const char *p = text + strspn(text, " \t");
     w->n = 0;
-    if (!*p) return esp__fail(ctx, ESP_E_ARG, "option: empty; expected steps like 'flat.allreduce' with ' > ' between");
+    if (!*p)
+        return esp__fail(ctx, ESP_E_ARG, "option: empty; expected stages like 'flat.allreduce' with ' > ' between");
     for (;;) {
         size_t len = strcspn(p, " \t>");
         size_t column = (size_t)(p - text) + 1;
         if (w->n == ESP__MAX_STEPS)
-            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: more than %d steps", column, (int)ESP__MAX_STEPS);
+            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: more than %d stages", column, (int)ESP__MAX_STEPS);
         if (!esp__step_read(p, len, &w->steps[w->n]))
             return esp__fail(
                 ctx, ESP_E_ARG,
-                "option: position %zu: '%.*s' is no step; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
+                "option: position %zu: '%.*s' is no stage; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
                 "or flat., intra. or inter. with allreduce, "
                 "reduce_scatter, reduce, allgather, broadcast, "
                 "alltoall or gather",
@@ -414,7 +415,7 @@ static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, e
         w->position[w->n] = (size_t)(p - text) + 1;
         if (!*p) return ESP_OK;
         if (*p != '>')
-            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected '>' between two steps",
+            return esp__fail(ctx, ESP_E_ARG, "option: position %zu: expected '>' between two stages",
                              (size_t)(p - text) + 1);
         p++;
         p += strspn(p, " \t");

@@ -23,7 +23,7 @@ typedef struct esp__order_entry {
 } esp__order_entry;
 enum { ESP__ENTRY_MAX = 24 }; /* bytes of an entry's text, with the NUL */
 
-/* Reads "b" (BACKWARD), "UNIT:STEP" (STEP), the same with a final "d" (DOWN) or "u" (UP), "UNIT:p" (PACK) or "UNIT:u"
+/* Reads "b" (BACKWARD), "UNIT:STAGE" (STEP), the same with a final "d" (DOWN) or "u" (UP), "UNIT:p" (PACK) or "UNIT:u"
  * (UNPACK). Returns false if the word is none of these. */
 ESP__FN bool esp__order_entry_read(const char *word, uint32_t n_units, esp__order_entry *e);
 ESP__FN const char *esp__order_entry_word(const esp__order_entry *e, char buf[ESP__ENTRY_MAX]);

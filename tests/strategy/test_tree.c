@@ -34,14 +34,14 @@ TEST(test_bad_text) {
     static const char *const bad[][2] = {
         {"", "empty"},
         {"flat.allreduce >", "position 17"},
-        {"flat.allreduse", "position 1: 'flat.allreduse' is no step"},
+        {"flat.allreduse", "position 1: 'flat.allreduse' is no stage"},
         {"flat.allreduce > flat.allgather", "position 18: 'flat.allgather' cannot stand here; expected the end"},
         {"intra.reduce_scatter > inter.allreduce", "ends too soon; expected intra.allgather"},
         {"intra.reduce > inter.allreduce > intra.allgather", "expected intra.broadcast"},
-        {"comp@tpu > flat.allgather > decomp@cpu", "position 1: 'comp@tpu' is no step"},
-        {"flat.allreduce flat.allreduce", "position 16: expected '>' between two steps"},
-        {"flat.allreduce +1", "position 16: expected '>' between two steps"},
-        {"flat.allreduce+1", "position 1: 'flat.allreduce+1' is no step"},
+        {"comp@tpu > flat.allgather > decomp@cpu", "position 1: 'comp@tpu' is no stage"},
+        {"flat.allreduce flat.allreduce", "position 16: expected '>' between two stages"},
+        {"flat.allreduce +1", "position 16: expected '>' between two stages"},
+        {"flat.allreduce+1", "position 1: 'flat.allreduce+1' is no stage"},
         {"comp@cpu > flat.alltoall > comp@cpu", "expected flat.allgather, decomp@cpu, decomp@gpu"},
     };
     check_bad_texts(bad, sizeof bad / sizeof *bad);

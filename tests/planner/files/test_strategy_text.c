@@ -193,8 +193,8 @@ TEST(errors_name_the_line) {
         {"espresso-strategy 1\ntensor a 5 group\ntensor b 5 group\n",
          "s:3: the text ends before the group of tensor 'b' is closed: expected 'group ELEMENTS CODEC OPTION'"},
         {"espresso-strategy 1\ntensor a 5 none flat.allreduce\norder b 1:0",
-         "s:3: order: '1:0' names no collective or other op; expected UNIT:STEP, both from 0, or b, UNIT:STEPd, "
-         "UNIT:STEPu, UNIT:p, UNIT:u"},
+         "s:3: order: '1:0' names no collective or other op; expected UNIT:STAGE, both from 0, or b, UNIT:STAGEd, "
+         "UNIT:STAGEu, UNIT:p, UNIT:u"},
         {"espresso-strategy 1\nsensor a 5 none flat.allreduce",
          "s:2: 'sensor': expected 'tensor', 'chunk', 'group' or 'order'"},
     };
