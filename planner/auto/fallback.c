@@ -77,8 +77,8 @@ ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
     return !a->tensors[i].level ? NULL : a->tensors[i].level == 255 ? "fp32" : a->opt.codecs[a->tensors[i].level - 1];
 }
 
-/* Each rank has listed tensors whose error is too large. Gives them the next codec that loses less, and sets *changed
- * if there were any. All ranks call it. */
+/* Each rank has listed tensors whose compression error is too large. Gives each of them the next codec that loses
+ * less, and sets *changed if there were any. All ranks call it. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;

@@ -58,7 +58,7 @@ ESP__FN void esp__auto_loss_begin(esp_ctx *ctx) {
     esp__auto_loss_forget(ctx);
 }
 
-/* Call it before a change of strategy. The losses that ranks last exchanged become the reference for later ones. */
+/* To call before a change of strategy: the losses that ranks last exchanged become the reference for later ones. */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -78,8 +78,8 @@ ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now) {
     return 0;
 }
 
-/* Whether the active strategy compresses with a lossy codec, the same on all ranks. Sets *coarse if the error of
- * such a codec is not small. */
+/* Returns whether the active strategy compresses with a lossy codec; the result is the same on all ranks. Sets
+ * *coarse if the error of such a codec is not small. */
 static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     int lossy = 0;
     *coarse = 0;
@@ -116,8 +116,8 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
     return s;
 }
 
-/* Call it after a block of steps, when ranks have exchanged losses. If a loss is not finite under a lossy strategy, and
- * was finite before, ends the tournament, returns to fp32 and sets *back. */
+/* To call after a block of steps, when ranks have exchanged losses. If a loss is not finite under a lossy strategy,
+ * and was finite before, ends the tournament, returns to fp32 and sets *back. */
 ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__losses now = esp__auto_loss_all(ctx);
@@ -129,7 +129,7 @@ ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
     return ESP_OK;
 }
 
-/* Call it when ranks have exchanged losses. If the loss has been too high for opt.window steps, returns to fp32 and
+/* To call when ranks have exchanged losses. If the loss has been too high for opt.window steps, returns to fp32 and
  * sets *back. */
 ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back) {
     esp__autopilot *a = esp__autopilot_of(ctx);

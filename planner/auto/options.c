@@ -72,8 +72,8 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     return ESP_OK;
 }
 
-/* While there is room, adds the codecs that may be used without the user's asking: those that make gradients smaller
- * and, as they declare, only round numbers. They have their default parameters. */
+/* While the list has room, adds the codecs that may be used although the user does not name them: those that make
+ * gradients smaller and, as they declare, only round numbers. They have their default parameters. */
 static esp_status esp__auto_codecs_always(esp_ctx *ctx, esp__auto_options *o) {
     esp_status s = ESP_OK;
     int lossy = 0;

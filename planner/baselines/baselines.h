@@ -16,11 +16,11 @@ static const esp__form esp__form_alltoall = {
     "intra.reduce_scatter > comp > inter.alltoall > decomp > comp > inter.allgather > decomp > intra.allgather",
     "comp > flat.alltoall > decomp > comp > flat.allgather > decomp"};
 
-/* For codecs whose payloads can only be summed by an allreduce. No published strategy uses it. */
+/* Options for codecs whose payloads can only be summed by an allreduce. No published strategy uses them. */
 static const esp__form esp__form_sum = {"intra.reduce_scatter > comp > inter.allreduce > decomp > intra.allgather",
                                         "comp > flat.allreduce > decomp"};
 
-/* Sharded tensors get these in all strategies, because none of the published systems has them. */
+/* Sharded tensors get these options in all strategies, because none of the published systems has sharded tensors. */
 static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.reduce_scatter", "flat.reduce_scatter"};
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
                                           "comp > flat.alltoall > decomp"};

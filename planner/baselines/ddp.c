@@ -27,7 +27,8 @@ ESP__FN void esp__ddp_make(esp__problem *p, esp__schedule *d) {
 }
 
 /* ---- fp16_compress_hook: DDP's buckets, cast to half precision, summed in half precision, and cast back ---------- */
-/* If the caller gives no costs of codec fp16, it takes as long as a cast at the speed of GPU memory. */
+/* If the caller gives no costs of codec fp16, compression with it takes as long as a cast at the speed of GPU
+ * memory. */
 static const char esp__fp16_name[] = "fp16";
 
 /* A launch takes 10 us. Each element reads 4 bytes and writes 2, at 800 GB/s (8/9 of the V100's memory bandwidth). */

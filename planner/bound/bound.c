@@ -55,8 +55,8 @@ static void esp__column_value(esp__bounding *b, uint32_t i) {
     for (uint32_t j = 0; j < b->game.n_rows; j++) b->game.g[i][j] = esp__row_value(b, j, b->choice[i]);
 }
 
-/* Returns the index for a new choice of options: a free one or, if there is none, that of an unused choice with the
- * highest bound. */
+/* Returns the column of the game for a new choice of options: a free column, or the one of the unused choice with
+ * the highest bound. */
 static uint32_t esp__column_place(esp__bounding *b) {
     esp__game *m = &b->game;
     uint32_t place = 0;
@@ -92,8 +92,8 @@ static int esp__row_add(esp__bounding *b, uint32_t lane, double s) {
     return 1;
 }
 
-/* For each processor and link, finds the inequality with the largest bound for the current mix of choices, and adds it
- * if its bound is above `above`. Returns how many it added. */
+/* For each processor and link, finds the inequality that gives the largest bound for the current mix of choices (the
+ * game's `column`), and adds it if that bound is above `above`. Returns how many it added. */
 static uint32_t esp__rows_find(esp__bounding *b, double above) {
     const esp__game *m = &b->game;
     uint32_t added = 0;
@@ -137,7 +137,8 @@ static void esp__bound_climb(esp__bounding *b) {
         double f = esp__bound_at(b, lambda, b->choice[place]), predicted = 0.0;
         esp__column_value(b, place);
         for (uint32_t j = 0; j < b->game.n_rows; j++) predicted += b->game.row[j] * b->game.g[place][j];
-        /* if the new choice does not improve the mix, moves the weights closer to the linear program's solution */
+        /* if the new choice does not improve the mix of choices, uses weights closer to the linear program's
+         * solution from now on */
         keep = predicted / b->scale < value * (1.0 - 1e-9) ? keep : keep * 0.5;
         if (f > b->best) {
             b->best = f;
@@ -146,8 +147,8 @@ static void esp__bound_climb(esp__bounding *b) {
     }
 }
 
-/* Starts with the choices that load each single processor or link least, and the inequality that bounds each of them
- * best. */
+/* For each single processor or link, adds the choice that loads it least, and the inequality with the highest bound for
+ * it. */
 static void esp__bounding_start(esp__bounding *b) {
     for (uint32_t l = 0; l < b->p->n_lanes; l++) {
         uint32_t place = esp__column_place(b);

@@ -36,8 +36,8 @@ typedef struct esp__bounding {
     esp__problem *p;
     uint32_t n;
     double *ready;
-    double *size;       /* factor of its loads */
-    esp__loads **loads; /* its options */
+    double *size;       /* for each tensor: the factor of its loads */
+    esp__loads **loads; /* for each tensor: loads of its options */
     esp__row rows[ESP__GAME_ROWS];
     esp__game game;
     uint16_t *choice[ESP__GAME_COLUMNS];
@@ -82,7 +82,7 @@ typedef struct esp__rating {
     esp__rate *cores;
     esp__rate_path *paths;
     uint32_t n, room;
-    double least; /* ns that every option takes, even for one element */
+    double least; /* ns that each option takes at least, even for one element */
 } esp__rating;
 
 ESP__FN esp__rating *esp__rating_new(esp__problem *p);

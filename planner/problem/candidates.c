@@ -6,7 +6,7 @@
 
 typedef struct esp__prefix { /* the beginning of an option, up to a node of the graph */
     struct esp__prefix *next, *spare;
-    const struct esp__prefix *before; /* without its last op; NULL if it has no ops */
+    const struct esp__prefix *before; /* the beginning without its last op; NULL if it has no ops */
     uint64_t sum, total, load[ESP__LANES], memory;
     double error, volume;
     uint32_t n, comps, codec, unpacks;
@@ -23,14 +23,14 @@ typedef struct esp__timing {
     esp__op_time cost[ESP__TEMPLATE_ROOM];
     esp__prefix **heads;
     esp__prefix *used, *spare;
-    uint64_t most; /* most payload bytes of an op; 0 if any number */
-    /* Whether memory, volume and error are compared too. If so, an option that compresses never replaces one that does
-     * not. */
+    uint64_t most; /* largest payload of an op, in bytes; 0: no limit */
+    /* whether memory, volume and error are compared, too. If so, an option that compresses never replaces one that
+     * does not compress. */
     bool limited;
 } esp__timing;
 
 /* ---- pruning ----------------------------------------------------------------------------------------------------- */
-/* Whether `a` is so much better than `b` that `b` can be dropped. */
+/* Returns whether the beginning of an option `a` is so much better than `b` that `b` can be dropped. */
 static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < t->p->n_lanes; k++)
@@ -39,7 +39,7 @@ static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp_
            (a->comps <= b->comps && a->memory <= b->memory && a->error <= b->error && a->volume <= b->volume);
 }
 
-/* Lists are sorted by this sum, so that an option can only be beaten by those before it. */
+/* Returns the sum by which lists are sorted, so that a beginning can only be beaten by those before it. */
 static uint64_t esp__prefix_sum(const esp__timing *t, const esp__prefix *l) {
     uint64_t sum = l->total;
     for (uint32_t k = 0; k < t->p->n_lanes; k++) sum += l->load[k];
@@ -133,7 +133,7 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
                              : esp__template_time(t->p, &t->p->op_templates[e->op], &t->shape, t->codec);
     if (t->cost[e->op].ns == esp__cannot) return;
     if (!from->n && esp__needs_pack(t, e->op, ESP_PLAN_COMPRESS)) start = esp__prefix_pack(t, from, ESP__OP_PACK);
-    /* limit for all tensors together, so for each one too */
+    /* the limit is for all tensors together, so no single tensor may exceed it */
     const uint64_t limit = t->most ? t->p->config.max_memory_bytes : 0;
     esp__prefix *next = esp__prefix_op(t, start, e->op);
     if (limit && next->memory > limit) return;
@@ -292,7 +292,7 @@ static void esp__candidates_make(esp__problem *p, const esp__extent *u, uint64_t
     esp__timing *t = esp__timing_of(p, u, cols);
     esp__prefix *all = NULL, *l;
     uint32_t n = 0;
-    /* Options without compression are the same for all codecs, so only the first codec adds them. */
+    /* Options without compression are the same for all codecs, so only the first codec in the loop adds them. */
     bool raw = true;
     t->heads = p->heads;
     t->most = unbounded ? 0 : esp__op_most(u);
@@ -373,8 +373,8 @@ static esp__candidates *esp__candidates_find(esp__problem *p, const esp__extent 
     return m;
 }
 
-/* Whether every codec exchanges payloads equally often for both sizes (some, such as PowerSGD, need several
- * exchanges). */
+/* Returns whether every codec exchanges payloads equally often for both sizes (some codecs, such as PowerSGD, need
+ * several exchanges). */
 static int esp__rounds_alike(const esp__problem *p, uint64_t a, uint64_t b, uint64_t cols) {
     for (uint32_t c = 0; c < p->n_codecs; c++)
         if (esp__unit_rounds_run(p, &p->codecs[c], a, cols) != esp__unit_rounds_run(p, &p->codecs[c], b, cols))

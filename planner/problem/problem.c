@@ -6,9 +6,8 @@
 enum { ESP__PLAN_TENSORS_MAX = 32768 };
 
 static int esp__bad(double x) { return !(x >= 0.0) || x > 1e18; }
-static int esp__bad_time(double ns) {
-    return !(ns >= 0.0) || ns > 1e13;
-} /* 2.8 hours; sums of longer times could overflow */
+/* 1e13 ns are 2.8 hours; sums of longer times could overflow. */
+static int esp__bad_time(double ns) { return !(ns >= 0.0) || ns > 1e13; }
 
 static esp_status esp__check_curve(const esp_cost_curve *c, const char *what, const char *which) {
     if (c->n && !c->points) return esp__fail(NULL, ESP_E_ARG, "%s: %s: points is NULL, but n is %u", what, which, c->n);
@@ -270,7 +269,7 @@ static esp_status esp__keep_check(esp__problem *p, uint32_t tensor, const char *
         t->name, text ? "keep " : "what is forbidden or requested", text ? text : "");
 }
 
-/* All constraints so far; tensors refer to them by index. */
+/* All different constraints so far; each tensor refers to its own by index. */
 typedef struct esp__keeping {
     const char **texts, **shards;
     uint32_t room;
@@ -351,8 +350,8 @@ static esp_status esp__keeps_open(esp__problem *p) {
         }
     p->heads = esp__arena_get(p->arena, (nodes + 1) * sizeof *p->heads);
     for (uint32_t i = 0, done = 0; i < p->n_tensors; i++) {
-        /* Whether a codec with bound() can run depends on the tensor's shape, so then each tensor is checked; else each
-         * constraint is checked once. */
+        /* Whether a codec with bound() can run depends on the tensor's shape. If there is such a codec, each tensor
+         * is checked, otherwise each constraint once. */
         if (keep[i] < done && !p->most_rounds) continue;
         if (!p->trees[keep[i]]->n_options)
             return esp__fail(NULL, ESP_E_ARG, "no option is left: look at forbid, only, max_comp and devices%s",
@@ -390,8 +389,8 @@ static void esp__copy_struct(void *to, uint32_t size, const void *from, uint32_t
     if (from) memcpy(to, from, from_size && from_size < size ? from_size : size);
 }
 
-/* Whether the model has too many different sizes to compare options for each. With two devices the limit is lower,
- * because comparing options takes longer. */
+/* Most different sizes of tensors for which options are compared for each size: with one device and with two, because
+ * comparing options for two takes longer. */
 enum { ESP__SIZES_ONE = 256, ESP__SIZES_TWO = 48 };
 static int esp__too_many_sizes(esp__problem *p) {
     uint32_t most = (p->system.devices & 3u) == 3u ? (uint32_t)ESP__SIZES_TWO : (uint32_t)ESP__SIZES_ONE, n = 0;
@@ -461,7 +460,7 @@ ESP__FN esp_status esp__problem_open(esp__problem *p, esp__arena *arena, const e
     if ((s = esp__check_model(p)) != ESP_OK || (s = esp__check_system(&p->system)) != ESP_OK) return s;
     esp_plan_codec *own = esp__arena_get(arena, n_codecs * sizeof *own);
     const uint8_t *at = (const uint8_t *)codecs;
-    for (uint32_t c = 0; c < n_codecs; c++) { /* an older caller's structs may be shorter */
+    for (uint32_t c = 0; c < n_codecs; c++) { /* structs of callers built for an older version may be shorter */
         uint32_t size = codecs->struct_size ? codecs->struct_size : (uint32_t)sizeof *codecs;
         esp__copy_struct(&own[c], sizeof *own, at + (size_t)c * size, size);
         if ((s = esp__check_codec(&own[c], c)) != ESP_OK) return s;

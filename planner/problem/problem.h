@@ -39,7 +39,7 @@ struct esp__tree {
 
 enum { ESP__OP_PACK = 0, ESP__OP_UNPACK = 1, ESP__TEMPLATE_ROOM = 16384, ESP__OP_END = 0xffff };
 /* ---- op_time.c ------------------------------------------------------------------------------------------------- */
-/* Values of esp__op_time.ns for an op that cannot run, and for an op that is not timed yet. */
+/* esp__op_time.ns of an op that cannot run, and of an op whose time is not computed yet */
 static const uint64_t esp__cannot = UINT64_MAX, esp__unknown = UINT64_MAX - 1;
 ESP__FN const esp__candidates *esp__candidates_of_shape(esp__problem *p, const esp__extent *u, uint64_t cols);
 ESP__FN double esp__op_bytes_before(const esp__problem *p, const esp__op_template *op, const esp__shape *shape,

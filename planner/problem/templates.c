@@ -195,8 +195,8 @@ ESP__FN uint16_t esp__template_intern(esp__problem *p, const esp__op_template *o
     uint32_t i = 0;
     while (i < p->n_op_templates && memcmp(&all[i], op, sizeof *op)) i++;
     if (i == p->n_op_templates) {
-        /* The array is large enough: two levels have a few hundred ops, three below 2000, with codecs of four exchanges
-         * 7000. */
+        /* The array is large enough: two levels of the network have a few hundred ops, three levels below 2000, and
+         * with codecs of four exchanges 7000. */
         all[i] = *op;
         p->n_op_templates++;
     }

@@ -27,7 +27,7 @@ static void esp__choices_fill(esp__problem *p, const esp__candidates *candidates
     out->paths = esp__arena_get(p->arena, candidates->n * sizeof *out->paths);
     for (uint32_t i = 0; i < candidates->n; i++)
         if (!wanted || wanted(p, &candidates->paths[i])) out->paths[out->n++] = &candidates->paths[i];
-    /* No option passes, for example because the codec runs only on another device: then all are allowed. */
+    /* If no option passes, for example because the codec runs only on another device, all are allowed. */
     if (out->n) return;
     for (uint32_t i = 0; i < candidates->n; i++) out->paths[out->n++] = &candidates->paths[i];
 }
@@ -78,8 +78,8 @@ static const esp__path *esp__path_usual(esp__problem *p, const esp__extent *u) {
     return esp__path_make(p, u, p->hierarchical ? tree : flat, ESP__NO_CODEC);
 }
 
-/* Makes the shorter of two schedules without compression, as far as `choices` allow that: with the fastest option for
- * each tensor, or with esp__path_usual for all. */
+/* Makes the shorter of two schedules without compression, as far as `choices` allow that: with the fastest option
+ * for each tensor, or with the plain allreduce (esp__path_usual) for all. */
 static void esp__start_raw(esp__problem *p, esp__schedule *d, const esp__choices *choices) {
     esp__schedule usual;
     memset(&usual, 0, sizeof usual);
@@ -109,7 +109,7 @@ ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choi
     esp__generate(p, d);
 }
 
-/* ---- Remove and GetBestOption ---- */
+/* ---- the Espresso paper's Remove and GetBestOption ---- */
 /* Takes the option for tensor or group u that makes the step shortest, while all others keep their options and order.
  * Tries none if the step would not be shorter even without u. */
 static int esp__best_option(esp__incremental *k, uint32_t u, const esp__choices *c) {

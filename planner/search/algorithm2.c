@@ -19,8 +19,8 @@ static int esp__same_steps(const esp__path *a, const esp__path *b) {
     return 1;
 }
 
-/* Lists the options to which tensors of the group may change: the same steps with compression on the CPU. If there are
- * none, the first option that compresses on the CPU only. */
+/* Lists the options to which tensors of the group may change: the same steps with compression on the CPU. If there
+ * are none, lists the first option that compresses on the CPU only. */
 static void esp__offload_variants(const esp__problem *p, const esp__choices *c, esp__offload *g) {
     for (uint32_t i = 0; i < c->n && g->n_to < ESP__VARIANTS_MOST; i++)
         if (esp__same_steps(c->paths[i], g->from) && esp__path_has(p, c->paths[i], ESP_ON_CPU))

@@ -10,7 +10,7 @@ typedef struct esp__offload {
     const esp__path *to[ESP__VARIANTS_MOST];
     uint32_t *members;
     uint32_t n, n_to;
-    /* how many members move now, and to which option in `to` */
+    /* how many members a trial moves, and to which option in `to` */
     uint32_t count, variant;
     uint32_t best_count, best_variant;
 } esp__offload;

@@ -7,7 +7,7 @@ enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
 static const uint64_t esp__chunk_least = 4096;
 
 /* ---- groups and chunks of equal size ----------------------------------------------------------------------------- */
-/* Rows of matrices are not cut if a codec may need whole ones. */
+/* Sets `u` to chunk c of a tensor. If a codec may need whole rows of a matrix, no row is cut. */
 static void esp__chunk_part(const esp__problem *p, uint32_t tensor, uint64_t chunks, uint64_t c, esp__extent *u) {
     const esp_plan_tensor *t = &p->model->tensors[tensor];
     const uint64_t width = p->most_rounds && t->cols && t->rows >= chunks ? t->cols : 1;
@@ -54,7 +54,7 @@ static int esp__partition_start_before(const void *a, const void *b) {
 /* Evaluates many sizes of groups and chunks, and sorts them by makespan. Large groups come first, because they take
  * least time to evaluate. Returns the length of `out`. */
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
-    /* Log2 of the elements of a group; 0 stands for no groups. */
+    /* log2 of the elements of a group; 0: no groups */
     static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0};
     static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
     int no_merge = (p->config.flags & ESP_PLAN_NO_MERGE) != 0, no_split = (p->config.flags & ESP_PLAN_NO_SPLIT) != 0;
@@ -84,7 +84,7 @@ static const esp__path *esp__path_like(const esp__candidates *candidates, const 
         const esp__path *x = &candidates->paths[i];
         uint32_t a = 0, b = 0;
         if (x->codec != path->codec) continue;
-        for (;;) { /* packing a group is a copy and no step */
+        for (;;) { /* compares the steps; packing a group is no step */
             while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
             while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
             if (a == x->n || b == path->n || x->ops[a].op_template != path->ops[b].op_template) break;

@@ -6,7 +6,7 @@
 typedef struct esp__choices {
     const esp__path **paths;
     uint32_t n;
-    uint32_t like; /* index of the first tensor or group that has the same candidates */
+    uint32_t like; /* index of the first tensor or group with the same options */
 } esp__choices;
 typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 
@@ -14,7 +14,7 @@ typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 /* Returns the limit on the work of Algorithms 1 and 2 of the Espresso paper, whose time is quadratic in the number of
  * tensors. Models of up to about 1000 tensors do not reach it. */
 ESP__FN uint64_t esp__paper_work(const esp__schedule *d);
-/* Numbers of pointers: a hash table. */
+/* A hash table that gives each pointer a number. It finds tensors and groups that have the same list of options. */
 typedef struct esp__numbering {
     const void **keys;
     uint32_t *numbers, slots;
@@ -27,8 +27,8 @@ ESP__FN uint32_t esp__number_of_key(const esp__numbering *x, const void *key, ui
  * `wanted` is NULL. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
 ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
-ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path,
-                         uint32_t devices); /* whether it compresses on these devices only */
+/* Returns whether the option compresses on these devices only. */
+ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t devices);
 
 /* ---- algorithm2.c ---- */
 typedef struct esp__change {

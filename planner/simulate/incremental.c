@@ -4,8 +4,8 @@
  * passes is the step time, so it can stop after the last new op, or when a sum is too large. */
 #include "planner/simulate/schedule.h"
 
-/* Returns the longest chain from an op's start: until the tails of the next ops on its processors and links (bits of
- * `lanes`) end, and at least `least`. */
+/* Returns the longest chain of ops from an op's start: until the tails of the next ops on its processors and links
+ * (bits of `lanes`) end, and at least `least`. */
 static uint64_t esp__lanes_rest(const uint64_t *next, uint32_t lanes, const esp__op_time *time, uint64_t least) {
     const uint64_t core = time->core, link = time->link;
     if (lanes & 1u && core + next[0] > least) least = core + next[0];
@@ -159,8 +159,8 @@ ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *
 }
 
 /* ---- trials ------------------------------------------------------------------------------------------------------ */
-/* Returns whether one of n tensors or groups has an op in a longest chain of the step. If not, no change to them makes
- * the step shorter. */
+/* Returns whether an op of one of n tensors or groups, from `unit` on, is in a longest chain of ops of the step. If
+ * not, no change to them makes the step shorter. */
 ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, uint32_t n) {
     for (uint32_t u = unit; u < unit + n; u++)
         for (uint32_t i = k->first[u]; i != ESP__NOWHERE; i = k->timed_ops[i].after)

@@ -30,7 +30,7 @@ enum {
 };
 
 /* ---- incremental.c --------------------------------------------------------------------------------------------- */
-typedef struct esp__timed { /* an entry of the order of all ops */
+typedef struct esp__timed { /* an op, in the schedule's order of all ops */
     esp__op_time time;
     uint32_t unit;
     uint32_t before, after;

@@ -59,8 +59,8 @@ ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t
 }
 
 /* ---- generating -------------------------------------------------------------------------------------------------- */
-/* The heap has the ops that are ready, sorted by the time at which they became ready, and then by key. The key is u <<
- * 8 | (index of the op + 1) for an op of tensor or group u, and u << 8 for the backward pass before u becomes ready. */
+/* The heap has the ops that are ready to run, sorted by the time at which they became ready, and then by key. An op
+ * of tensor or group u has the key u << 8 | (index of the op + 1); the backward pass before u has the key u << 8. */
 
 /* Adds the next op of tensor or group u to the heap, but if the order of ops on links is given (`fixed_links`), no
  * op that uses links. */
@@ -257,7 +257,7 @@ ESP__FN uint64_t esp__generate_with(esp__problem *p, esp__schedule *d, const uin
         d->sequence[n++] = (uint32_t)u;
     }
     esp__arena_rewind(p->arena, mark);
-    /* If not all ops ran, some wait for each other in a circle. */
+    /* If not all ops ran, some wait for each other in a circle, and the order is impossible. */
     d->makespan = n == d->n_sequence ? c.makespan : UINT64_MAX;
     return d->makespan;
 }
