@@ -23,7 +23,7 @@
 #error                                                                                                                 \
     "espresso promises the same bits on all ranks, and -Ofast or -ffast-math break that: compile espresso.c by itself with -fno-fast-math behind your flags, or link the library; your own files may keep theirs"
 #endif
-/* includes are relative to the root of the tree */
+/* All includes name paths below the folder of espresso.h, which -I must add. */
 #if !defined(ESPRESSO_ONE_FILE) && defined(__has_include)
 #if !__has_include(<espresso_impl/base/base.h>)
 #error                                                                                                                 \

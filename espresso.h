@@ -43,7 +43,7 @@
 
 #define ESPRESSO_VERSION "0.1.0"
 
-#if defined(ESPRESSO_API) /* the including build has set it */
+#if defined(ESPRESSO_API) /* set by the build that includes this file */
 #elif defined(ESPRESSO_STATIC)
 #if defined(__GNUC__)
 #define ESPRESSO_API __attribute__((unused)) static
@@ -135,7 +135,7 @@ enum { ESP_LEVELS = 3 };
  * values as array indices and bit numbers. */
 enum { ESP_ON_CPU = 0, ESP_ON_GPU = 1 };
 
-/* Types of plugins/abi.h. */
+/* Declared here because esp_config uses them; plugins/abi.h defines them. */
 typedef struct esp_host esp_host;
 typedef struct esp_plugin esp_plugin;
 typedef const esp_plugin *(*esp_plugin_fn)(const esp_host *h);
@@ -185,8 +185,8 @@ typedef struct esp_config {
      *  connect through it, and need no `root`. If NULL, ranks connect through `root`. */
     esp_status (*oob_allgather)(void *user, const void *in, void *out, uint64_t bytes);
     void *oob_user; /* first argument of oob_allgather */
-    /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. Groups
-     *  of a job's ranks need one each, or oob_allgather. */
+    /** Address at which the ranks connect, "unix:NAME" or "HOST:PORT". If NULL, it comes from the environment. If a job
+     *  has several contexts, each over a group of its ranks, each group needs its own address or oob_allgather. */
     const char *root;
     const char *trace;    /* writes a timeline (Chrome JSON) to this path, if not NULL */
     uint32_t cpu_workers; /* compression threads; 0 means cores / ranks */
@@ -228,7 +228,8 @@ typedef struct esp_tensor_desc {
     /** Device of the gradient's memory. Its kind needs a loaded plugin. All zero is the CPU. */
     esp_device device;
     uint32_t flags, reserved0;
-    /** Codec and option (list of stages) of this tensor, under every strategy. NULL means those of the strategy. */
+    /** This tensor's codec, and how it is compressed and sent (its option, a list of stages). NULL means what the
+     *  strategy says. */
     const char *codec, *option;
     /** With ESP_SHARD, the codec of esp_gather, such as "bf16". If NULL, esp_gather does not compress. */
     const char *gather;
@@ -358,11 +359,11 @@ ESPRESSO_API esp_status esp_part(const esp_ctx *ctx, uint32_t id, int32_t rank, 
 ESPRESSO_API esp_status esp_gather(esp_ctx *ctx, uint32_t id, float *params, esp_stream stream);
 
 /* Saved state: step number, residuals, and what codecs keep. All ranks call these together, between steps. */
-/** Writes this rank's file, `PATH.rRANKofSIZE`: first under a temporary name, which it then renames. */
+/** Writes this rank's file, `PATH.rRANKofSIZE`, under a temporary name, and renames it when it is complete. */
 ESPRESSO_API esp_status esp_state_save(esp_ctx *ctx, const char *path);
-/** Loads the state that was saved last with this path. If another number of ranks saved it, ranks need each other's
- *  files: residuals are moved so that the next mean (or sum) gets the same from all of them together as it would have,
- *  and codecs' own memory starts from zero where it belonged to a rank that is gone or new. */
+/** Loads the state that was saved last with this path. If another number of ranks saved it, each rank must be able to
+ *  read all files: residuals are redistributed so that their contribution to the next mean (or sum) stays the same.
+ *  State that codecs keep starts from zero for ranks that did not exist then or do not exist now. */
 ESPRESSO_API esp_status esp_state_load(esp_ctx *ctx, const char *path);
 /** Writes `bytes` bytes from `data`, or reads them into `data`, and returns ESP_OK or an error. */
 typedef esp_status (*esp_io_fn)(void *user, void *data, uint64_t bytes);
@@ -375,10 +376,10 @@ ESPRESSO_API esp_status esp_state_read(esp_ctx *ctx, esp_io_fn read, void *user)
 typedef struct esp_stats {
     uint32_t struct_size, reserved0;
     uint64_t steps;
-    uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
+    uint64_t intra_bytes, inter_bytes; /* received from this, and from other machines */
     uint64_t nonfinite;                /* payloads with NaN or Inf; they do not change residuals */
     uint64_t memory_bytes;             /* memory allocated for the active strategy */
-    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* total time of all ops of that kind */
+    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* total time of such work */
     /* Sums over all steps. A step lasts from one return of esp_wait_all to the next. */
     uint64_t step_ns;
     uint64_t backward_ns; /* from the step's first push to its last */
@@ -386,7 +387,7 @@ typedef struct esp_stats {
     uint64_t exposed_communication_ns, exposed_compression_ns;
     uint64_t level_bytes[ESP_LEVELS]; /* bytes received over the links of level 1, 2, ... */
     uint64_t level_ns[ESP_LEVELS];    /* total time of collectives on level 1, 2, ... */
-    /** Included in memory_bytes: buffers for payloads; residuals and codec states. */
+    /** Parts of memory_bytes: slots_bytes for compressed data, feedback_bytes for residuals and codec states. */
     uint64_t slots_bytes, feedback_bytes;
     /** Upper limit of this rank's share of the backends' buffers. Not in memory_bytes. 0 if unknown. */
     uint64_t backend_bytes;

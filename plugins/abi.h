@@ -258,7 +258,7 @@ typedef struct esp_codec {
     uint32_t struct_size;
     uint32_t wire_version; /* version of the payload's format, from 1; the same on all ranks */
     uint64_t caps;         /* ESP_CODEC_* */
-    uint32_t dtypes;       /* set of dtypes of args->tensor; must include ESP_BIT(ESP_F32) */
+    uint32_t dtypes;       /* dtypes of args->tensor; must include ESP_BIT(ESP_F32) */
     uint32_t devices;      /* set of devices: ESP_BIT(ESP_CPU) | ... */
     const char *name, *summary;
     /** The parameters with their defaults, "ratio=0.01,...", for help and messages. NULL if it has none. */
@@ -372,7 +372,7 @@ typedef struct esp_coll {
  */
 typedef struct esp_traffic {
     uint32_t struct_size, reserved0;
-    uint64_t intra_bytes, inter_bytes; /* bytes received from this machine; from other machines */
+    uint64_t intra_bytes, inter_bytes; /* received from this, and from other machines */
     /** Received bytes by level. Each byte counts at the outermost level in which the indices of sender and receiver
      *  differ. */
     uint64_t level_bytes[ESP_LEVELS];

@@ -18,8 +18,8 @@ typedef struct esp__base {
     const struct esp__job *job;
     const struct esp__model *model;
 } esp__base;
-/* Any thread may call these. ctx must not be NULL. Once threads run, `workers` is the only member that still
- * changes. */
+/* Any thread may call these two functions. ctx must not be NULL. Once threads run, `workers` is the only member that
+ * still changes. */
 static inline const esp__base *esp__base_of(const esp_ctx *ctx) { return (const esp__base *)(const void *)ctx; }
 static inline esp__workers *esp__workers_of(const esp_ctx *ctx) { return esp__base_of(ctx)->workers; }
 
@@ -33,8 +33,8 @@ ESP__FN void esp__errors_quiet(bool quiet);
 ESP__FN const char *esp__plugin_detail(void);
 ESP__FN void esp__plugin_detail_set(const char *text);
 ESP__FN void esp__plugin_detail_clear(void);
-/* Returns true if this rank logs messages that are the same on all ranks: on all ranks if the program receives the log
- * itself, otherwise only on rank 0. */
+/* Returns true if this rank should log a message that all ranks have alike: every rank if the program receives the log
+ * itself (esp_host.log), otherwise only rank 0. */
 ESP__FN bool esp__log_speaks(const esp_ctx *ctx);
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
 /* Returns the log level of a text such as "warn" or "2", or 0 if it is none. */
@@ -64,12 +64,12 @@ ESP__FN void esp__workers_close(esp__workers *w);
 ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
                               void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
 
-/* ---- workers_omp.c: runs such loops on the OpenMP team of the training program ---- */
+/* ---- workers_omp.c: runs parallel loops on the OpenMP threads of the training program ---- */
 /* `most` is the largest number of threads that run a loop, 0 for no limit. `offer` must wake the program's threads that
  * wait in the library, so that they call esp__workers_offered. Returns ESP_E_UNSUPPORTED if compiled without OpenMP. */
 ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offer)(esp_ctx *ctx), esp__workers **out);
-/* Called by each thread that the library starts: it opens no parallel regions, and the program's threads run its
- * loops. */
+/* Each thread that the library starts calls this once. Afterwards it opens no OpenMP parallel region itself; threads of
+ * the program that wait in the library run its loops. */
 ESP__FN void esp__workers_never_lend(void);
 /* Returns true if a loop has work left for the calling thread, which waits in the library, or for its OpenMP team. w
  * may be NULL. */

@@ -38,12 +38,14 @@ ESP__FN int esp__file_read(const char *path, size_t most, char **text, size_t *b
 /* Reads a whole file into `t`, which must be empty. */
 ESP__FN int esp__file_read_text(const char *path, size_t most, esp__text *t);
 ESP__FN int esp__file_write_all(int fd, const void *data, size_t bytes);
-/* Copies a file name with the rank in place of "%r". Returns true if it has "%r": each rank has its own file. */
+/* Copies a file name with the rank in place of "%r". Returns true if the name contains "%r", so that each rank has a
+ * file of its own. */
 ESP__FN bool esp__path_of_rank(const char *name, int32_t rank, char *out, size_t cap);
 ESP__FN int esp__path_absolute(const char *path, char out[PATH_MAX]);
-/* Returns the absolute path of a file for this context to write. If other contexts of this process write "t.json", it
- * is "t.2.json", and so on. If the program made several groups of the launcher's ranks, the launcher's rank is added,
- * as in "t.p2.json". Pipes and devices keep their names. esp__paths_release ends the use. ctx may be NULL. */
+/* Sets `out` to the absolute path of a file for this context to write. If another context of this process already
+ * writes "t.json", the path is "t.2.json", and so on. If the program made several groups of the launcher's ranks, the
+ * launcher's rank is added, as in "t.p2.json". Pipes and devices keep their names. The path stays reserved until
+ * esp__paths_release. ctx may be NULL. */
 ESP__FN int esp__path_of_context(esp_ctx *ctx, const char *path, char out[PATH_MAX]);
 ESP__FN void esp__paths_release(esp_ctx *ctx);
 #endif

@@ -9,7 +9,7 @@ typedef struct esp__waiting {
 } esp__waiting;
 
 typedef struct esp__heap {
-    esp__waiting *at; /* at[0] is the earliest op */
+    esp__waiting *at; /* at[0] has the smallest `ready` */
     uint32_t n;
 } esp__heap;
 

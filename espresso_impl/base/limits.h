@@ -1,5 +1,5 @@
-/* limits.h: error texts and signals for limits of the process (ulimit), such as that on file sizes. Also for
- * backends. */
+/* limits.h: error texts and signals for limits of the process (ulimit), such as that on file sizes. Backends include
+ * this file, too. */
 #ifndef ESP__LIMITS_H
 #define ESP__LIMITS_H
 #include "espresso_impl/base/private.h"

@@ -8,7 +8,8 @@ static pthread_once_t esp__locale_once = PTHREAD_ONCE_INIT;
 static locale_t esp__locale_c;
 static void esp__locale_make(void) { esp__locale_c = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
 
-/* Gives this thread the locale C. Returns the thread's own, for esp__locale_restore. */
+/* Sets this thread's locale to C, so that numbers have a decimal point. Returns the previous locale for
+ * esp__locale_restore. */
 static locale_t esp__locale_enter(void) {
     pthread_once(&esp__locale_once, esp__locale_make);
     return esp__locale_c ? uselocale(esp__locale_c) : (locale_t)0;

@@ -8,8 +8,8 @@
 
 struct esp__workers {
     esp_ctx *ctx;
-    /* n: threads that may run a loop, the caller included; n_threads: threads started */
-    int32_t n, n_threads;
+    int32_t n;         /* threads that may run a loop, with the caller */
+    int32_t n_threads; /* threads that the library has started */
     void (*offer)(esp_ctx *ctx);
     pthread_t *threads;
     pthread_mutex_t one_loop; /* locked during a loop; meanwhile, another caller runs its loop alone */

@@ -85,7 +85,7 @@ static void esp__call_compensate(const esp__codec_call *c, float *phi) {
     }
 }
 
-/* Compresses phi for a codec that keeps no residual, and sets the residuals to phi - decode(payload). */
+/* Compresses phi = gradient + residual for a codec that leaves residuals alone, and sets them to phi - decoded phi. */
 static esp_status esp__call_unfused(esp__codec_call *c, float *phi, float *back) {
     const esp_codec *t = c->codec->table;
     const esp_codec_args saved = c->args;

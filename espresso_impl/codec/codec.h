@@ -52,8 +52,8 @@ ESP__FN bool esp__codec_shrinks(const esp__codec *c);
 ESP__FN double esp__payload_size(const esp_payload_size *s, uint64_t count, uint64_t rows, uint64_t cols);
 ESP__FN esp_round esp__codec_round(const esp__codec *c, uint32_t round);
 
-/* ---- call.c: calls for one tensor, or for several at once; pieces of a tensor count as tensors ---- */
-/* Do not copy it: its members point to each other. */
+/* ---- call.c: calls a codec for one tensor or part of a tensor, or for several at once ---- */
+/* The arguments of one call. Do not copy this struct, because its members point to each other. */
 typedef struct esp__codec_call {
     const esp__codec *codec;
     esp_codec_args args;
@@ -75,7 +75,7 @@ static inline esp_stream esp__host_stream(void) { return (esp_stream){.dev = {.k
 ESP__FN void esp__call_begin(esp__codec_call *c, const esp__codec *codec, esp_stream stream, const float *data,
                              uint64_t count);
 
-/* These set the buffers of a call that has begun. NULL means none. */
+/* These functions set the buffers of a call after esp__call_begin. NULL means that the call has no such buffer. */
 static inline const esp_buf *esp__call_buf(const esp__codec_call *c, esp_buf *b, const void *p, uint64_t bytes) {
     memcpy(&b->ptr, &p, sizeof p);
     b->bytes = bytes;

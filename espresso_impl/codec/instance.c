@@ -204,7 +204,7 @@ ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **o
 ESP__FN int esp__codec_opens(esp_ctx *ctx, uint32_t i, int *lossy) {
     const esp_codec *t = esp__registry_of(ctx)->codecs.at[i].codec;
     esp__codec *c = NULL;
-    esp__errors_quiet(true); /* that a codec has no defaults is no error here */
+    esp__errors_quiet(true); /* it is no error here if a codec has no default parameters */
     const esp_status s = t->devices & ESP_BIT(ESP_CPU) ? esp__codec_make(ctx, t->name, NULL, &c) : ESP_E_UNSUPPORTED;
     esp__errors_quiet(false);
     if (s) return s == ESP_E_NOMEM ? -1 : 0;

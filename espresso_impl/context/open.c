@@ -291,7 +291,7 @@ static esp_status esp__open_with(const esp_config *cfg, bool alone, esp_ctx **ou
     if (!s) s = alone ? esp__open_config(ctx, &c) : esp__open_all(ctx, &c);
     if (!s && alone) s = esp__builtins_add(ctx, &c);
     if (s) {
-        char text[ESP__ERROR_MAX]; /* a copy, because esp_close frees the text */
+        char text[ESP__ERROR_MAX]; /* a copy, because esp_close may replace the text */
         snprintf(text, sizeof text, "%s", esp_last_error(ctx));
         esp_close(ctx);
         return esp__fail(NULL, s, "%s", text);

@@ -141,7 +141,7 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     if (!s) s = esp__shrink_activate(ctx);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
     if (!s && ctx->steps.weighted) s = esp__weights_share(ctx);
-    /* All remaining ranks may have weight 0: they contribute zeros. */
+    /* ESP_E_STATE means that all remaining ranks have weight 0: they contribute zeros. */
     if (s == ESP_E_STATE) s = ESP_OK;
     if (!s) esp__observers_activated(ctx);
     return s;

@@ -125,7 +125,7 @@ typedef struct esp__state_set {
 static bool esp__state_resized(const esp_ctx *ctx, const esp__state_set *set) { return set->size != ctx->job.size; }
 
 /* A rank's residual enters the mean over n ranks divided by n. So that the residuals of all ranks, added up, enter the
- * mean of this job as they would have entered that of the job that saved them, they are multiplied by this. */
+ * mean of this job as they would have entered that of the job that saved them, they are multiplied by this factor. */
 static double esp__state_ratio(const esp_ctx *ctx, const esp__state_set *set) {
     return (double)ctx->job.size / set->size;
 }

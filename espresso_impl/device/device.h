@@ -25,7 +25,7 @@ typedef struct esp__device {
     const esp_device_table *table;
     void *self;
     bool async; /* calls return before their work is done, so it has events */
-    /* esp__device_use makes the members below */
+    /* the members below are set by esp__device_use */
     esp_stream stream[ESP__ON_STREAMS];
     void *settled;
     void *bounce; /* ESP__BOUNCE_BYTES of pinned memory, to copy through */

@@ -4,7 +4,7 @@
 #include <time.h>
 
 static esp_status esp__cpu_probe(const esp_host *h, int32_t *count) { return (void)h, *count = 1, ESP_OK; }
-static int esp__cpu_simd; /* SIMD level for conversions; atomic */
+static int esp__cpu_simd; /* SIMD level for conversions; accessed atomically */
 static esp_status esp__cpu_open(const esp_host *h, int32_t ordinal, void **self) {
     __atomic_store_n(&esp__cpu_simd, esp_simd_level(), __ATOMIC_RELAXED);
     memcpy(self, &h, sizeof h); /* `self` is the esp_host, because the CPU has no state */

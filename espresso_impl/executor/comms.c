@@ -105,7 +105,7 @@ static esp_status esp__backend_levels(esp_ctx *ctx, const char *params, const es
     return ESP_OK;
 }
 
-/* Returns the default for a job on several hosts, or NULL if the job is on one host, or if the plugin is missing. */
+/* Returns the default backends for a job on several hosts. NULL if the job is on one host, or a plugin is missing. */
 static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
 #define ESP__BETWEEN(name)                                                                                             \
     { NULL, NULL, "levels:intra=(shm),inter=(" name ")", "levels:intra=(shm),inter=(" name "),outer=(" name ")" }
@@ -174,8 +174,8 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
     return ESP_OK;
 }
 
-/* Chooses a backend where the user named none: that of the outermost level in the scope (a range of levels), or the
- * only backend. */
+/* Chooses a backend for each range of levels for which the user named none: that of its outermost level, or the only
+ * backend. */
 static esp_status esp__plans_spread(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPES]) {
     const uint32_t n_levels = ctx->job.topo.n_levels;
     int by_level = 0;
@@ -294,7 +294,7 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
 }
 
 ESP__FN void esp__comms_close(esp_ctx *ctx) {
-    for (uint32_t k = ESP__SCOPES; k-- > 0;) { /* closes parents after their children */
+    for (uint32_t k = ESP__SCOPES; k-- > 0;) { /* first those that were split from another one */
         esp__comm *c = &ctx->job.comms[k];
         int parent = 0;
         for (uint32_t p = 0; p < ctx->job.n_parents; p++) parent |= ctx->job.parents[p] == k;

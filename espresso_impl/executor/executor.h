@@ -29,8 +29,8 @@ typedef struct esp__request {
 } esp__request;
 
 typedef struct esp__step_clock {
-    uint64_t begin_ns;                    /* return of the previous esp_wait_all, or of esp_start */
-    uint64_t first_push_ns, last_push_ns; /* call of the first esp_push, return of the last */
+    uint64_t begin_ns;                    /* when esp_start or the last esp_wait_all returned */
+    uint64_t first_push_ns, last_push_ns; /* when the first began, and the last returned */
     uint64_t end_ns;
     uint64_t next_ns;
 } esp__step_clock;
@@ -93,7 +93,7 @@ typedef struct esp__steps {
 typedef struct esp__health {
     bool waiting;          /* a collective has been in flight for long */
     int32_t waits_for;     /* the rank that it waits for, or -1 if unknown */
-    uint32_t waits_tensor; /* its tensor, or UINT32_MAX outside steps */
+    uint32_t waits_tensor; /* the collective's tensor, UINT32_MAX outside steps */
     bool checked;
     bool suspected;
     int32_t left_rank;
@@ -109,14 +109,14 @@ typedef struct esp__health {
     bool shrinking; /* esp_shrink has begun and not yet succeeded */
 } esp__health;
 
-/* Memory of esp_gather. */
+/* Memory that esp_start allocates for esp_gather. */
 typedef struct esp__gather {
     uint8_t *slots, *scratch, *host;
     uint64_t slots_bytes, scratch_bytes, host_bytes;
 } esp__gather;
 
 struct esp_ctx {
-    esp__base base; /* first member, so that a pointer to the context is one to it */
+    esp__base base; /* first, so that a pointer to a context points to it */
     esp_host host;  /* functions that plugins call; host.user is this context */
     esp__config config;
     esp__registry registry;
@@ -186,7 +186,7 @@ ESP__FN void esp__fatal_locked(esp_ctx *ctx, esp_status s, const char *text);
 
 /* ---- waits.c ----------------------------------------------------------------------------------------------------- */
 typedef struct esp__wait {
-    uint64_t since; /* time since which it waits, or UINT64_MAX if it does not */
+    uint64_t since; /* when the wait began, or UINT64_MAX if there is none */
     int32_t rank;   /* the rank that it waits for, or -1 if unknown */
     uint32_t tensor;
     bool delivers, left; /* `delivers`: data of a rank that left may still arrive */
@@ -241,8 +241,8 @@ ESP__FN const esp__op *esp__collective_behind(const esp__active *f, uint32_t fir
 
 /* ---- tokens.c ---------------------------------------------------------------------------------------------------- */
 ESP__FN void esp__tokens_open(esp_ctx *ctx);
-/* Before an op on the CPU, waits for a token, of which a machine has as many as cores. If it returns true, call
- * esp__token_put after the op. */
+/* Before a compression on the CPU, waits for a token; a machine has as many tokens as cores. If it returns true, call
+ * esp__token_put afterwards. */
 ESP__FN bool esp__token_take(esp_ctx *ctx, uint64_t elements);
 ESP__FN bool esp__token_wait(esp_ctx *ctx, uint64_t longest_ms);
 ESP__FN void esp__token_put(esp_ctx *ctx, bool token);

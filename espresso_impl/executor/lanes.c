@@ -264,8 +264,8 @@ static void esp__links_check(esp_ctx *ctx, uint64_t now) {
     esp__waits_judge(ctx, now, &w);
 }
 
-/* Nothing is in flight: yields a few times, as a push often follows soon, then sleeps. Lock held, but released
- * meanwhile. */
+/* Called when no collective is in flight. Yields a few times, as a push often follows soon, then sleeps. Lock held, but
+ * released meanwhile. */
 static void esp__links_idle(esp_ctx *ctx, int *yields) {
     const bool waits = ctx->lanes.waiters || ctx->lanes.stream_since_ns;
     const uint64_t look = waits && !ctx->health.fatal ? esp__now_ns() + ESP__IDLE_LOOK_MS * 1000000ull : 0;
@@ -352,8 +352,8 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiting threads now test the collectives */
 }
 
-/* If `look`, checks for ranks that are late; else sleeps until a collective may have ended. Lock held, but released
- * meanwhile. */
+/* If `look`, checks whether a rank keeps this one waiting for too long; else sleeps until a collective may have ended.
+ * Lock held, but released meanwhile. */
 static void esp__drive_sleep(esp_ctx *ctx, uint64_t until, bool look) {
     const uint64_t fp = esp__fp_default(), now = esp__now_ns();
     ctx->lanes.driving = true;

@@ -1,3 +1,4 @@
+/* meter.c: measures when the pushes and ops of a step ran, for statistics, trace and autopilot. */
 #include "espresso_impl/executor/executor.h"
 
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push) {

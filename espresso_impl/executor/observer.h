@@ -32,7 +32,7 @@ typedef struct esp__observer {
     void (*close)(esp_ctx *ctx, void *self);
 } esp__observer;
 
-/* In the order in which they are called. */
+/* All observers, in the order in which they are called. */
 enum {
     ESP__OBSERVE_TRACE,
     ESP__OBSERVE_ERRORS,

@@ -10,8 +10,8 @@ static const esp__tensor *esp__unit_lacks(const esp_ctx *ctx, const esp__unit *u
     return NULL;
 }
 
-/* Warns if the program waits, but has not pushed a tensor that comes next in the strategy's order. Fails if `over`.
- * The caller holds the lock. */
+/* Warns if the program waits, but has not pushed a tensor that comes next in the strategy's order. If `over` (the
+ * timeout), fails the context. The caller holds the lock. */
 static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
     const esp__tensor *unpushed = NULL;
     char text[ESP__ERROR_MAX];

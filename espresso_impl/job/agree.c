@@ -3,7 +3,7 @@
 
 typedef struct esp__digest {
     uint64_t hash;
-    uint64_t lines; /* UINT64_MAX - n if the rank failed with status -n */
+    uint64_t lines; /* number of lines, or UINT64_MAX - n after error -n */
 } esp__digest;
 _Static_assert(sizeof(esp__digest) <= ESP__JOB_ROOM, "a digest must fit into the room of a rank");
 
@@ -15,7 +15,7 @@ typedef struct esp__differing {
 ESP__FN esp_status esp__agree_ok(esp_ctx *ctx, esp_status mine) {
     esp_status *all = esp__job_of(ctx)->room;
     esp_status s = esp__peers_allgather(esp__job_of(ctx)->peers, NULL, esp__job_of(ctx)->size, &mine, all, sizeof mine);
-    if (s) return s; /* an error of this rank probably has the same cause */
+    if (s) return s; /* not `mine`, which probably has the same cause */
     for (int32_t r = 0; r < esp__job_of(ctx)->size && !s && !mine; r++)
         if (all[r]) s = esp__fail(ctx, all[r], "rank %d failed (%s): see its own error", r, esp_status_text(all[r]));
     return mine ? mine : s;

@@ -255,8 +255,8 @@ static esp_status esp__env_master(esp__where *out) {
     return ESP_OK;
 }
 
-/* Refuses the environment's address if the program's group is not the whole job: all groups would meet at that address
- * and be taken for one. */
+/* If the program's group has only some of the launcher's ranks, refuses the address in the environment: all groups
+ * would connect there and be taken for one job. */
 static esp_status esp__env_root_of_job(const esp_config *cfg, const char *variable, const esp__where *w) {
     const esp__launcher *l = esp__env_get("ESPRESSO_SIZE") ? &esp__by_espresso : esp__env_launcher();
     const char *size = l && cfg && cfg->size ? esp__env_get(l->size) : NULL;

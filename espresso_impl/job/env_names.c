@@ -41,7 +41,7 @@ static bool esp__env_known(const char *name, size_t length) {
     return false;
 }
 
-/* Ignores names unlike all in the list, as scripts and plugins may have variables of their own. */
+/* Does not warn of names that resemble none in the list, because scripts and plugins may have their own variables. */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx) {
     for (char **v = environ; v && *v; v++) {
         size_t length = strcspn(*v, "=");

@@ -1,7 +1,7 @@
-/* exchange.c: allgather among any set of ranks. The members send their data to rank 0, which sends all data to each
- * of them. `tag` stands for the set of members, and `seq` counts its exchanges, so that different sets do not wait
- * for each other. Members mostly send equal data, so rank 0 answers with the differences between members, which are
- * short. */
+/* exchange.c: allgather among any set of ranks. The members send their data to rank 0, which sends all data to each of
+ * them. In each message, `tag` is a hash of the set of members, and `seq` counts the exchanges of this set, so that
+ * different sets do not wait for each other. Members mostly send equal data, so rank 0 answers with the differences
+ * between members, which are short. */
 #include "espresso_impl/job/peers.h"
 
 typedef struct esp__tag {
@@ -27,7 +27,7 @@ ESP__FN uint64_t esp__pack(const uint8_t *data, uint64_t each, uint64_t all, uin
 }
 
 ESP__FN bool esp__unpack(const uint8_t *packed, uint64_t bytes, uint8_t *out, uint64_t each, uint64_t all) {
-    const uint8_t *end = bytes ? packed + bytes : packed; /* the pointer of an empty message is NULL */
+    const uint8_t *end = bytes ? packed + bytes : packed; /* NULL if the message is empty */
     for (uint64_t at = 0; at < all;) {
         const uint8_t differs = packed < end ? *packed++ : 0;
         uint64_t run = differs ? 1 : packed < end ? *packed++ : 0;

@@ -1,4 +1,5 @@
-/* hmac.c: see hmac.h. The code is short rather than fast, since ranks that meet hash only a few hundred bytes. */
+/* hmac.c: see hmac.h. The code is short rather than fast, since ranks hash only a few hundred bytes when they connect.
+ * */
 #include "espresso_impl/job/hmac.h"
 #include <errno.h>
 #include <sys/syscall.h>

@@ -43,7 +43,7 @@ enum { ESP__WAITS_FOR_NOBODY = -2, ESP__ANSWER_NAMES = 4 };
 /* A rank's state, sent when rank 0 asks for it. Its members have fixed sizes, as it is sent between processes. */
 typedef struct esp__answer {
     int32_t waits_for; /* the rank that it waits for, -1 if unknown, or ESP__WAITS_FOR_NOBODY */
-    uint32_t tensor;   /* of the oldest unfinished request, or UINT32_MAX */
+    uint32_t tensor;   /* id of the first unfinished one, or UINT32_MAX */
     uint64_t step;
     uint64_t waited_ns;
     uint32_t started;
@@ -76,8 +76,8 @@ ESP__FN void esp__peers_cause(esp__peers *p, esp_status why);
 ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
                               void (*collect)(void *user, int32_t rank, const void *data, uint64_t bytes), void *user);
 /* Blocks for an allgather among the `n` ranks in `members` (NULL: all ranks). Ranks that take part in several
- * allgathers must start them in the same order. `out` has room for n * bytes. Sets the error text. Not for
- * callbacks. */
+ * allgathers must start them in the same order. `out` has room for n * bytes. Sets the error text. Callbacks must not
+ * call it. */
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes);
 ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank);
@@ -105,7 +105,7 @@ typedef struct esp__report_events {
     void *user;
     void (*report)(void *user, esp__rank_state *ranks, int32_t n, uint64_t waited_ns);
     void (*ended)(void *user, uint64_t waited_ns); /* a reported wait ended */
-    /* On rank 1: its program has waited for after_ns, and rank 0, which would report that, does not answer. */
+    /* Called on rank 1 only: its program has waited for after_ns, and rank 0, which should report that, is silent. */
     void (*silent)(void *user, uint64_t waited_ns);
 } esp__report_events;
 /* Starts the reports, once in a context. After esp__peers_report_off has returned, no callback runs. */
@@ -148,17 +148,16 @@ ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__sur
 ESP__FN esp_status esp__peers_watch(esp__peers *p);
 
 /* ---- topology.c ---- */
-/* Ranks, machines and racks of a job. "Unit" means a rank at level 0, a machine at level 1, a rack at level 2, and the
- * whole job at the last level. */
+/* Ranks, machines and racks of a job. Level 1 is a machine, level 2 a rack, and the last level the whole job. */
 typedef struct esp__topology {
     int32_t size, n_machines;
     int32_t n_local;   /* ranks of each machine; 0 if machines differ */
     uint32_t n_levels; /* 2 (ranks and machines) or more */
-    /* [level], number of next smaller units in each unit of that level; only if n_local > 0 */
+    /* [level]: ranks of a machine (1), machines of a rack (2), ...; only if n_local > 0 */
     int32_t level_size[ESP__LEVELS + 1];
     int32_t rank, machine, local;   /* this rank, its machine, and its index there */
     int32_t *machine_of, *local_of; /* [size], each rank's machine and index there */
-    int32_t *unit_of;               /* [level - 1][rank], lowest rank of the unit with that rank */
+    int32_t *unit_of;               /* [level - 1][rank], lowest rank on its machine, in its rack */
     int32_t *place;                 /* [size][ESP__LEVELS]: index in the machine, machine's in the rack, ... */
     int32_t *ranks;
 } esp__topology;
@@ -243,8 +242,8 @@ static inline void esp__raise_to(uint64_t *v, const uint64_t *other, uint64_t n)
 ESP__FN esp_status esp__agree_latest(esp_ctx *ctx, uint64_t *v, uint64_t n, uint64_t *room);
 /* Returns whether all machines have the same number of ranks, and at least two levels have several members. */
 ESP__FN bool esp__hierarchical(const esp_ctx *ctx);
-/* Maps "intra" and "inter" of a file for two levels to this job, which may have more: "intra" becomes the innermost
- * level with several members, "inter" all levels outside of it. */
+/* Maps "intra" and "inter" of a strategy file for two levels to this job, which may have more: "intra" becomes the
+ * innermost level with several members, "inter" all levels outside of it. */
 ESP__FN uint8_t esp__two_levels(const esp_ctx *ctx, uint8_t level);
 ESP__FN uint32_t esp__level_blocks(const esp__topology *t, uint8_t scope[ESP__LEVELS]);
 #endif

@@ -62,7 +62,7 @@ static void esp__watch_excluded(esp__peers *p) {
 
 ESP__FN void esp__watch_pass_on(esp__peers *p) {
     const esp__msg m = {ESP__MSG_LEFT, 0, 0, p->leaving_cause, 0};
-    const int32_t most = ESP__RESERVE / (int32_t)sizeof *p->leaving; /* of a message */
+    const int32_t most = ESP__RESERVE / (int32_t)sizeof *p->leaving; /* ranks that fit into one message */
     for (int32_t at = 0; at < p->n_leaving && !p->quit; at += most) {
         const int32_t n = p->n_leaving - at < most ? p->n_leaving - at : most;
         for (int32_t r = 1; r < p->size; r++)

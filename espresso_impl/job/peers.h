@@ -31,12 +31,12 @@ enum {
     ESP__MSG_MEMBERS = 20,
     ESP__MSG_EXCLUDED = 21,
     ESP__MSG_LONG_WAIT = 22,
-    ESP__MSG_LEFT = 23 /* from rank 0: a list of ranks that sent LEAVE (seq as there) */
+    ESP__MSG_LEFT = 23 /* from rank 0: a list of ranks that sent LEAVE (seq) */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of the other end of a connection */
 enum {
     ESP__BODY_MOST = 1 << 30,  /* limit of the bytes after a message's head */
-    ESP__RESERVE = 256,        /* messages of up to so many bytes need no allocation */
+    ESP__RESERVE = 256,        /* longest message that needs no allocation, in bytes */
     ESP__BODY_FIRST = 1 << 16, /* size of the first allocation for a longer message */
     ESP__EXCHANGES_EACH = 64   /* limit of unfinished allgathers, for each rank */
 };
@@ -153,7 +153,7 @@ struct esp__peers {
     bool no_memory;
     bool left_job;
     uint8_t *left; /* [size], 1 for each rank that has left */
-    /* The others have memory for small messages of rank 0, so that receiving them at the end of a job allocates
+    /* On other ranks: memory for small messages of rank 0, so that receiving them at the end of a job allocates
      * nothing. */
     uint8_t reserve[ESP__RESERVE];
     /* On rank 0: ranks that have left because of error -leaving_cause, which rank 0 has not told the others yet. */

@@ -231,7 +231,8 @@ static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to
     if (s == ESP_OK && j->conn->head.type == ESP__MSG_MEMBERS) return esp__rejoin_members(m, j->conn, out);
     if (s == ESP_OK) s = j->conn->head.type == ESP__MSG_EXCLUDED ? esp__group_exclude(m) : ESP_PENDING;
     if (before == 1 && j->stage == 2) m->deadline_ns = esp__now_ns() + (m->old->timeout_ms + 1000ull) * 1000000u;
-    if (s < 0 && j->stage < 2) m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* it is not a host */
+    if (s < 0 && j->stage < 2)
+        m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* that rank does not lead a regroup */
     esp__conn_next(m->old->ctx, j->conn);
     return s;
 }

@@ -143,7 +143,7 @@ ESP__FN int32_t esp__rank_at(const esp__topology *p, const int32_t *place) {
     return p->ranks[k];
 }
 
-/* ---- ranks tell each other where they are ---- */
+/* ---- ranks exchange where they run ---- */
 /* What each rank sends to all others. It has hashes instead of names, which have no fixed size. */
 typedef struct esp__intro {
     uint64_t unit[ESP__LEVELS - 1]; /* [level - 1], hash of the names of the machine or rack */

@@ -1,3 +1,4 @@
+/* errors.h: samples of compression errors, which errors.c takes. */
 #ifndef ESP__ERRORS_H
 #define ESP__ERRORS_H
 #include "espresso_impl/executor/executor.h"
@@ -5,8 +6,8 @@
 enum {
     ESP__ERRORS_SHARE = 256, /* samples take less than 1/256 of the run time */
     ESP__ERRORS_LANES = 8,
-    ESP__ERRORS_SMALL = 100000,  /* elements; fewer take less than 0.1 ms */
-    ESP__ERRORS_EXACT = 1 << 18, /* elements; of larger tensors, only some blocks are measured */
+    ESP__ERRORS_SMALL = 100000,  /* fewer elements take less than 0.1 ms */
+    ESP__ERRORS_EXACT = 1 << 18, /* of tensors with more elements, only some are measured */
     ESP__ERRORS_BLOCK = 1 << 12
 };
 
@@ -17,7 +18,8 @@ typedef struct esp__errors_unit {
 
 struct esp__errors {
     esp__errors_unit *units;
-    uint32_t n, next, now; /* indices into units: of the one to sample next, and of the one being sampled */
+    uint32_t n;
+    uint32_t next, now; /* indices in `units`: sampled next, sampled now */
     uint64_t opened_ns;
     uint64_t spent_ns, elements;
     uint64_t last_step;

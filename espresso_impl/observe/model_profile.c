@@ -120,7 +120,6 @@ static esp_status esp__profile_open(esp_ctx *ctx, void **self) {
 }
 
 /* Returns the ns from the start of the forward pass until tensor i was ready. If i is -1, until the first esp_push. */
-/* Returns the ns from the forward pass' begin until tensor i was ready or, if i is -1, until the first push. */
 static double esp__profile_at(const esp_ctx *ctx, const esp__profile *r, uint32_t step, int64_t i) {
     uint64_t first = r->forward[step],
              at = i < 0 ? first : r->ready[step * (uint64_t)ctx->model.n_tensors + (uint64_t)i];

@@ -12,7 +12,7 @@ typedef struct esp__stats_now {
     uint64_t step;
     uint64_t strategy;
     uint64_t changes;
-    uint64_t since; /* last step that ran another strategy */
+    uint64_t since; /* last step under the previous strategy */
     const char *phase;
     double predicted_ns; /* step time that the autopilot predicts, or 0 */
     double loss;         /* the trainer's last reported loss, or not finite */

@@ -78,7 +78,7 @@ static void esp__compile_payload_coll(esp__compile *c, uint32_t i) {
     const bool part = esp__region_takes_part(&c->region, s), held = esp__takes_part(c);
     uint64_t have = esp__region_slots(&c->region, &c->at), n = (uint64_t)c->at.size[s->level];
     int32_t root = esp__region_root(&c->at, s), me = c->at.index[s->level];
-    /* on the host, because it must leave the payloads' headers out of the sum */
+    /* summed payloads go through host memory, where their headers are kept out of the sum */
     const int space = s->summed ? c->host : esp__link_space(c, s->level);
     esp__payloads_to(c, space, i, part && held ? have : 0);
     esp__region_step(&c->region, &c->at, &c->u->option, i, &swap);

@@ -6,7 +6,7 @@
 #include "espresso_impl/job/job.h"
 #include "espresso_impl/program/program.h"
 
-/* Where numbers lie. If the gradient is in CPU memory, both are host memory. */
+/* The memory in which numbers lie: the host's, or that of the gradient's device (which may be the CPU's, too). */
 enum { ESP__SPACE_HOST, ESP__SPACE_DEVICE };
 
 typedef struct esp__compile {

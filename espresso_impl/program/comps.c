@@ -90,8 +90,8 @@ static int32_t esp__feedback_new(esp__compile *c, const esp__op *op, uint64_t be
     return (int32_t)now->n_feedback++;
 }
 
-/* Returns the lowest rank with the same numbers as this one. All these ranks draw the random numbers of that rank, so
- * they compress alike. */
+/* Returns the lowest rank that compresses the same numbers as this one. All of these use that rank's random numbers, so
+ * that they make equal payloads. */
 static uint32_t esp__lowest_replica(const esp__compile *c) {
     const esp__topology *p = &c->job->topo;
     int32_t place[ESP__LEVELS];
@@ -237,7 +237,8 @@ ESP__FN void esp__op_scratch(esp__compile *c, const esp__op *op) {
     }
 }
 
-/* All ranks use the payload size of the largest part of the tensor. */
+/* Sets the size of a payload to that for the largest part of the tensor, because collectives need equal sizes on all
+ * ranks. */
 static void esp__comp_sizes(esp__compile *c, int space, uint32_t round, uint32_t n_reduced) {
     uint64_t largest = c->u->place.elements / c->u->width, off, len;
     for (uint32_t k = 0; k < c->region.n_cuts; k++) {

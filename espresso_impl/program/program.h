@@ -54,7 +54,7 @@ typedef struct esp__collective_op {
     esp__ref src, dst;
     /* set if `rebuild` is true */
     uint64_t slot_bytes, n_sent, n_slots; /* payloads at src (n_sent) and at dst (n_slots) */
-    uint64_t own_slot;                    /* payload at src with the header of the first at dst */
+    uint64_t own_slot;                    /* index at src of the first payload that this rank keeps */
     esp__ref headers;
 } esp__collective_op;
 
@@ -66,7 +66,8 @@ typedef struct esp__codec_op {
     uint32_t first_range, n_ranges, n_sources;
     int32_t feedback;
     uint32_t source, n_reduced, n_summed;
-    esp__ref data, slots; /* element 0 of the f32 numbers; first payload */
+    esp__ref data;  /* element 0 of the f32 numbers */
+    esp__ref slots; /* the first payload */
     uint64_t slot_bytes;
     esp__ref reduced;       /* first payload of the previous round; unset in the first */
     uint64_t reduced_bytes; /* bytes of one payload of the previous round */
@@ -93,7 +94,8 @@ typedef struct esp__op {
     bool timed_later;        /* its duration is read from device events at the step's end */
     uint32_t event;          /* index of its end in esp__memory_on.events */
     uint32_t unit;
-    /* pieces of a copy between GPU and host, and of the host's op before or after it; n_pieces is 0 if it is not cut */
+    /* pieces of a copy between GPU and host, and of the host's op before or after it; n_pieces is 0 if it is copied at
+     * once */
     uint32_t first_piece, n_pieces;
     char *label;
     union {
@@ -189,7 +191,7 @@ typedef struct esp__active {
     uint32_t n_feedback;
     uint64_t cap_feedback;
     uint64_t memory_bytes;
-    uint64_t slots_bytes, feedback_bytes; /* of memory_bytes: arenas; residuals and codec states */
+    uint64_t slots_bytes, feedback_bytes; /* parts of it: payloads, error feedback */
     uint64_t most_bytes;
     esp_payload *payloads; /* scratch: arguments of a decompress call */
     void *list_room;
@@ -197,7 +199,7 @@ typedef struct esp__active {
     esp__heap ready;                                          /* tensors or groups whose next op needs a core */
     uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link, in the strategy's order */
     uint32_t *order, n_order;                                 /* collectives of all links, in the strategy's order */
-    bool has_behind;                                          /* true if streams wait for links' collectives */
+    bool has_behind;                                          /* some streams wait for collectives */
     uint32_t behind;      /* ops that wait for order[0] to order[behind - 1] are enqueued */
     esp__span *op_time;   /* [program.n_ops] begin and end in this step, or the last */
     uint64_t *op_core_ns; /* [program.n_ops] ns of CPU time; 0 if it is not measured */

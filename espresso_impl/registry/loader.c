@@ -89,7 +89,7 @@ static void esp__own_folder(char out[PATH_MAX]) {
     *out = 0;
     while (maps && !slash && fgets(line, sizeof line, maps)) {
         unsigned long long begin, end;
-        const char *path = strchr(line, '/'); /* the only '/' of a line is in its path */
+        const char *path = strchr(line, '/'); /* in this file, only paths contain '/' */
         if (!path || sscanf(line, "%llx-%llx", &begin, &end) != 2 || at < begin || at >= end) continue;
         slash = strrchr(line, '/');
         snprintf(out, PATH_MAX, "%.*s", (int)(slash - path), path);
@@ -97,7 +97,7 @@ static void esp__own_folder(char out[PATH_MAX]) {
     if (maps) fclose(maps);
 }
 
-/* Tries the folder `parent` + `below`, unless it is the installation folder, which is searched elsewhere. */
+/* Searches the folder `parent` + `below`, unless it is the installation folder, which is searched last. */
 static esp_status esp__search_below(esp__search *s, const char *parent, const char *below) {
     char folder[PATH_MAX + 16];
     struct stat st;

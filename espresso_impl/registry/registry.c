@@ -1,4 +1,5 @@
-/* registry.c: checks the function tables of plugins, and stores them. Needs no lock: after esp_start, none is added. */
+/* registry.c: checks the function tables of plugins, and stores them. Needs no lock, because no table is added after
+ * esp_start. */
 #include "espresso_impl/registry/registry.h"
 
 static const char esp__from_builtin[] = "built in";

@@ -32,7 +32,7 @@ typedef struct esp__registry {
             esp__registered_list codecs, backends, devices; /* `devices` does not contain the CPU */
         };
     };
-    esp__codec **opened; /* one for each text, such as "topk:ratio=0.01" */
+    esp__codec **opened; /* one for each spec, such as "topk:ratio=0.01" */
     uint32_t n_opened;
     esp_devkind opening; /* kind of device for which a codec is being opened */
 } esp__registry;

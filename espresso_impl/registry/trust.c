@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Checks the file, its folder or, if `up`, a folder above that one, which may have any owner. */
+/* Checks one file or folder. `up` means a folder above the plugin's own folder; such a folder may have any owner. */
 static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *name, const struct stat *st, bool up) {
     const bool folder = S_ISDIR(st->st_mode);
     const char *its = up ? "the folder" : folder ? "its folder" : "the file";
@@ -29,7 +29,7 @@ static esp_status esp__trust_one(esp_ctx *ctx, const char *plugin, const char *n
     return ESP_OK;
 }
 
-/* Checks the folder of `file` and all folders above it. Shortens `file` meanwhile. */
+/* Checks the folder of `file` and all folders above it. Overwrites `file` with the path of the last one. */
 static esp_status esp__trust_folders(esp_ctx *ctx, const char *plugin, char *file) {
     struct stat st;
     esp_status s = ESP_OK;

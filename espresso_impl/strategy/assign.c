@@ -1,4 +1,5 @@
-/* assign.c: gives a tensor, chunk or group its codec and option, and checks that job, codec and shape allow them. */
+/* assign.c: chooses a tensor's (or chunk's or group's) codec and option (the steps that compress and send it), and
+ * checks that job, codec and shape allow them. */
 #include "espresso_impl/strategy/strategy.h"
 
 static void esp__option_spread(const esp_ctx *ctx, esp__option *o) {
@@ -23,8 +24,8 @@ ESP__FN void esp__raw_option(const esp_ctx *ctx, bool shard, esp__option *o) {
     }
 }
 
-/* Returns an option for the codec. If machines differ or have one rank each, it is a flat one (over all ranks at once),
- * else the codec's default option or a usual hierarchical one. */
+/* Returns the usual steps (option) for a tensor with this codec. If machines differ in size or have one rank each,
+ * these are collectives over all ranks (flat), else the codec's default option or a usual hierarchical one. */
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
     const bool reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;

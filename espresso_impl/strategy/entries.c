@@ -100,8 +100,9 @@ static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *n
     return ESP_OK;
 }
 
-/* Numbers a tensor's entries in the sequence in which they must run: pack, each step with its copies, unpack. Returns
- * the smallest number of entry `e` that is larger than `from`, or 0 if there is none. */
+/* Numbers a tensor's entries in the sequence in which they must run: pack, each step with its copies, unpack. An entry
+ * that runs several times has several numbers. Returns the smallest number of `e` above `from`, or 0 if there is none.
+ * */
 static uint32_t esp__order_place(const esp__order_units *units, const esp__order_entry *e, uint32_t from) {
     static const uint32_t within[] = {1, 0, 2};
     esp__order_chain c;

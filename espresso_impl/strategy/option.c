@@ -30,8 +30,8 @@ enum esp__subtree {
     ESP__N_T4C,
     ESP__N_T5,
     ESP__N_T6,
-    /* Replaced by rules for the next level outwards (OUT), or for the second collective of this level (BACK). Their
-     * input is uncompressed (RAW) or compressed (COMP). */
+    /* Which rules these stand for depends on the level: OUT goes on with the next level outwards, BACK with the second
+     * collective of this level. The input is uncompressed (RAW) or compressed (COMP). */
     ESP__N_OUT_RAW,
     ESP__N_OUT_COMP,
     ESP__N_BACK_RAW,
@@ -353,7 +353,8 @@ static int esp__option_found(void *user, const esp__option *o) {
     return 1;
 }
 
-/* Finds the scopes of a text's collectives. Together they must cover all levels from 1 on. */
+/* Finds the levels of links that each collective of an option's text spans. Together they must cover all levels from 1
+ * on. */
 static esp_status esp__walk_wanted(const esp_ctx *ctx, esp__walk *w) {
     uint8_t at[ESP__LEVELS + 2] = {0};
     uint32_t first, last, next = 1;

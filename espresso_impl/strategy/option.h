@@ -64,7 +64,8 @@ enum { ESP__CUTS_TEXT = 96 };
 ESP__FN void esp__scopes_print(const uint8_t *scopes, uint32_t n, char *buf, size_t cap);
 ESP__FN bool esp__option_compresses(const esp__option *o);
 /* ---- rounds.c ---- */
-/* A codec such as PowerSGD compresses and reduces several times per training step: in several rounds. */
+/* A step of an option, and the round in which it runs: a codec such as PowerSGD compresses and sums several times (in
+ * several rounds) per training step. */
 typedef struct esp__chain_step {
     uint8_t step, round;
 } esp__chain_step;

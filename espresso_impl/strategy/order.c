@@ -1,5 +1,5 @@
-/* order.c: makes the order of collectives for a strategy that has none, by simulating a step with fixed costs. A link
- * or core runs the op that was ready first. Nothing depends on the rank, so all ranks get the same order. */
+/* order.c: makes the order of collectives for a strategy that has none, by simulating a training step with fixed costs.
+ * A link or core runs the op that was ready first. Nothing depends on the rank, so all ranks get the same order. */
 #include "espresso_impl/base/heap.h"
 #include "espresso_impl/strategy/strategy.h"
 

@@ -1,3 +1,4 @@
+/* read.c: makes a strategy from the text of a strategy file. */
 #include "espresso_impl/strategy/strategy.h"
 
 static const char *esp__text_tensor(const void *user, uint32_t i, uint64_t *elements) {
@@ -10,7 +11,7 @@ ESP__FN esp__text_tensors esp__text_tensors_of(const esp_ctx *ctx) {
     return (esp__text_tensors){ctx, esp__model_of(ctx)->n_tensors, esp__text_tensor};
 }
 
-/* Fails if the tensors cannot be synchronized as one, for example because their dtypes differ. */
+/* Fails if the tensors cannot be one group, for example because their dtypes differ. */
 static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, const esp__unit_line *u) {
     const esp__tensor *a = &esp__model_of(ctx)->tensors[u->first];
     for (const esp__tensor *t = a; t < a + u->n; t++) {
@@ -40,8 +41,8 @@ static esp_status esp__load_group_check(const esp_ctx *ctx, const char *where, c
 typedef struct esp__loading {
     esp_ctx *ctx;
     esp__strategy *y;
-    /* True if the order in the text does not fit, because a tensor's description has replaced an option or a codec. A
-     * new order is made then. */
+    /* True if the order in the text does not fit, because an esp_tensor_desc replaces an option or codec of the text.
+     * Then the library makes a new order. */
     bool own_order;
 } esp__loading;
 

@@ -1,4 +1,5 @@
-/* region.c: computes how each step of an option changes what a rank holds. The result depends on the arguments only. */
+/* region.c: computes which elements of a tensor a rank holds after each step (compression or collective) of its option.
+ * */
 #include "espresso_impl/strategy/region.h"
 
 ESP__FN void esp__region_start(esp__region *r) { memset(r, 0, sizeof *r); }

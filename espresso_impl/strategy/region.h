@@ -1,4 +1,5 @@
-/* region.h: a region is the elements of a tensor or group that a rank holds between two steps of an option. */
+/* region.h: a region is the elements of a tensor or group that a rank holds between two steps (compressions,
+ * collectives). */
 #ifndef ESP__REGION_H
 #define ESP__REGION_H
 #include "espresso_impl/strategy/option.h"

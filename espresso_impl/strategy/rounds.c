@@ -6,7 +6,7 @@
 ESP__FN bool esp__early_step(const esp__option *o, uint32_t comp, uint32_t i) {
     const esp__step *s = &o->steps[i];
     if (i <= comp || s->kind != ESP__STAGE_COLLECTIVE || !s->compressed) return false;
-    for (uint32_t k = comp + 1; k < i; k++) /* the second collective of a scope distributes, and sums nothing */
+    for (uint32_t k = comp + 1; k < i; k++) /* a second collective over these ranks sums nothing */
         if (o->steps[k].kind != ESP__STAGE_COLLECTIVE || o->steps[k].level == s->level) return false;
     return true;
 }

@@ -1,4 +1,4 @@
-/* serve.c: finds tensors that a codec cannot compress, and says in the log how much of the model that is. */
+/* serve.c: finds tensors that a codec cannot compress, and logs how much of the model they are. */
 #include "espresso_impl/strategy/strategy.h"
 
 static const double esp__unserved_warn = 0.1; /* warns if more of the elements are sent in full */

@@ -9,7 +9,7 @@
 #include "espresso_impl/strategy/region.h"
 #include "espresso_impl/strategy/text.h"
 
-/* ---- units.c: the elements of a sync unit ---- */
+/* ---- units.c: the elements of a sync unit (a tensor, a chunk of one, or a group) ---- */
 /* A run of consecutive elements of one tensor. The elements of a group of tensors consist of several such runs. */
 typedef struct esp__segment {
     uint32_t tensor;
@@ -32,7 +32,8 @@ typedef struct esp__shard {
     uint64_t width;
 } esp__shard;
 
-/* Where a tensor's gradient was at its last push, and its place in the tree of all of them (context/lent.c). */
+/* Where a tensor's gradient was at its last push: a node of a binary tree of all gradients' addresses (context/lent.c).
+ * */
 typedef struct esp__lent {
     uintptr_t begin;
     uint32_t lower, higher; /* index of a tensor plus 1, or 0 */
@@ -98,7 +99,8 @@ typedef struct esp__strategy {
     esp__unit *units;
     uint32_t n_units;
     esp__tensor_units *of_tensor; /* [n_tensors of the model] */
-    uint32_t n_order, *order; /* collectives in order: (index in `units`) << 8 | (index of the step in its option) */
+    /* The order of collectives: each is the index of its unit << 8 | the index of its step in the unit's option. */
+    uint32_t n_order, *order;
     esp__order_entry *entries;
     uint32_t n_entries;
     uint64_t cap_units, cap_order, cap_entries;
@@ -143,8 +145,7 @@ ESP__FN void esp__codecs_report(const esp_ctx *ctx, const esp__strategy *y, esp_
 /* ---- shard.c ---- */
 /* Returns the default option of a tensor with ESP_SHARD: without compression if `raw`. */
 ESP__FN const char *esp__shard_option(const esp_ctx *ctx, const esp_traits *codec, bool raw);
-/* Fails if the option leaves each rank with a part of the result but the tensor has no ESP_SHARD, or the other way
- * round. */
+/* Fails if the option leaves each rank a part of the result but the tensor has no ESP_SHARD, or the other way round. */
 ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, const char *option, const char *where);
 /* Fails if `y` divides a sharded tensor differently than esp_start did, because ranks keep their parts for training. */
 ESP__FN esp_status esp__shards_check(const esp_ctx *ctx, const esp__strategy *y);

@@ -19,7 +19,7 @@ typedef struct esp__reading {
     uint64_t count;
     uint32_t n_chunks; /* chunks of the split tensor being read, or 0 */
     uint32_t chunk;    /* number of its chunks that were read */
-    uint64_t cut;      /* elements of these chunks */
+    uint64_t cut;      /* elements of the chunks that were read */
     uint32_t members;  /* tensors of the group being read */
     uint64_t member_elements;
 } esp__reading;

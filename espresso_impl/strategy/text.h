@@ -34,7 +34,7 @@ typedef struct esp__order_units {
     uint32_t n_units, n_tensors;
     const esp__option *(*option)(const void *user, uint32_t unit, int *group);
     const char *(*name)(const void *user, uint32_t unit);
-    /* how often the unit's codec compresses per step; NULL if every codec does so once */
+    /* how often the unit's codec compresses in a training step; NULL if every codec does so once */
     uint32_t (*rounds)(const void *user, uint32_t unit);
     uint32_t *at; /* [n_units] working memory, which the caller allocates */
 } esp__order_units;
@@ -58,7 +58,8 @@ typedef struct esp__unit_line {
     const char *codec, *option;
 } esp__unit_line;
 
-/* Callbacks, called line by line; NULL is skipped. An error of one ends the reading. `where` is "FILE:LINE". */
+/* Callbacks for each line; those that are NULL are skipped. If one returns an error, reading ends. `where` is
+ * "FILE:LINE". */
 typedef struct esp__strategy_lines {
     void *user;
     esp_status (*tensor)(void *user, const char *where, const char *name, uint64_t elements);
@@ -66,7 +67,8 @@ typedef struct esp__strategy_lines {
     esp_status (*entry)(void *user, const char *where, const esp__order_entry *e);
 } esp__strategy_lines;
 
-/* Ends the words in `text` by NULs. Fails if `tensors` is not NULL and the text is for other tensors. */
+/* Overwrites blanks between words of `text` with NULs. Fails if `tensors` is not NULL and the text is for other
+ * tensors. */
 ESP__FN esp_status esp__strategy_read(const esp_ctx *ctx, const char *name, char *text,
                                       const esp__text_tensors *tensors, const esp__strategy_lines *to);
 

@@ -8,7 +8,7 @@
 typedef struct esp__known_accelerator {
     const char *name;
     double memory_bytes_per_us;
-    bool published;          /* whether the times of v100.c were measured on it */
+    bool published;          /* the times in v100.c were measured on it */
     double cpu_bytes_per_us; /* of its host, all threads together; 0 if not known */
 } esp__known_accelerator;
 /* The CPU rate of "V100" follows from the published time of sign compression, which moves 20.1 bytes per element. */
@@ -37,7 +37,7 @@ static void esp__model_curves(esp__costs *out, int device, const esp_codec_model
     }
 }
 
-/* The curves set so far are for vectors: keeps them as such, and sets the curves for matrices. */
+/* Keeps the curves that were set so far as those for vectors, and sets the curves for matrices. */
 static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double core_faster, esp__costs *out) {
     esp_codec_model matrix;
     esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);

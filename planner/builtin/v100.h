@@ -13,7 +13,7 @@ typedef struct esp__published {
     /* The payload of e sent elements has header_bytes + unit_bytes * ceil(units * e) bytes. */
     double header_bytes, unit_bytes, units;
     double error;    /* used only if the library does not have the codec */
-    uint16_t gpu[2]; /* compress, decompress; constant up to 2^20 elements */
+    uint16_t gpu[2]; /* time of compress, of decompress; up to 2^20 elements */
     uint32_t cpu[ESP__V100_SIZES][2];
 } esp__published;
 

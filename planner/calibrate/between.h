@@ -7,7 +7,7 @@ enum { ESP__PROBES = 256 };
 
 /* One microbenchmark. */
 typedef struct esp__calibration_probe {
-    /* ^Index of the codec + 1, or 0 for a collective. Probes with a lower `pass` run first. */
+    /* Index of the codec + 1, or 0 for a collective. Probes with a lower `pass` run first. */
     uint8_t codec, level, pass;
     bool done;
     uint32_t coll;

@@ -100,8 +100,8 @@ ESP__FN void esp__calibration_close(esp_ctx *ctx, esp__calibration *s);
  * in turn. All ranks call it. Codec calls are then enqueued, and their time ends when the device has done them. */
 ESP__FN esp_status esp__calibration_use(esp_ctx *ctx, esp__calibration *s, esp_devkind kind);
 ESP__FN esp_status esp__calibration_codec_add(esp_ctx *ctx, esp__calibration *s, const char *spec);
-/* Both measure one point. All ranks call them and get the largest of the ranks' medians. Measuring a size again adds an
- * observation. They do nothing on a level with one rank. */
+/* These two measure one point of a cost curve. All ranks call them and get the largest of the ranks' medians. Measuring
+ * a size again adds an observation. They do nothing on a level with one rank. */
 ESP__FN esp_status esp__calibration_link(esp_ctx *ctx, esp__calibration *s, uint8_t level, uint32_t coll,
                                          uint64_t bytes, uint32_t repeats);
 ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, uint32_t codec, uint64_t elements,
@@ -112,7 +112,7 @@ ESP__FN esp_status esp__calibration_step(esp_ctx *ctx, esp__calibration *s);
 /* mine[steps][n_tensors] are the times when this rank's gradients were ready. Sets out[n_tensors] to the median over
  * the steps of the slowest rank's time, because a step waits for its slowest rank. All ranks call it. */
 ESP__FN esp_status esp__calibration_ready(esp_ctx *ctx, const uint64_t *mine, uint32_t steps, uint64_t *out);
-/* Returns for how many threads a rank has cores, 1 to 3, as in esp_plan_system.cores_per_rank. */
+/* Returns how many threads of a rank can run at the same time, 1 to 3, as in esp_plan_system.cores_per_rank. */
 ESP__FN uint32_t esp__calibration_cores(const esp__calibration *s);
 /* Returns the factor by which the time on a processor core grows if a host has fewer cores than ranks. */
 ESP__FN double esp__calibration_stretch(const esp__calibration *s);

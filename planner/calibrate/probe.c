@@ -39,8 +39,8 @@ static int32_t esp__probe_root(const esp_ctx *ctx, uint8_t scope, uint32_t coll)
     return root < 0 ? 0 : root;
 }
 
-/* Sets the buffers of a collective in `room`. src and dst are the same memory where the table at esp_coll in espresso.h
- * allows it. */
+/* Sets the buffers of a collective in `room`. src and dst are the same memory where esp_coll (plugins/abi.h) allows it.
+ * */
 static void esp__probe_coll(const esp_ctx *ctx, uint8_t level, uint32_t coll, uint64_t bytes, void *room, esp_coll *c) {
     uint64_t n = (uint64_t)esp__calibration_ranks(ctx, level), count = esp__probe_count(bytes),
              part = (count + n - 1) / n;

@@ -3,7 +3,7 @@
 #define ESP__FILES_WRITE_H
 #include "planner/files/files.h"
 
-/* Both write a number so that the same double is read again. Files have times in microseconds instead of ns. */
+/* These two write a number so that the same double is read again. Files have times in microseconds instead of ns. */
 ESP__FN void files_put_number(esp__text *t, double x);
 ESP__FN void files_put_us(esp__text *t, double ns);
 /* Adds the line `indent`"key": "text", or nothing if text is NULL. */

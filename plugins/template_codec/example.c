@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Increase it whenever the body changes: ranks with different versions do not start. */ enum { EXAMPLE_WIRE = 1 };
+/* Increase this version whenever the body's format changes: ranks with different versions do not start. */
+enum { EXAMPLE_WIRE = 1 };
 static const char example_name[] = "example";
 
 typedef struct example {

@@ -7,7 +7,7 @@
 #include "espresso.h"
 #include <math.h>
 
-/* Increase it when the payload's format changes: ranks with different versions do not start. */
+/* Increase this version when the payload's format changes: ranks with different versions do not start. */
 enum { EXAMPLE_WIRE = 1 };
 static const char example_name[] = "example";
 static char example_self; /* a codec without parameters needs no memory */
