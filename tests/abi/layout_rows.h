@@ -15,8 +15,8 @@ typedef struct number {
     int64_t value;
 } number;
 
-/* EACH(m, T, a, b, ...) is , m(T, a), m(T, b) ... A macro does not expand inside itself, so EACH expands one name and
- * leaves the rest for the next pass. EXPAND makes 64 passes. */
+/* EACH(m, T, a, b, ...) expands to ", m(T, a), m(T, b) ...". The preprocessor expands no macro inside itself, so EACH
+ * expands one name, and leaves the others for the next pass. EXPAND makes 64 passes. */
 #define EXPAND(...) EXPAND_16(EXPAND_16(EXPAND_16(EXPAND_16(__VA_ARGS__))))
 #define EXPAND_16(...) EXPAND_4(EXPAND_4(EXPAND_4(EXPAND_4(__VA_ARGS__))))
 #define EXPAND_4(...) EXPAND_1(EXPAND_1(EXPAND_1(EXPAND_1(__VA_ARGS__))))

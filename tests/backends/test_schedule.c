@@ -112,7 +112,7 @@ TEST(costs_follow_the_time) {
     t += second;
     assert_int_equal(shm_latency(&m, 1, t), 3000);
     assert_int_equal(shm_transfer(&m, 1, t, 1000), t + 800);
-    /* The data is ready before the link is free. */
+    /* The data is ready at 100 s, but the link is busy until 300 s. */
     nics[1].tx_free_ns = 300 * second;
     assert_int_equal(shm_transfer(&m, 1, 100 * second, 1000), 300 * second + 800);
 }
@@ -199,7 +199,7 @@ static void sums_stay_right(ranks_me *me) {
     if (comm) me->b->close(comm);
 }
 
-/* Speeds and latencies that rise and fall while collectives run. */
+/* A link whose speed and latency rise and fall while collectives run. */
 static const char changing[] =
     "link=(1gbit,20us;200mbit,2ms@5ms;10gbit,1us@40ms;500mbit@60ms;1gbit,1ms@80ms;300mbit,5us@100ms;10gbit@120ms)";
 

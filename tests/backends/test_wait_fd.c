@@ -115,7 +115,7 @@ TEST(costs_nothing_unasked) {
     for (int b = 0; b < 2; b++) expect_ok(both[b], "", 3, 0, no_descriptor_unasked, -1);
 }
 
-/* ---- one thread, two backends ---- */
+/* ---- one thread waits for whichever of two backends changes first ---- */
 typedef struct pair {
     const esp_backend *b[2];
     void *comm[2], *req[2];

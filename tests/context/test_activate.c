@@ -98,7 +98,8 @@ static void body_start(esp_ctx *ctx, void *user) {
     atomic_store(&taken, atomic_load(&taken) - before);
 }
 
-/* Twice the tensors need about twice the bytes, so no table is copied whenever an entry is added. */
+/* Twice the tensors need about twice the bytes. If a table were copied for each entry that is added, they would need
+ * four times as many. */
 TEST(memory_of_a_start_is_linear) {
     unsigned long bytes[2];
     for (int k = 0; k < 2; k++) {
@@ -111,7 +112,7 @@ TEST(memory_of_a_start_is_linear) {
     if (bytes[1] > bytes[0] * 5 / 2) fail_msg("1000 tensors: %lu bytes, 2000: %lu", bytes[0], bytes[1]);
 }
 
-/* ---- two calls for one tensor ------------------------------------------------------------------------------------ */
+/* ---- two threads push one tensor at the same time ---------------------------------------------------------------- */
 enum { LARGE = 1 << 20 };
 typedef struct pusher {
     esp_ctx *ctx;
@@ -128,7 +129,7 @@ static void *push_main(void *arg) {
     return NULL;
 }
 
-/* One of two concurrent pushes succeeds. The other is refused, and its memory stays as it was. */
+/* One of the two pushes succeeds. The other is refused, and its gradient stays as it was. */
 static void body_race(esp_ctx *ctx, void *user) {
     esp_tensor_desc d = {.name = "w", .count = LARGE};
     float *zeros = malloc(LARGE * sizeof *zeros), *ones = malloc(LARGE * sizeof *ones);

@@ -122,7 +122,8 @@ TEST(test_tcp) {
     train(NULL, 0, 3, 1);
 }
 
-/* Removing ranks from a topology gives the same topology as starting without them. */
+/* A topology says which ranks are on which machine. Removing lost ranks from it must give the same topology as a start
+ * without them. */
 TEST(test_topology) {
     static const struct {
         int32_t size, n, unit[2][6], was[6];

@@ -193,7 +193,7 @@ TEST(test_zeros) { run_plain(zeros_body, 2); }
 /* ---- compression errors ------------------------------------------------------------------------------------------ */
 typedef struct errors {
     int on_device;
-    esp_tensor_stats of[2]; /* statistics with and without error feedback */
+    esp_tensor_stats of[2]; /* of tensor 0 with error feedback, and 1 without */
 } errors;
 
 static void errors_body(esp_ctx *ctx, void *user) {

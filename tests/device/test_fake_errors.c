@@ -41,7 +41,8 @@ static void assert_error(const esp_ctx *ctx, const char *part) {
     if (!strstr(esp_last_error(ctx), part)) fail_msg("\"%s\" lacks \"%s\"", esp_last_error(ctx), part);
 }
 
-/* One allocation after the other fails. Then esp_start fails, and works when it is called again. */
+/* The device has memory for `left` more bytes only. Then esp_start fails or succeeds, and after a failure it works when
+ * it is called again with enough memory. A change of strategy that needs more must fail, too. */
 TEST(test_no_memory) {
     int failed = 0;
     for (uint64_t left = 0; left < 1u << 20; left = left * 2 + 1000) {

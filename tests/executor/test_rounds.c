@@ -132,7 +132,7 @@ TEST(test_options) {
             }
 }
 
-/* ---- the order of collectives ------------------------------------------------------------------------------------ */
+/* ---- orders in which the collectives of all exchanges run: wrong ones are refused, right ones kept --------------- */
 static void order_body(esp_ctx *ctx, void *user) {
     static const char unit[] = "espresso-strategy 1\ntensor t0 37 shared2 " TREE_ALL "\ntensor t1 37 shared3 " FLAT
                                "\ntensor t2 2 shared2 " FLAT "\n";

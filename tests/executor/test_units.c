@@ -231,7 +231,7 @@ TEST(test_unpushed_is_named) {
     RUN_RANKS(.size = 2, .body = body_unpushed, .user = &k, .config.timeout_ms = 200);
 }
 
-/* ---- discarded steps, names, memory ------------------------------------------------------------------------------ */
+/* ---- errors if chunks or groups differ between ranks; names, roots and memory of chunks and groups --------------- */
 static void body_agreement(esp_ctx *ctx, void *user) {
     add_tensors(ctx, user);
     CHECK(esp_start(ctx) == ESP_OK);

@@ -130,7 +130,7 @@ TEST(test_order_of_launchers, clean) {
     expect(
         "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 ESPRESSO_ROOT=h:1",
         1, 2, "h:1");
-    /* Slurm has started torchrun, and torchrun this rank */
+    /* Slurm has started torchrun, and torchrun has started this rank: torchrun's variables count */
     expect("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 RANK=5 WORLD_SIZE=8 MASTER_ADDR=h MASTER_PORT=1 "
            "TORCHELASTIC_RUN_ID=none",
            5, 8, "h:2");

@@ -123,7 +123,7 @@ static void run(int32_t size, void (*body)(rank_t *)) {
     expect_statuses(t, size, ESP_OK);
 }
 
-/* Waits until a callback has set *value, and checks its arguments. */
+/* Waits until a callback of this rank has set *value, and checks all arguments that the callback got. */
 static int await(rank_t *t, int32_t *value, int32_t want, int32_t want_left, uint32_t want_tensor) {
     int ok;
     pthread_mutex_lock(&t->lock);

@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include <string.h>
 
-/* Returns the end of the array or object at the beginning of `text`, without white space after it, or NULL if it is not
- * JSON. */
+/* Returns what follows the JSON array or object at the beginning of `text`, after white space. Returns NULL if the text
+ * does not begin with one. */
 static inline const char *json_end(const char *text) {
     json_error_t e;
     json_t *value = json_loads(text, JSON_DISABLE_EOF_CHECK, &e);

@@ -15,7 +15,7 @@ static inline int rng_chance(rng *r, double p) { return rng_unit(r) < p; }
 
 static int problem_plain; /* nonzero: make no codecs that compress several times */
 
-/* ---- problems as a user gives them ---- */
+/* ---- random problems of the kind that users give to the planner ---- */
 enum { PROBLEM_TENSORS = 64, PROBLEM_CODECS = 3 };
 typedef struct problem_input {
     esp_plan_model model;

@@ -111,8 +111,8 @@ TEST(test_rounds) {
     REFUSED(in.codecs[0].caps = ESP_CODEC_NEEDS_MATRIX, "needs bound and self");
     REFUSED((in.codecs[0].n_rounds = 5, in.codecs[0].bound = any_bound), "n_rounds is 5: at most 4");
     REFUSED(in.codecs[0].vector_error = -1, "vector_error must be >= 0");
-    /* A codec's bound() may refuse vectors without ESP_CODEC_NEEDS_MATRIX: here first a whole vector, then a chunk of
-     * a matrix. */
+    /* A codec's bound() may refuse vectors without ESP_CODEC_NEEDS_MATRIX: here first those of a tensor that is no
+     * matrix, then those of the chunks of a matrix. */
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1),
             "tensor 'a': what is forbidden or requested leaves no option that a codec can run");
     REFUSED((in.codecs[0].bound = in.codecs[1].bound = any_bound, in.config.only = only, in.config.n_only = 1,

@@ -167,7 +167,7 @@ static esp_status state_bound(void *self, const esp_tensor *like, uint32_t round
     return ESP_OK;
 }
 
-/* A codec's function traits() may return wrong values too. */
+/* Not only a codec's table, but also its function traits() may give wrong values. They must be refused, too. */
 TEST(state_without_the_capability) {
     static char spec[] = "x";
     esp_codec t = good_codec();

@@ -46,7 +46,7 @@ static int add_option(void *user, const esp__option *o) {
     return 0;
 }
 
-/* Checks that an option is read back from its text, and counts it in *user. */
+/* Prints an option, checks that reading its text gives the same option, and counts it in *user. */
 static inline int round_trip(void *user, const esp__option *o) {
     char text[ESP__TEXT_MAX], again[ESP__TEXT_MAX];
     esp__option parsed;

@@ -74,7 +74,7 @@ TEST(test_uneven_parts) {
     run_plan_at(18, 0, of_18, &p);
 }
 
-/* ---- links, one for each level ---------------------------------------------------------------------------------- */
+/* ---- jobs with an emulated link for each level ------------------------------------------------------------------- */
 enum { LINK_COUNT = 4096 };
 typedef struct linked {
     const char *option;
@@ -159,7 +159,7 @@ TEST(test_auto) {
               .config.codec = "fp16");
 }
 
-/* ---- a backend for each level ---- */
+/* ---- a job with another backend for each level ---- */
 enum { PATIENCE_S = 60 };
 /* Runs a collective on two backends, one for each level. Rank 0 must sleep until the other ranks begin. */
 static void sleeps_on_both(esp_ctx *ctx) {
@@ -303,7 +303,7 @@ TEST(test_bad_levels) {
     }
 }
 
-/* ---- shapes ---- */
+/* ---- which levels a job has, by the position of its ranks ---- */
 typedef struct shape {
     int32_t size;
     const char *places[8];

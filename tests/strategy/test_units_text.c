@@ -5,7 +5,7 @@
 #include "espresso_impl/codec/codec.h"
 #include "tests/executor/small_model.h"
 
-/* ---- texts that are read and printed ----------------------------------------------------------------------------- */
+/* ---- texts that are read and then printed again ------------------------------------------------------------------ */
 #define HEAD "espresso-strategy 1\n"
 #define A_SPLIT "tensor a 1000 split 2\nchunk 600 none flat.allreduce\nchunk 400 topk:ratio=0.05 " FLAT_COMP "\n"
 #define BC_GROUP "tensor b 37 group\ntensor c 5 group\ngroup 42 topk:ratio=0.05 " FLAT_COMP "\n"
@@ -189,7 +189,7 @@ static void body_raw_group(esp_ctx *ctx, void *user) {
     CHECK(esp_strategy_set(ctx, HEAD "tensor p 8 group\ntensor r 8 group\ngroup 16" U) == ESP_OK);
 }
 
-/* A codec that needs a matrix gets none for a group, or for a chunk that has incomplete rows. */
+/* If a codec accepts only matrices, a strategy may not use it for a group, or for a chunk that has incomplete rows. */
 static _Atomic(const esp_codec *) matrix_real; /* all ranks write the same value */
 static int matrix_is(const esp_tensor *t) {
     return t->count ? t->rows && t->cols == 5 && t->rows * 5 == t->count : !t->rows && !t->cols;

@@ -2,7 +2,7 @@
 #include "tests/cuda/emulator/lowrank.h"
 #include "codecs/cuda/common/lowrank.h"
 
-/* Computes the inner product of a and b, or the length of q if b is NULL. */
+/* Computes the inner product of a and b or, if b is NULL, the Euclidean length of q. */
 static __global__ void __launch_bounds__(CUDA_THREADS)
     sum_kernel(const double *a, const double *b, const float *q, uint64_t n, double *out) {
     __shared__ double room[CUDA_LOWRANK_ROOM];

@@ -98,7 +98,7 @@ static esp_status push_all(esp_ctx *ctx, int32_t origin, float *g, int step) {
     return s ? s : esp_wait_all(ctx);
 }
 
-/* Returns whether the gradient g is the mean of w - point over the remaining ranks. w is equal on all of them. */
+/* Returns whether the gradient g is the mean of w - point(r) over the remaining ranks r. w is equal on all of them. */
 static int is_mean(procs *p, const float *g, const float *w, const uint8_t *left) {
     int n = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r];

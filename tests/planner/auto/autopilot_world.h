@@ -26,14 +26,14 @@ struct world {
     int costs_fail; /* calibration fails */
     int busy_from, busy_to;
     double busy;
-    /* Part of a step that ranks spend waiting for communication: `waiting` on rank waits_less, or on all ranks if that
-     * is -2; 0.5 on others. */
+    /* The share of a step in which a rank waits for communication is `waiting` on rank waits_less, and 0.5 on others.
+     * If waits_less is -2, it is `waiting` on all. */
     int32_t waits_less;
     double waiting;
     double slow_rate;
     double layerwise_ms; /* if not 0: step time with strategy layerwise */
     int swings;
-    double noise; /* steps are longer by up to this share, at random */
+    double noise; /* random steps are longer by up to this share */
     uint32_t seed;
     int sets_own_at; /* step after which the program sets a strategy, or 0 */
     uint32_t optimizer;

@@ -434,8 +434,8 @@ TEST(test_quiet_start) {
     assert_int_equal(complaints, 0);
 }
 
-/* Some codecs compress in several rounds, with a reduction in between. They are chosen if they win. A tensor that loses
- * too much with one gets another codec or none. */
+/* Some codecs compress a gradient several times, with a reduction in between. They are chosen if they win. A tensor
+ * for which the error of such a codec is too large gets another codec or none. */
 TEST(test_rounds) {
     static const char *const specs[] = {"powersgd:rank=1", "int8:shared=1"};
     char word[64], one[512];

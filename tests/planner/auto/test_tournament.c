@@ -11,8 +11,8 @@ enum { MOST = 8 };
 typedef struct game {
     uint32_t n;
     double truth[MOST], predicted[MOST], loss[MOST], slower[MOST];
-    int machine;  /* QUIET, ... */
-    double drift; /* by which share all steps become longer with each step */
+    int machine;  /* QUIET, BUSY, PEAKS or BURSTS: how other programs disturb */
+    double drift; /* share by which each step is longer than the one before */
     uint64_t seed;
     /* results */
     uint32_t steps, ran[MOST], winner;

@@ -102,7 +102,7 @@ TEST(test_small) {
     print_message("%u small problems: mean gap %.2f%%, within 1%% in %u\n", n, 100.0 * gap / n, tight);
 }
 
-/* ---- problems as users give them ---- */
+/* ---- random problems of the kind that users give to the planner ---- */
 typedef struct opened {
     jmp_buf on_failure;
     esp__arena arena;

@@ -16,7 +16,8 @@ typedef struct inputs {
     esp_plan_config config;
 } inputs;
 
-/* The tensors have once, twice or three times `elements`. The caller sets the system's levels above the machine. */
+/* Makes a model of n tensors of once, twice or three times `elements`, and a system of two machines of two ranks. The
+ * caller sets the speed of the link between machines. */
 static void make_inputs(inputs *in, uint32_t n, uint64_t elements) {
     memset(in, 0, sizeof *in);
     for (uint32_t i = 0; i < n; i++) {
@@ -53,7 +54,7 @@ typedef struct each_option {
     esp__extent unit;
     uint64_t least;
     uint32_t n, n_kept;
-    const char *cuts; /* only options that divide the mean by these levels; NULL: all */
+    const char *cuts; /* levels by which options must divide the mean, or NULL */
     const esp__candidates *kept;
 } each_option;
 

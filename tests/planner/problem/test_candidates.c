@@ -42,7 +42,7 @@ static uint32_t paper_count(uint32_t devices, uint32_t machines, const esp_plan_
     return n;
 }
 
-/* ---- counts and constraints ---- */
+/* ---- how many candidates there are, and which ones the user's constraints leave ---- */
 TEST(test_counts) {
     assert_int_equal(paper_count(GPU, 8, NULL), 174);
     assert_int_equal(paper_count(CPU, 8, NULL), 174);

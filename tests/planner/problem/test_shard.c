@@ -55,7 +55,7 @@ TEST(plans_run) {
     }
 }
 
-/* If they were not sharded, one tensor would be large enough to be split and the others small enough to be merged. */
+/* The planner splits such large tensors, and merges such small ones, but only if they are not sharded. */
 TEST(units_stay_whole) {
     inputs in;
     for (int k = 0; k < 2; k++) {

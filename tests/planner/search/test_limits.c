@@ -21,7 +21,7 @@ static void limit(uint64_t seed, problem_input *in) {
     if (what & 4u) in->config.max_error = rng_unit(&r) * rng_unit(&r) * 0.4;
 }
 
-/* ---- finds the best plan within limits by trying all plans --- */
+/* ---- a search for the best plan within limits that tries all plans ---- */
 typedef double uses_of[3];
 typedef struct within {
     exact e;
@@ -129,7 +129,7 @@ TEST(test_optimum) {
     assert_true(none > test_repeats(50) && n > test_repeats(200));
 }
 
-/* ---- as users ask --- */
+/* ---- plans of esp_plan_make ---- */
 static esp_status make(const problem_input *in, esp_plan **out) {
     return esp_plan_make(&in->model, in->codecs, in->n_codecs, &in->system, &in->config, out);
 }

@@ -283,7 +283,7 @@ TEST(test_timeline) {
     }
 }
 
-/* ---- rules, one by one, computed by hand ---- */
+/* ---- the rules of the simulation, one by one, with times computed by hand ---- */
 enum { C = 1u << ESP__LANE_COMPUTE, P = 1u << ESP__LANE_CPU, A = 1u << ESP__LANE_INTRA, E = 1u << ESP__LANE_INTER };
 
 typedef struct hand_op {

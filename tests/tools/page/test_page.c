@@ -27,7 +27,7 @@ static void write_timeline(FILE *f, uint32_t n_tensors, int both, const char *na
 }
 
 TEST(data_is_json) {
-    /* names with quotes, markup and control characters, and with invalid UTF-8: overlong, truncated, surrogates */
+    /* The names have quotes, markup, control characters, and invalid UTF-8: overlong, truncated, and surrogates. */
     static const char *const names[] = {odd_name,    "\x01\x1f\x7f\t\n\"\\", "\xff\xfe",         "\xc0\xaf",
                                         "a\xe2\x82", "\xed\xa0\x80",         "\xf0\x9f\x98\x80", "\xf4\x90\x80\x80",
                                         "]]>&lt;"};
