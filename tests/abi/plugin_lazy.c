@@ -1,5 +1,5 @@
-/* plugin_lazy.c is backend loop with a false claim in its table: that collectives make progress without further
- * calls. `espresso plugins --check` must detect it. */
+/* plugin_lazy.c is a copy of backend loop with a false claim in its table: that collectives make progress without
+ * further calls. `espresso plugins --check` must detect it. */
 #include "espresso.h"
 
 const esp_plugin *espresso_plugin_v1_loop(const esp_host *h);

@@ -1,4 +1,5 @@
-/* one_codec.h opens a built-in codec directly from its table, with buffers of exactly the size that bound() returns. */
+/* one_codec.h opens a built-in codec directly from its table, for tests of single codecs. Buffers have exactly the size
+ * that the codec's bound() returns, so that a sanitizer reports an access beyond. */
 #ifndef ONE_CODEC_H
 #define ONE_CODEC_H
 #include "tests/lib/test.h"

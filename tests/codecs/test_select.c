@@ -1,5 +1,5 @@
-/* test_select.c checks the selection of the k largest elements (select.h) against sorting, for inputs with many equal
- * numbers and extremes, on every instruction set. */
+/* test_select.c checks the selection of the k largest elements (codecs/common/select.h) against sorting, for inputs
+ * with many equal numbers and extremes, on every instruction set. */
 #include "tests/lib/test.h"
 #include "codecs/common/select.h"
 #include "tests/codecs/one_codec.h"

@@ -1,5 +1,5 @@
-/* test_described.c checks that the codec and option which a program sets for one tensor are used under every strategy,
- * or that a call says why not. */
+/* test_described.c checks that the codec and option (way to send it) that a program sets for one tensor are used under
+ * every strategy, or that a call says why not. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 

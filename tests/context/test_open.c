@@ -1,4 +1,4 @@
-/* test_open.c: threads of a process that open contexts at the same time. */
+/* test_open.c checks what happens if threads of a process open contexts at the same time. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 

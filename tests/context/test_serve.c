@@ -1,5 +1,5 @@
-/* test_serve.c: a tensor that a codec cannot compress is sent uncompressed. The log says so once, and what setting
- * would help. */
+/* test_serve.c checks that a tensor that its codec cannot compress is sent uncompressed, and that the log says so once,
+ * with the setting that would help. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 

@@ -1,5 +1,5 @@
-/* test_contexts.c: contexts of one process write different files, with all observers on. Examples are a GAN's
- * generator and discriminator, and groups of a job's ranks. */
+/* test_contexts.c checks that contexts of one process write their traces, statistics and profiles to different files.
+ * Such contexts are those of a GAN's generator and discriminator, or of groups of a job's ranks. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 #include "espresso_impl/base/file.h"

@@ -43,7 +43,7 @@ TEST(test_file, setup, teardown) {
     for (int i = 0; i < 2; i++) assert_int_equal(esp__trace_open(NULL, 100, &t[i]), ESP_OK);
     esp__trace_add(t[0], ESP__LANE_CPU, label, 3, 7, (esp__span){t[0]->origin_ns + 1500, t[0]->origin_ns + 4001}, 2250,
                    64);
-    memset(label, 'x', sizeof label - 1); /* the trace must have a copy of the label */
+    memset(label, 'x', sizeof label - 1); /* the trace must have copied the label */
     esp__trace_add(t[0], ESP__LANE_COMPUTE, "backward", UINT32_MAX, 7,
                    (esp__span){t[0]->origin_ns, t[0]->origin_ns + 10}, 0, 0);
     esp__trace_add(t[1], ESP__LANE_INTER, "inter.alltoall fc1", 0, 8,
@@ -95,7 +95,7 @@ TEST(test_full_trace_and_full_label_table, setup, teardown) {
     assert_int_equal(esp__trace_open(NULL, 5000, &t), ESP_OK);
     for (uint64_t i = 0; i < 5010; i++) {
         char label[300];
-        snprintf(label, sizeof label, "%d %0250d", (int)i, 7); /* every label is different, and too long */
+        snprintf(label, sizeof label, "%d %0250d", (int)i, 7); /* labels all differ, and are too long */
         esp__trace_add(t, ESP__LANE_CPU, label, 0, i, (esp__span){t->origin_ns, t->origin_ns}, 0, 0);
     }
     write_ranks(1, &t);

@@ -1,5 +1,6 @@
-/* run_options.h runs jobs that synchronize one tensor with each option. Without compression the mean must be exact.
- * With a codec, all ranks must get the same bits, and no part of a gradient may get lost. */
+/* run_options.h runs jobs that have a tensor for each option, which is a way to compress and send it. Without
+ * compression the mean must be exact. With a codec, all ranks must get the same bits, and no part of a gradient may get
+ * lost. */
 #ifndef TEST_RUN_OPTIONS_H
 #define TEST_RUN_OPTIONS_H
 #include "tests/lib/test.h"

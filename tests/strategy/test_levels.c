@@ -1,5 +1,5 @@
-/* test_levels.c checks jobs of three levels (racks, machines, ranks): the number of options, their text, and options
- * executed by eight ranks in two racks of two machines. */
+/* test_levels.c checks jobs of three levels (racks, machines, ranks): the number of options (ways to compress and send
+ * a tensor), their text, and options executed by eight ranks in two racks of two machines. */
 /* runs: slow asan-long tsan-long */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"

@@ -1,5 +1,6 @@
-/* test_sum_range.c: if the mean of 16 ranks' gradients fits into 16-bit floats, no sum on the way to it overflows,
- * with all options. The sum of one machine's gradients of 40000 would not fit. */
+/* test_sum_range.c checks that no sum on the way to the mean of 16 ranks' gradients overflows if the mean fits into
+ * 16-bit floats, with every option (way to compress and send a tensor). The gradients are 40000, so that even the sum
+ * of one machine's ranks would not fit. */
 /* runs: slow asan-long no-tsan: 16 ranks with hundreds of tensors, run by what executor/test_units runs: too slow */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"

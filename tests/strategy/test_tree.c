@@ -1,5 +1,6 @@
-/* test_tree.c checks the number of options, and runs all in a job with a tensor for each. Without compression the mean
- * must be exact. Codecs must give the same bits on all ranks, and no residual may be lost. */
+/* test_tree.c checks the number of options (ways to compress and send a tensor), and runs all in a job with a tensor
+ * for each. Without compression the mean must be exact. Codecs must give the same bits on all ranks, and no residual
+ * may be lost. */
 /* runs: slow asan-long no-tsan: it runs thousands of strategies, which would take too long */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"

@@ -1,4 +1,4 @@
-/* capture.cc captures work in a CUDA graph, for tests in C, on the emulator and on a GPU. */
+/* capture.cc captures work in a CUDA graph, for tests in C, on the tests' CUDA emulator or on a GPU. */
 #include "tests/cuda/emulator/capture.h"
 #include <cuda_runtime.h>
 

@@ -1,4 +1,5 @@
-/* host.h is the interface between the emulator's host.cc and block.cc. */
+/* host.h is the interface between two files of the tests' CUDA emulator: host.cc (memory and streams) and block.cc
+ * (kernels). */
 #ifndef CUDA_HOST_H
 #define CUDA_HOST_H
 #include "tests/cuda/emulator/cuda_runtime.h"

@@ -36,7 +36,8 @@ static void on_log(void *user, const esp_log_event *ev) {
         fprintf(stderr, "rank 0: %s\n", ev->message);
 }
 
-/* Runs a training step. Rank 0 tells the others that it was the last one by a nonzero last element of the gradient. */
+/* Runs a training step. When the test is over, rank 0 sets the last element of its gradient. The mean then tells all
+ * ranks that this step was the last one. */
 static esp_status train(procs *p, int32_t rank, esp_ctx *ctx, uint32_t id, float *grad, int *done) {
     float want = 0;
     esp_stream here = ESP_ZERO;

@@ -1,4 +1,4 @@
-/* control.h lets tests control the stand-in for NCCL. */
+/* control.h has the functions by which tests control fake.c, the stand-in for NCCL. */
 #ifndef FAKE_CONTROL_H
 #define FAKE_CONTROL_H
 #include <stddef.h>

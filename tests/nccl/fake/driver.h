@@ -1,6 +1,6 @@
-/* driver.h belongs to fake.c. It has the functions of the CUDA driver that the backend uses, on host memory. A stream
- * is a thread that runs its work late and in order. A call that breaks a rule of the driver ends the process, and
- * prints the rule. */
+/* driver.h is a part of fake.c, the stand-in for NCCL. It has the functions of the CUDA driver that the backend uses,
+ * on host memory. A stream is a thread that runs its work late and in order. A call that breaks a rule of the driver
+ * ends the process, and prints the rule. */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 #include <pthread.h>

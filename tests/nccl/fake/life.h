@@ -1,4 +1,4 @@
-/* life.h belongs to fake.c. It creates and ends communicators. */
+/* life.h is a part of fake.c, the stand-in for NCCL. It creates and ends communicators. */
 #ifndef FAKE_LIFE_H
 #define FAKE_LIFE_H
 

@@ -1,5 +1,5 @@
-/* world.h belongs to fake.c. The ranks of a communicator, which are threads or processes, exchange data through files
- * in a folder in shared memory, so that a killed rank leaves nothing locked. */
+/* world.h is a part of fake.c, the stand-in for NCCL. The ranks of a communicator, which are threads or processes,
+ * exchange data through files in a folder in shared memory, so that a killed rank leaves nothing locked. */
 #ifndef FAKE_WORLD_H
 #define FAKE_WORLD_H
 #include <dirent.h>

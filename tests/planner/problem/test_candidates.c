@@ -1,5 +1,5 @@
-/* test_candidates.c checks the candidates, the options among which the planner's search chooses. For every option of
- * the decision tree that is no candidate, a candidate must be at least as good. */
+/* test_candidates.c checks the candidates, the options (ways to compress and send a tensor) among which the planner's
+ * search chooses. For every other option, some candidate must be at least as good. */
 /* runs: slow asan-long */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
