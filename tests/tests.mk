@@ -176,7 +176,7 @@ T ?=
 QUICK := $(filter-out $(LONG) $(call runs,slow),$(TEST_SRC) $(TEST_SH))
 CHECK := $(if $(T),$(foreach t,$(TESTS) $(CLI) $(SCRIPTS),$(if $(findstring $(T),$(t)),$(t))),$(call way,tests,$(QUICK)) $(call cli,tests,$(QUICK)))
 # they start the command of the test build. With T, only small plugins are built, unless T selects scripts
-check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter $(SCRIPTS),$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
+check: $(if $(T),$(TEST_COMMAND) $(filter %.so,$(filter $(BUILD)/tests/abi/%,$(FIXTURES))) $(if $(filter $(BUILD)/tests/nccl/%,$(CHECK)),$(filter $(BUILD)/tests/nccl/%,$(FIXTURES))) $(if $(filter $(SCRIPTS),$(CHECK)),all $(FILES_OF_TESTS)),quick-programs) $(filter-out %.sh,$(CHECK))
 	@$(if $(strip $(CHECK)),ESPRESSO_COMMAND=$(CURDIR)/$(firstword $(TEST_COMMAND)) $(RUN_TESTS) $(CHECK),echo "make check: no test has '$(T)' in its path: write T=executor, or T=executor/test_lanes" && exit 2)
 .PHONY: check
 # the test of faults at random moments, with more runs of one or two seconds each; writes
