@@ -11,12 +11,8 @@
 /* Checks that a job over the backend gives the same results with gradients on the device as in host memory. `option` is
  * number `o` of the caller's list. `k` is 0 or 1. Both determine the codec, the data type and how the job waits. */
 static void same_over(const char *backend, esp_plugin_fn plugin, const char *option, size_t o, size_t k) {
-    device_job j;
-    memset(&j, 0, sizeof j);
-    j.task.codec = k && strcmp(option, SUMMED_GPU) ? "topk:ratio=0.1" : "none";
-    j.task.option = option;
-    j.task.dtype = (esp_dtype)(ESP_F32 + (o + k) % 3);
-    j.task.kind = (int)((o * 2 + k) % KINDS);
+    device_job j = job_of(k && strcmp(option, SUMMED_GPU) ? "topk:ratio=0.1" : "none", option,
+                          (esp_dtype)(ESP_F32 + (o + k) % 3), (int)((o * 2 + k) % KINDS));
     j.wait = (int)(o + k) % 4;
     j.nonfinite = (int)k;
     j.backend = backend;

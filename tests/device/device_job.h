@@ -43,6 +43,11 @@ typedef struct device_job {
     outcome *out;
 } device_job;
 
+/* Returns a job whose ranks synchronize gradients of this type, split and merged as small_model.h's `kind` says. */
+static inline device_job job_of(const char *codec, const char *option, esp_dtype dtype, int kind) {
+    return (device_job){.task = {.codec = codec, .option = option, .dtype = dtype, .kind = kind}};
+}
+
 /* The memory of a tensor's gradient. On a device, it has a stream, and pinned host memory that the test accesses. */
 typedef struct place {
     const esp_device_table *table;

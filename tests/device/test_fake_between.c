@@ -5,26 +5,13 @@
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
-#define OWN_GPU "comp@gpu > flat.allgather > decomp@gpu"
-#define OWN_CPU "comp@cpu > flat.allgather > decomp@cpu"
-
-static device_job job(const char *codec, const char *option, int kind) {
-    device_job j;
-    memset(&j, 0, sizeof j);
-    j.task.codec = codec;
-    j.task.option = option;
-    j.task.dtype = ESP_F32;
-    j.task.kind = kind;
-    return j;
-}
-
 static void change(esp_ctx *ctx, device_job *j, int step) {
     static const struct {
         int kind;
         const char *codec, *option;
-    } to[] = {{CHUNKS, "topk:ratio=0.2", OWN_CPU},
+    } to[] = {{CHUNKS, "topk:ratio=0.2", FLAT_COMP},
               {WHOLE, "none", FLAT_RAW},
-              {MIXED, "topk:ratio=0.1", OWN_GPU},
+              {MIXED, "topk:ratio=0.1", FLAT_GPU},
               {GROUPS, "topk:ratio=0.1", TREE_GPU}};
     const int n = (step + j->task.kind) % 4;
     const text t = strategy_of(to[n].kind, to[n].codec, to[n].option);
@@ -33,8 +20,8 @@ static void change(esp_ctx *ctx, device_job *j, int step) {
 
 static void change_sides(esp_ctx *ctx, device_job *j, int step) {
     const text t =
-        step ? strategy_of(WHOLE, "topk:ratio=0.1", TREE_GPU) : strategy_of(WHOLE, "topk:ratio=0.1", OWN_CPU);
-    const text bad = strategy_of(GROUPS, "topk:ratio=0.1", OWN_CPU);
+        step ? strategy_of(WHOLE, "topk:ratio=0.1", TREE_GPU) : strategy_of(WHOLE, "topk:ratio=0.1", FLAT_COMP);
+    const text bad = strategy_of(GROUPS, "topk:ratio=0.1", FLAT_COMP);
     CHECK(esp_strategy_set(ctx, t.data) == ESP_OK);
     if (j->devices == 2)
         CHECK(esp_strategy_set(ctx, bad.data) == ESP_E_ARG &&
@@ -42,18 +29,18 @@ static void change_sides(esp_ctx *ctx, device_job *j, int step) {
 }
 
 TEST(test_change_of_strategy) {
-    static const char *const options[] = {OWN_GPU, OWN_CPU, TREE_GPU};
+    static const char *const options[] = {FLAT_GPU, FLAT_COMP, TREE_GPU};
     for (int kind = 0; kind < KINDS; kind++) {
-        device_job j = job("topk:ratio=0.1", options[kind % 3], kind);
+        device_job j = job_of("topk:ratio=0.1", options[kind % 3], ESP_F32, kind);
         j.between = change;
         j.wait = kind % 4;
         assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
     }
-    device_job j = job("topk:ratio=0.1", OWN_GPU, WHOLE);
+    device_job j = job_of("topk:ratio=0.1", FLAT_GPU, ESP_F32, WHOLE);
     j.task.dtype = ESP_F16;
     j.between = change;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-    j = job("topk:ratio=0.1", OWN_GPU, CHUNKS);
+    j = job_of("topk:ratio=0.1", FLAT_GPU, ESP_F32, CHUNKS);
     j.devices = 2;
     j.between = change_sides;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
@@ -73,14 +60,14 @@ static void scale(esp_ctx *ctx, device_job *j, int step) {
 }
 
 TEST(test_discard_and_scale) {
-    device_job j = job("topk:ratio=0.1", OWN_GPU, CHUNKS);
+    device_job j = job_of("topk:ratio=0.1", FLAT_GPU, ESP_F32, CHUNKS);
     j.between = discard;
     assert_int_equal(same_on_device(&j, 4, 2, ESP_DISCARDABLE), 0);
     j.task.kind = WHOLE;
     assert_int_equal(same_on_device(&j, 2, 2, ESP_DISCARDABLE), 0);
-    j.task.option = OWN_CPU;
+    j.task.option = FLAT_COMP;
     assert_int_equal(same_on_device(&j, 2, 2, ESP_DISCARDABLE), 0);
-    j = job("topk:ratio=0.1", OWN_GPU, WHOLE);
+    j = job_of("topk:ratio=0.1", FLAT_GPU, ESP_F32, WHOLE);
     j.between = scale;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
 }
@@ -115,7 +102,7 @@ static void save_and_load(esp_ctx *ctx, device_job *j, int step) {
 
 TEST(test_state_files, folder_make, folder_remove) {
     for (int kind = 0; kind < KINDS; kind++) {
-        device_job j = job("topk:ratio=0.1", kind % 2 ? TREE_GPU : OWN_GPU, kind);
+        device_job j = job_of("topk:ratio=0.1", kind % 2 ? TREE_GPU : FLAT_GPU, ESP_F32, kind);
         j.between = save_and_load;
         assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
     }
@@ -203,7 +190,7 @@ static void errors_body(esp_ctx *ctx, void *user) {
     for (uint32_t t = 0; t < 2; t++) {
         esp_tensor_desc d = {.name = names[t], .count = 20000};
         d.codec = t ? "topk:ratio=0.1,feedback=none" : "topk:ratio=0.1";
-        d.option = OWN_GPU;
+        d.option = FLAT_GPU;
         if (e->on_device) d.device = test_device(0);
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, 80000);

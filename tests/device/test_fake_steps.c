@@ -4,29 +4,19 @@
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
 
-static device_job job(const char *codec, const char *option, esp_dtype dtype, int kind) {
-    device_job j;
-    memset(&j, 0, sizeof j);
-    j.task.codec = codec;
-    j.task.option = option;
-    j.task.dtype = dtype;
-    j.task.kind = kind;
-    return j;
-}
-
 TEST(test_raw) {
     for (int kind = 0; kind < KINDS; kind++)
         for (int wait = 0; wait < 4; wait++) {
-            device_job j = job("none", FLAT_RAW, wait == 1 ? ESP_F16 : wait == 2 ? ESP_BF16 : ESP_F32, kind);
+            device_job j = job_of("none", FLAT_RAW, wait == 1 ? ESP_F16 : wait == 2 ? ESP_BF16 : ESP_F32, kind);
             j.wait = wait;
             assert_int_equal(same_on_device(&j, 2, 2, 0), 0);
         }
     for (esp_dtype d = ESP_F32; d <= ESP_BF16; d++) {
-        device_job j = job("none", TREE_RAW, d, MIXED);
+        device_job j = job_of("none", TREE_RAW, d, MIXED);
         assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-        j = job("none", TREE_ROOT, d, CHUNKS);
+        j = job_of("none", TREE_ROOT, d, CHUNKS);
         assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
-        j = job("none", FLAT_RAW, d, MIXED);
+        j = job_of("none", FLAT_RAW, d, MIXED);
         assert_int_equal(same_on_device(&j, 1, 1, 0), 0);
         assert_int_equal(same_on_device(&j, 3, 3, 0), 0);
     }
@@ -40,7 +30,7 @@ TEST(test_codecs) {
     int n = 0;
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)
         for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
-            device_job j = job(codecs[c], options[o], (esp_dtype)(ESP_F32 + n % 3), n % KINDS);
+            device_job j = job_of(codecs[c], options[o], (esp_dtype)(ESP_F32 + n % 3), n % KINDS);
             if (c == 1 && o == 7) continue; /* the payloads of topk cannot be summed */
             j.wait = n % 4;
             j.nonfinite = n % 2;
@@ -56,7 +46,7 @@ TEST(test_sharded) {
         "flat.reduce_scatter", "intra.reduce_scatter > inter.reduce_scatter", "comp@gpu > flat.alltoall > decomp@gpu",
         "comp@gpu > intra.alltoall > decomp@cpu > comp@cpu > inter.alltoall > decomp@gpu"};
     for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
-        device_job j = job("topk:ratio=0.1", options[o], ESP_F32, WHOLE);
+        device_job j = job_of("topk:ratio=0.1", options[o], ESP_F32, WHOLE);
         j.task.tensor_flags = ESP_SHARD;
         j.gather = o % 2 ? "fp16" : NULL;
         j.devices = o == 1 ? 2 : 1;
@@ -74,7 +64,7 @@ TEST(test_lists) {
     for (int other = 0; other < 2; other++)
         for (int c = 0; c < 3; c++) {
             device_job j =
-                job(codecs[c], c == 1 ? "comp@gpu > flat.alltoall > decomp@gpu" : TREE_MIXED, ESP_F32, WHOLE);
+                job_of(codecs[c], c == 1 ? "comp@gpu > flat.alltoall > decomp@gpu" : TREE_MIXED, ESP_F32, WHOLE);
             const int lists = (c == 2) != other;
             if (c == 1) j.task.tensor_flags = ESP_SHARD;
             j.plugin = other ? fake_plugin_lists : fake_plugin;
@@ -86,14 +76,14 @@ TEST(test_lists) {
 }
 
 TEST(test_codecs_elsewhere) {
-    device_job j = job("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
+    device_job j = job_of("topk:ratio=0.1", TREE_MIXED, ESP_F32, MIXED);
     j.plugin = fake_plugin_bare;
     assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
 }
 
 #endif
 TEST(test_devices_together) {
-    device_job j = job("topk:ratio=0.1", TREE_GPU, ESP_F32, CHUNKS);
+    device_job j = job_of("topk:ratio=0.1", TREE_GPU, ESP_F32, CHUNKS);
     j.devices = 2;
     for (j.wait = 0; j.wait < 4; j.wait++) assert_int_equal(same_on_device(&j, 4, 2, 0), 0);
 }

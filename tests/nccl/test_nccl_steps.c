@@ -24,12 +24,7 @@ TEST(three_ranks) {
     static const char *const options[] = {FLAT_RAW, FLAT_GPU, "flat.reduce_scatter > flat.allgather"};
     for (int o = 0; o < 3; o++)
         for (esp_dtype t = ESP_F32; t <= ESP_BF16; t++) {
-            device_job j;
-            memset(&j, 0, sizeof j);
-            j.task.codec = "none";
-            j.task.option = options[o];
-            j.task.dtype = t;
-            j.task.kind = o;
+            device_job j = job_of("none", options[o], t, o);
             j.backend = BACKEND;
             j.backends = espresso_plugin_v1_nccl;
             assert_int_equal(same_on_device(&j, 3, 3, 0), 0);
