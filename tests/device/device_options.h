@@ -6,11 +6,11 @@
 #include "tests/device/device_job.h"
 
 #ifdef DEVICE_IS_CUDA
-enum { ROWS = 8, ELEMENTS = 96 };
+enum { ROWS = 8, ELEMENTS = 96, TREE_STEPS = 3 };
 #else
-enum { ROWS = 0, ELEMENTS = 67 };
+enum { ROWS = 0, ELEMENTS = 67, TREE_STEPS = 2 };
 #endif
-enum { MOST = 700, TREE_STEPS = 3, TREE_RANKS = 4 };
+enum { MOST = 700, TREE_RANKS = 4 };
 
 /* Of the options that compress on the CPU, too, every `every`-th runs, and of those that compress only on the device
  * every `every_gpu`-th. 0 stands for all. */
