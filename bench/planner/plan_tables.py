@@ -58,8 +58,8 @@ def slower_plans(table):
 
 def spread(what, values):
     return (
-        f"{what} by {quantile(values, 0.5):+.2f}% in the median, by at most {quantile(values, 0.9):+.2f}% in 90% of "
-        f"cases, by {min(values):+.2f}% to {max(values):+.2f}% in all")
+        f"step times {what}: {quantile(values, 0.5):+.2f}% in the median, at most {quantile(values, 0.9):+.2f}% in "
+        f"90% of cases, {min(values):+.2f}% to {max(values):+.2f}% in all")
 
 
 def summary(table):
@@ -70,28 +70,34 @@ def summary(table):
 
     fp16, given = (lambda c: c == "fp16_us"), (lambda c: c in GIVEN)
     out = [
-        f"{effort} plans slower than another strategy: {count(effort, lambda c: not fp16(c) and not given(c))}, than "
-        "fp16 (another "
-        f"codec): {count(effort, fp16)}, than espresso+ with tensors as given: {count(effort, given)}"
+        f"cases in which the plan of a {effort} search is slower than another strategy: "
+        f"{count(effort, lambda c: not fp16(c) and not given(c))}, than fp16 (another codec): {count(effort, fp16)}, "
+        f"than espresso+ without merging and splitting: {count(effort, given)}"
         for effort in EFFORTS
     ]
     below = sum(slower(r, "bound_us", step) for r in rows for step in PLUS + GIVEN)
     out.append(
-        f"Algorithms 1 and 2 slower than a published scheme: {count('paper', lambda c: not fp16(c))}, than fp16: "
-        f"{count('paper', fp16)}; plans below the bound: {below}")
+        "cases in which the paper's Algorithms 1 and 2 are slower than a published scheme: "
+        f"{count('paper', lambda c: not fp16(c))}, than fp16: {count('paper', fp16)}; plans below the lower bound: "
+        f"{below}")
     median, most = TARGETS
     for effort, step in zip(EFFORTS, PLUS):
         x = [gap(r, step, "bound_us") for r in rows]
         out.append(
-            f"{effort} plans over the bound: median {quantile(x, 0.5):.2f}% (target {median}%), 90% of cases "
-            f"{quantile(x, 0.9):.2f}% (target {most}%), most {max(x):.2f}%; {sum(g > most for g in x)} above {most}%")
-    for what, step, base in (("thorough plans over the Upper Bound (compression free of cost)", "thorough_us",
-                              "upper_us"), ("usual plans over thorough ones", "plus_us", "thorough_us"),
-                             ("Algorithms 1 and 2 over thorough plans", "paper_us", "thorough_us"),
-                             ("thorough plans with tensors as given over those with merging and splitting",
-                              "thorough_given_us", "thorough_us"), ("thorough plans without merging over those with it",
-                                                                    "no_merge_us", "thorough_us"),
-                             ("thorough plans without splitting over those with it", "no_split_us", "thorough_us")):
+            f"step times after a {effort} search, compared with the lower bound: +{quantile(x, 0.5):.2f}% in the "
+            f"median (target {median}%), at most +{quantile(x, 0.9):.2f}% in 90% of cases (target {most}%), "
+            f"+{max(x):.2f}% in the worst; {sum(g > most for g in x)} cases above {most}%")
+    compared = (
+        ("after a thorough search, compared with the Upper Bound (compression takes no time)", "thorough_us",
+         "upper_us"),
+        ("after a usual search, compared with a thorough one", "plus_us", "thorough_us"),
+        ("of the paper's Algorithms 1 and 2, compared with a thorough search", "paper_us", "thorough_us"),
+        ("after a thorough search without merging and splitting, compared with one with both", "thorough_given_us",
+         "thorough_us"),
+        ("after a thorough search without merging, compared with one with it", "no_merge_us", "thorough_us"),
+        ("after a thorough search without splitting, compared with one with it", "no_split_us", "thorough_us"),
+    )
+    for what, step, base in compared:
         out.append(spread(what, [gap(r, step, base) for r in rows]))
     return out
 
