@@ -43,7 +43,8 @@ typedef struct randomk_job {
     float factor;
 } randomk_job;
 
-/* Writes factor * phi[P(j)] to the payload for begin <= j < end, where phi is gradient plus residual. */
+/* Writes factor * phi[P(j)] to the payload for begin <= j < end. P is the random permutation, and phi is gradient plus
+ * residual. */
 static void randomk_gather(void *arg, uint64_t begin, uint64_t end) {
     const randomk_job *r = (const randomk_job *)arg;
     const sparse_input *in = &r->in;

@@ -13,7 +13,8 @@ typedef struct randomk_perm {
     uint32_t key[RANDOMK_ROUNDS];
 } randomk_perm;
 
-/* Chooses a and b with a b >= count. Both are at least 32, since a smaller domain has too few permutations. */
+/* Chooses the domain of the Feistel network, pairs (left < a, right < b), with a b >= count. Both are at least 32,
+ * since a smaller domain has too few permutations. */
 static void randomk_domain(uint64_t count, uint32_t *a, uint32_t *b) {
     uint64_t root = 32;
     for (uint64_t step = 1ull << 31; step; step >>= 1)

@@ -131,7 +131,7 @@ static inline bool nccl_ordered(const nccl_comm *m, const esp_coll *c) {
     return m->who.size > 1 && backend_op_sums(c->op) && c->reduce > ESP_REDUCE_SUM && c->dtype <= ESP_BF16;
 }
 
-/* ---- issue.c: on the device's memory ---- */
+/* ---- issue.c: collectives on device memory ---- */
 /* Returns true if NCCL multiplies by the scale. If not, the result is multiplied afterwards. */
 ESP__FN bool nccl_scales_first(const esp_coll *c);
 /* Begins to enqueue a collective of at least one item. nccl_settled() returns ESP_OK once it is in the stream. */

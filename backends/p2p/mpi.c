@@ -230,7 +230,7 @@ static void mpi_wire_close(void *self, bool failed) {
     }
     __atomic_fetch_sub(&mpi_messages_posted, (int)w->active, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&mpi_wires, 1, __ATOMIC_SEQ_CST);
-    if (!failed || !w->active) mpi_wire_free(w); /* active requests still use it */
+    if (!failed || !w->active) mpi_wire_free(w); /* else active requests still use it */
 }
 static const p2p_wire mpi_messages = {mpi_send, mpi_recv, mpi_poll, mpi_cancel, mpi_wire_close};
 

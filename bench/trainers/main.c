@@ -131,7 +131,7 @@ static void step(trainer *t, size_t s) {
     t->step_ms[s] = now_ms() - start;
 }
 
-/* Parameters have the same bits on all ranks after any step and with any codec. */
+/* Checks that all ranks' parameters have the same bits, as they must after any step and with any codec. */
 static void compare_ranks(const trainer *t) {
     const net *n = &t->net;
     if (esp_rank(t->ctx) == 0) memcpy(n->grad, n->value, n->n_values * sizeof(float));

@@ -67,7 +67,7 @@ static inline esp_status parts_run(const void *self, const esp_host *h, const es
     j.host = &alone;
     h->parallel_for(h->user, a->n_tensors, 1, parts_some, &j);
     if (!j.failed) return ESP_OK;
-    s = parts_one(&j, a->n_tensors - j.failed); /* run again on this thread, which may log the reason */
+    s = parts_one(&j, a->n_tensors - j.failed); /* the failed tensor again, on this thread, which may log why */
     return s == ESP_OK ? ESP_E_CORRUPT : s;
 }
 #endif

@@ -19,9 +19,9 @@ typedef struct recode_format {
     bool is_f16; /* false means bf16 */
     float largest;
     uint16_t nan;
-    uint64_t most_exponent;  /* highest allowed a */
+    uint64_t most_exponent;  /* payloads are multiplied by 2^-a, with a up to this */
     double error;            /* mean squared error of rounding */
-    const esp_round *rounds; /* the only round */
+    const esp_round *rounds; /* describes the codec's single exchange */
 } recode_format;
 
 /* Returns the exponent a: the sum of n_payloads payloads, multiplied by 2^-a, stays in range. A payload may itself be a

@@ -163,7 +163,8 @@ typedef struct select_job {
 } select_job;
 
 /* ---- radix select in memory -------------------------------------------------------------------------------------- */
-/* Returns the k-th largest number's digit (at most d). Adds the count of numbers with higher digits to *above. */
+/* Returns the digit of the k-th largest number, which is at most d. `hist` counts the numbers with each digit. Adds the
+ * count of numbers with higher digits to *above. */
 static inline uint32_t select_digit(const uint64_t *hist, uint32_t d, uint64_t k, uint64_t *above) {
     for (; d > 0 && *above + hist[d] < k; d--) *above += hist[d];
     return d;

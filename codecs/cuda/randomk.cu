@@ -5,7 +5,7 @@
 #include "codecs/cuda/common/dense.h"
 #include "codecs/randomk.c"
 
-/* A bit of cuda_sum.decision: the payloads of a tensor have different permutations. */
+/* RANDOMK_MIXED is a bit of cuda_sum.decision: the payloads of a tensor have different permutations. */
 enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 };
 
 /* ---- permutation ------------------------------------------------------------------------------------------------- */
@@ -19,7 +19,7 @@ static __device__ __forceinline__ void randomk_split(const randomk_perm *p, uint
     *left = j >> 32 ? (uint32_t)(j / p->b) : (uint32_t)j / p->b; /* 32-bit division is much faster */
     *right = (uint32_t)(j - (uint64_t)*left * p->b);
 }
-/* Returns P(j). */
+/* Returns P(j), where P is the random permutation. */
 static __device__ __forceinline__ uint64_t randomk_at(const randomk_perm *p, uint64_t j) {
     uint32_t left, right;
     randomk_split(p, j, &left, &right);
@@ -27,7 +27,7 @@ static __device__ __forceinline__ uint64_t randomk_at(const randomk_perm *p, uin
     while (j >= p->count);
     return j;
 }
-/* Returns the j with P(j) = i. */
+/* Returns the j with P(j) = i, where P is the random permutation. */
 static __device__ __forceinline__ uint64_t randomk_place(const randomk_perm *p, uint64_t i) {
     const uint32_t a = p->a, b = p->b;
     uint32_t left, right;

@@ -10,7 +10,7 @@ ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u,
     w->chains[0].after = w->from - 1;
 }
 
-/* Tries all candidates for one tensor or group, and takes the best if it makes the step shorter. */
+/* Tries all candidate options for one tensor or group, and takes the best if it makes the step shorter. */
 static int esp__improve_unit(esp__incremental *k, uint32_t u) {
     esp__schedule *d = k->d;
     const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);

@@ -14,7 +14,7 @@ static const tool_unit tool_sizes[] = {
     {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824.0}, {"K", 1e3},
     {"M", 1e6},   {"G", 1e9},    {NULL, 0}};
 static const tool_unit tool_parts[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
-/* in bytes per microsecond, as in the planner */
+/* factors to bytes per microsecond, the planner's unit */
 static const tool_unit tool_bandwidths[] = {{"mbit", 0.125}, {"gbit", 125},  {"tbit", 125000},
                                             {"MB/s", 1},     {"GB/s", 1000}, {NULL, 0}};
 

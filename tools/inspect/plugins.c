@@ -48,7 +48,7 @@ static double plugins_bits_each(const esp_payload_size *s) {
     return 8 * esp__payload_size(s, 1u << 20, 1u << 10, 1u << 10) / (1u << 20);
 }
 
-/* Returns the nanoseconds for 2^20 elements. */
+/* Returns how long the codec takes for 2^20 elements, in ns. */
 static double plugins_time_at(const esp_codec_model *m, bool decompress) {
     esp_cost_point p[ESP_MODEL_TIMES];
     for (uint32_t i = 0; i < m->n_times; i++)

@@ -108,7 +108,7 @@ ESP__FN void plan_flag(plan_inputs *in, int flag, const char *value) {
 }
 
 ESP__FN void plan_complete(const plan_inputs *in) {
-    if (in->costs_name) return; /* it contains all inputs, as plan_read_costs() checks */
+    if (in->costs_name) return; /* the costs file has all inputs: plan_read_costs() checks it */
     if (!in->model_name) tool_usage(in->command, "--model is missing: a JSON file, or a name such as vgg16");
     if (!in->n_codecs)
         tool_usage(in->command, "--gc is missing: a codec's JSON file, or a spec such as dgc:ratio=0.01");

@@ -65,7 +65,7 @@ typedef struct plan_inputs {
     esp_plan_model model;
     esp_plan_codec codecs[PLAN_CODECS_MAX];
     esp_plan_system system;
-    esp_plan_config config; /* its strategy is NULL */
+    esp_plan_config config; /* all settings but the strategy, which is NULL */
     char codec_text[ESP__SPEC_MAX * 2];
 } plan_inputs;
 
@@ -119,7 +119,7 @@ typedef struct plan_sweep {
     const char *strategy;
 } plan_sweep;
 
-/* An option for the tensor that --explain names, and the step time with it. */
+/* A way to synchronize the tensor that --explain names (an option), and the step time with it. */
 typedef struct plan_explained {
     double step_ns, chain_ns, load_ns[ESP__LANES], memory;
     bool current;

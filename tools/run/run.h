@@ -17,7 +17,7 @@ enum {
     /* GRACE: how long ranks may go on after another one has failed. TERM: time between SIGTERM and SIGKILL. */
     RUN_GRACE_MS = 2000,
     RUN_TERM_MS = 2000,
-    /* time to end by themselves after Ctrl-C, as ranks may save their work */
+    /* how long ranks may run on after Ctrl-C, as they may save their work */
     RUN_USER_GRACE_MS = 10000,
     /* If several ranks end within this time, the one that a signal killed counts as the one that failed first. */
     RUN_DYING_MS = 1000,

@@ -61,7 +61,7 @@ typedef struct cuda_tile {
     uint64_t at;
     uint32_t n;
     uint32_t above, ties;
-    uint32_t own; /* ties of this tile */
+    uint32_t own; /* ties in this tile alone */
 } cuda_tile;
 /* Offsets in scratch memory. The list of elements that reach the guessed threshold consists of val and idx. */
 typedef struct cuda_select_at {

@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) sparse_check(cuda_sums al
         const cuda_source *s = &all.source[d->first + k];
         cuda_header h = cuda_read_header(s);
         const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
-        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* valid, as on the CPU */
+        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* valid together, as on CPU */
         int ok = cuda_header_ok(&h, s, f.codec, f.wire, d->count);
         if (ok && h.flags) ok = h.body == 0;
         if (ok && !h.flags)
