@@ -165,7 +165,7 @@ ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed
         const char *word = one;
         snprintf(one, sizeof one, "%.*s", (int)(n < 64 ? n : 0), at);
         one[n < 64 ? name : 0] = 0;
-        const int what = strcmp(one, "nic") == 0 ? CHANGE_INTER : tool_listed(&word, change_names);
+        const int what = tool_listed(&word, change_names);
         if (what < 0 || !change_one(out, what, one + strlen(one) + 1))
             tool_usage(from->command,
                        "--what-if %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n" CHANGE_HELP, (int)n,

@@ -172,13 +172,11 @@ const tool_command compare_command = {
     .common = plan_common,
     .n_common = PLAN_COMMON,
     .run = compare_main,
-    .details = "Every strategy is scored by the same simulator and the same costs. Limits such as --forbid hold for "
-               "those that\n"
+    .details = "One simulator scores all strategies with the same costs. Limits such as --forbid hold for those that\n"
                "search; what a strategy fixes stays fixed. Speed-ups are over fp32, tensor by tensor.\n"
                "\n"
                "examples:\n"
                "  espresso compare --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie\n"
                "  espresso compare --model bert-base --gc efsignsgd --system paper-nvlink --machines 4\n"
-               "  espresso compare --model lstm --gc randomk:ratio=0.01 --system paper-pcie --strategies "
-               "ddp,hipress,espresso+ --json",
+               "  espresso compare --model lstm --gc fp16 --system paper-pcie --strategies ddp,hipress --json",
 };

@@ -173,16 +173,13 @@ const tool_command plan_command = {
     .n_common = PLAN_COMMON,
     .run = plan_main,
     .details =
-        "The strategy is for ESPRESSO_STRATEGY or esp_config.strategy. Options are written as 'espresso tree' prints "
-        "them.\n"
+        "The strategy is for ESPRESSO_STRATEGY or esp_config.strategy. 'espresso tree' prints all options.\n"
         "--what-if takes NAME=CHANGE, several with commas: " CHANGE_HELP ".\n"
         "\n"
         "examples:\n"
-        "  espresso plan --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie -o vgg16.strategy --timeline "
-        "vgg16.html\n"
+        "  espresso plan --model vgg16 --gc dgc:ratio=0.01 --system paper-pcie -o s.strategy --timeline s.html\n"
         "  espresso plan --model bert-base --gc efsignsgd --gc fp16 --system cloud-h100 --max-error 0.2\n"
-        "  espresso plan --model lstm --gc randomk:ratio=0.01 --system paper-nvlink --what-if inter=2x --what-if "
-        "codec=2x\n"
+        "  espresso plan --model lstm --gc fp16 --system paper-nvlink --what-if inter=2x --what-if codec=2x\n"
         "  espresso plan --model bert-base --gc dgc:ratio=0.01 --system paper-pcie --machines 1,8,64,512,4096\n"
         "  espresso plan --model gpt2 --gc dgc:ratio=0.01 --system s.json --keep 'wte*=fp32' --max-comp 1 --json",
 };

@@ -251,11 +251,9 @@ const tool_command replay_command = {
     .n_common = PLAN_COMMON,
     .run = replay_main,
     .details =
-        "Each rank keeps a core busy for as long as the model's forward and backward take, and synchronises gradients "
-        "of random\n"
-        "numbers through the library. Strategies run in turn, a few steps each. Without --costs, links and codecs are "
-        "measured\n"
-        "first. As a program of espresso run, mpirun or srun, replay runs on the job's ranks and needs --costs.\n"
+        "Each rank keeps a core busy for as long as the model's forward and backward take, and synchronises random\n"
+        "gradients. Strategies run in turn, a few steps each. Without --costs, links and codecs are measured first.\n"
+        "As a program of espresso run, mpirun or srun, replay runs on the job's ranks and needs --costs.\n"
         "\n"
         "examples:\n"
         "  espresso replay --model resnet50 -n 4 --machines 2 --inter 1gbit,50us\n"

@@ -245,13 +245,10 @@ const tool_command run_command = {
     TOOL_FLAGS(run_flags),
     .run = run_main,
     .details =
-        "Each rank finds ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_ROOT and others in its environment, and esp_open "
-        "reads\n"
-        "them (docs/use/launching.md).\n"
+        "esp_open reads ESPRESSO_RANK, ESPRESSO_SIZE, ESPRESSO_ROOT and others (docs/use/launching.md).\n"
         "\n"
-        "The link may change while the job runs: --inter '1gbit,50us;100mbit,50us@30s' is slower from 30 seconds "
-        "after\n"
-        "the ranks met. --inter file:PATH reads RATE[,LATENCY] from a file, and again every 100 ms.\n"
+        "The link may change while the job runs: --inter '1gbit,50us;100mbit,50us@30s' is slower after 30 seconds.\n"
+        "--inter file:PATH reads RATE[,LATENCY] from a file, and again every 100 ms.\n"
         "\n"
         "Rank 0 reads the standard input. Signals are passed on to all ranks; Ctrl-C a second time ends them at once.\n"
         "When a rank fails, the others have 2 seconds to end, then get SIGTERM, then SIGKILL. The exit status is that\n"

@@ -31,7 +31,6 @@ ESP__FN void top_job_free(top_job *j) {
     json_decref(j->end);
     json_decref(j->index);
     free(j->tensors);
-    free(j->sample_line);
     memset(j, 0, sizeof *j);
 }
 
@@ -56,14 +55,11 @@ static void top_take_header(top_job *j, json_t *line) {
     j->n_tensors = k;
 }
 
-static void top_take_sample(top_job *j, json_t *line, const char *text, size_t len) {
+static void top_take_sample(top_job *j, json_t *line) {
     double median = top_number_in(line, "step_us", "median");
     json_t *t;
     size_t i;
     top_keep(&j->sample, line);
-    j->sample_line = tool_realloc(j->sample_line, len + 1);
-    memcpy(j->sample_line, text, len);
-    j->sample_line[len] = 0;
     if (isfinite(median) && median > 0) {
         if (j->n_history == TOP_HISTORY)
             memmove(j->history, j->history + 1, (size_t)--j->n_history * sizeof *j->history);
@@ -92,7 +88,7 @@ static void top_take_line(top_job *j, const char *text, size_t len) {
     else if (!strcmp(kind, "strategy"))
         top_keep(&j->strategy, line), j->strategies++;
     else if (!strcmp(kind, "sample"))
-        top_take_sample(j, line, text, len);
+        top_take_sample(j, line);
     else if (!strcmp(kind, "end"))
         top_keep(&j->end, line);
     json_decref(line);

@@ -10,10 +10,8 @@
 #include <unistd.h>
 
 enum { TOP_LOOK_MS = 200, TOP_DRAW_MS = 1000 };
-enum { TOP_ONCE, TOP_JSON };
 static const tool_flag top_flags[] = {
     {"--once", NULL, "print what is known now as text, and end (also where the output is no terminal)"},
-    {"--json", NULL, "print the last sample of the file as it is, and end"},
 };
 
 /* ---- the terminal ------------------------------------------------------------------------------------------------ */
@@ -160,7 +158,9 @@ static int top_watch(top_file *f, top_job *j) {
 }
 
 /* ---- once -------------------------------------------------------------------------------------------------------- */
-static int top_once(const tool_command *c, top_file *f, top_job *j, int json) {
+static int top_once(const tool_command *c, top_file *f, top_job *j) {
+    const top_view v = top_view_now(0);
+    esp__text t = {0};
     top_follow(f, j);
     if (f->error)
         return tool_fail(c, "%s: cannot be read: %s%s", f->path, strerror(f->error),
@@ -170,36 +170,25 @@ static int top_once(const tool_command *c, top_file *f, top_job *j, int json) {
                          "%s is no file of statistics: %ld of its %ld lines are not what ESPRESSO_STATS writes (a file "
                          "that ends in .prom is for Prometheus: name another one too)",
                          f->path, j->garbage, j->lines);
-    if (json && !j->sample) return tool_fail(c, "%s: no sample yet", f->path);
-    if (json) {
-        puts(j->sample_line);
-    } else {
-        const top_view v = top_view_now(0);
-        esp__text t = {0};
-        top_render(f, j, &v, &t);
-        if (t.data) fputs(t.data, stdout);
-        esp__text_free(&t);
-    }
+    top_render(f, j, &v, &t);
+    if (t.data) fputs(t.data, stdout);
+    esp__text_free(&t);
     if (fflush(stdout) != 0) return tool_fail(c, "standard output cannot be written: %s", strerror(errno));
     return TOOL_OK;
 }
 
 static int top_main(const tool_command *self, int argc, char **argv) {
     const char *value, *term = getenv("TERM");
-    int at = 0, flag, once = 0, json = 0;
+    int at = 0, once = 0;
     top_job job = {0};
-    while ((flag = tool_next(self, argc, argv, &at, &value)) >= 0) {
-        once |= flag == TOP_ONCE;
-        json |= flag == TOP_JSON;
-    }
+    while (tool_next(self, argc, argv, &at, &value) >= 0) once = 1;
     if (at + 1 < argc && argv[at + 1][0] == '-') tool_usage(self, "flags come before the file: %s", argv[at + 1]);
     if (at + 1 != argc) tool_usage(self, "takes one file: what ESPRESSO_STATS names, such as stats.jsonl");
     top_file file = {.path = argv[at], .fd = -1};
     top_follow(&file, &job);
-    int screen = !once && !json && isatty(1) && term && strcmp(term, "dumb") != 0;
+    int screen = !once && isatty(1) && term && strcmp(term, "dumb") != 0;
     /* waits for a missing file, which may still appear, but fails for a folder */
-    int status =
-        screen && (!file.error || file.error == ENOENT) ? top_watch(&file, &job) : top_once(self, &file, &job, json);
+    int status = screen && (!file.error || file.error == ENOENT) ? top_watch(&file, &job) : top_once(self, &file, &job);
     top_file_close(&file);
     top_job_free(&job);
     return status;
@@ -208,11 +197,10 @@ static int top_main(const tool_command *self, int argc, char **argv) {
 const tool_command top_command = {
     .name = "top",
     .summary = "Shows the statistics of a running job.",
-    .synopsis = "[--once | --json] FILE",
+    .synopsis = "[--once] FILE",
     TOOL_FLAGS(top_flags),
     .run = top_main,
-    .details = "FILE is what the job writes with ESPRESSO_STATS=FILE (or esp_config.stats): JSON lines, see "
-               "docs/use/stats.md.\n"
+    .details = "FILE is what the job writes with ESPRESSO_STATS=FILE or esp_config.stats (docs/use/stats.md).\n"
                "The screen is refreshed once a second; q leaves. A file that is not there yet is waited for.\n"
                "\n"
                "examples:\n"

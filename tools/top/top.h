@@ -19,7 +19,6 @@ typedef struct top_tensor {
 /* What the lines read so far tell about the job. JSON objects are NULL until the file has them. */
 typedef struct top_job {
     json_t *header, *strategy, *sample, *end;
-    char *sample_line;
     json_t *index;
     top_tensor *tensors;
     size_t n_tensors;

@@ -1,7 +1,7 @@
 # test_plan_what_if.sh: `espresso plan --what-if` and `--explain`: other inputs for a plan, other options for a tensor.
 . tests/cli/plan/plan.sh
 
-small quiet plan --json --what-if nic=100gbit --what-if inter=4x,codec=2x --what-if machines=1 --what-if compute=0.5x
+small quiet plan --json --what-if inter=100gbit --what-if inter=4x,codec=2x --what-if machines=1 --what-if compute=0.5x
 part '/"what_if"/,$p'
 # a faster link never makes a kept plan slower, fp32 gains from 25 to 100 Gbit/s, and half the compute speed doubles
 # compute times
