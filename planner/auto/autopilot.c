@@ -126,8 +126,8 @@ static bool esp__auto_chose(const esp_ctx *ctx, const void *self) {
     return a->phase != ESP__AUTO_OFF && a->active == ctx->active.strategy.hash;
 }
 
-/* Called after a state was loaded, whose strategy is active. Watches this strategy if it compresses; else starts
- * from the beginning. */
+/* Called after a saved state was loaded, whose strategy is now active. The autopilot watches this strategy if it
+ * compresses; else it starts from the beginning. */
 static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     if (a->phase == ESP__AUTO_OFF) return;
@@ -144,8 +144,8 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__auto_measure_begin(ctx, false); /* the state may be older than the first plan */
 }
 
-/* Called after ranks were lost. The system has changed and fp32 is active, so it starts from the beginning, without
- * the earlier measurements. */
+/* Called after ranks were lost. The system has changed and fp32 is active, so the autopilot starts from the beginning,
+ * without the earlier measurements. */
 static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     esp__autopilot *was = *self;
     if (!was || was->phase == ESP__AUTO_OFF) return ESP_OK;

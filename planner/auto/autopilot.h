@@ -63,12 +63,12 @@ typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step */
     double slower;       /* steps to the same loss with its codecs, relative to fp32 */
-    double loss;         /* 0 without compression; else grows with the mean compression error */
+    double loss;         /* grows with the mean compression error; 0 for fp32 */
     /* Median step time and relative quartile distance, measured over n steps; the same on all ranks. */
     double ns, spread;
     uint32_t n;
     bool out;
-    /* True while the only measurement is the one from before the tournament. */
+    /* true while its only measurement is from before the tournament */
     bool stale;
     bool tie;
     uint32_t n_times; /* this rank's step times */
@@ -82,8 +82,8 @@ typedef struct esp__tournament {
     double least_gain;
     double noise;
     uint32_t round, left;
-    bool skip;      /* the first step after a change of strategy does not count */
-    uint32_t steps; /* of the tournament, so far */
+    bool skip;      /* the next step does not count: the strategy has changed */
+    uint32_t steps; /* steps of the tournament so far */
     double total_ns;
     uint8_t queue[2 * ESP__AUTO_CANDIDATES];
     uint32_t n_queue, at_queue;
@@ -117,7 +117,7 @@ typedef struct esp__auto_job {
     /* Codecs that new strategies may use, those of tensors' descriptions, and all measured ones. */
     esp_plan_codec codecs[ESP__AUTO_CODECS], described[ESP__CALIBRATION_CODECS], all_codecs[ESP__CALIBRATION_CODECS];
     uint32_t n_codecs, n_described, n_all_codecs;
-    uint32_t n_described_units;                          /* tensors that their descriptions compress */
+    uint32_t n_described_units;                          /* number of tensors whose description says to compress */
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
@@ -147,7 +147,7 @@ typedef struct esp__auto_source {
     uint64_t (*step_ns)(void *user, esp_ctx *ctx); /* time of the last step */
     void (*ready)(void *user, esp_ctx *ctx, uint64_t *out);
     esp_status (*costs)(void *user, esp_ctx *ctx, esp_plan_system *system, esp_plan_codec *codecs, uint32_t *n);
-    /* Whether the tensor's compression error is too large. */
+    /* Returns whether the tensor's compression error is too large. */
     bool (*excess)(void *user, esp_ctx *ctx, uint32_t tensor);
     double (*waiting)(void *user, esp_ctx *ctx);
 } esp__auto_source;
@@ -159,7 +159,7 @@ typedef struct esp__auto_tensor {
     /* If compression errors were too large: 1 + index of the gentler codec that the tensor got, or 255 if it is not
      * compressed. Else 0. */
     uint8_t level;
-    uint8_t bad; /* consecutive bad samples */
+    uint8_t bad; /* number of samples in a row whose error was too large */
 } esp__auto_tensor;
 
 typedef struct esp__autopilot {
@@ -217,11 +217,11 @@ ESP__UNUSED static inline esp__autopilot *esp__autopilot_of(const esp_ctx *ctx) 
     return ctx->observers.self[ESP__OBSERVE_AUTO];
 }
 
-/* Whether the tensor's description names a codec or an option, so that auto does not change it. */
+/* Returns whether the tensor's description names a codec or an option, so that strategy auto does not change it. */
 ESP__UNUSED static inline bool esp__auto_described(const esp_ctx *ctx, uint32_t tensor) {
     return ctx->model.tensors[tensor].codec_override || ctx->model.tensors[tensor].option_override;
 }
-/* Whether the unit is compressed, and not because a description says so. */
+/* Returns whether the tensor or group is compressed, and not because its description says so. */
 ESP__UNUSED static inline bool esp__auto_compresses(const esp_ctx *ctx, const esp__unit *u) {
     return esp__option_compresses(&u->option) && !esp__auto_described(ctx, u->place.first);
 }
@@ -241,10 +241,10 @@ ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
 /* ---- plan.c, candidates.c ---- */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
-/* Whether fp32 is active and no other strategy can be faster by the least gain. Another strategy can only save time
- * after the last push of a step, and on some rank that time is too short. Call it after an exchange of measurements. */
+/* Returns whether fp32 is active and no other strategy can be faster by min_gain: others can only save time after the
+ * last push of a step, and on some rank that time is too short. Call it after an exchange of measurements. */
 ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
-/* Whether codecs[n] has the codec. */
+/* Returns whether the codec is one of codecs[n]. */
 ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
 ESP__FN esp_status esp__auto_candidates(esp__auto_job *job); /* runs on the planning thread */
@@ -255,11 +255,11 @@ ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winn
 /* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
-/* Returns the number of checks within opt.window steps, at least 2. A change of step times or losses counts if so many
- * checks in a row find it. */
+/* Returns the number of checks within opt.window steps, at least 2. A change of step times or losses counts if this
+ * number of checks in a row find it. */
 ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a);
 /* ---- loss.c ---- */
-/* Whether losses are clearly higher than before the last change of strategy. If they are lower, sets *before to
+/* Returns whether losses are clearly higher than before the last change of strategy. If they are lower, sets *before to
  * them. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now);
 ESP__FN void esp__auto_loss_word(esp_ctx *ctx);

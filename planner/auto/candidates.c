@@ -38,7 +38,7 @@ static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp
         const uint32_t k = esp__auto_codec_at(job, u[i].codec);
         elements += (double)u[i].elements;
         if (!strcmp(u[i].codec, ESP__CODEC_NONE) || k == job->n_all_codecs) continue;
-        if (esp__auto_described(job->ctx, u[i].first)) continue; /* the same in all candidates */
+        if (esp__auto_described(job->ctx, u[i].first)) continue; /* its codec is the same in all candidates */
         error += job->all_codecs[k].error * (double)u[i].elements;
         const esp__effect *e = job->effects[k];
         if (e && (!worst || e->slower > worst->slower || (e->slower == worst->slower && !e->loss)))
@@ -199,7 +199,7 @@ ESP__FN esp_status esp__auto_candidates(esp__auto_job *job) {
         if (plan && r.compressed > job->n_described_units)
             esp__auto_add(job, plan, &r, NULL, name);
         else
-            esp_plan_free(plan); /* all other tensors are small */
+            esp_plan_free(plan); /* it compresses nothing more: other tensors are small */
     }
     esp__auto_add_plans(job);
     esp__auto_add_merged(job);

@@ -13,7 +13,7 @@ ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char 
     return false;
 }
 
-/* Whether some tensor's description says to compress it with the codec. */
+/* Returns whether some tensor's description says to compress it with the codec. */
 static bool esp__auto_describes(const esp_ctx *ctx, const char *spec) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const size_t n = strlen(spec);
@@ -22,7 +22,7 @@ static bool esp__auto_describes(const esp_ctx *ctx, const char *spec) {
     return false;
 }
 
-/* Whether the codec may be used now. `c` is NULL if it is not opened. */
+/* Returns whether the codec may be used now. `c` is NULL if it is not opened. */
 static bool esp__auto_allowed(const esp_ctx *ctx, const esp_plan_codec *codec, const esp__codec *c) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     bool listed = false;
@@ -64,7 +64,7 @@ static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         const bool described = esp__auto_described(ctx, i);
         esp_plan_tensor *x = &job->tensors[i];
         *x = (esp_plan_tensor){.name = t->name, .elements = t->count, .rows = t->rows, .cols = t->cols};
-        /* the slowest ranks' ready times may fall between tensors */
+        /* maxima over ranks need not rise from tensor to tensor */
         if (i && a->ready_max[i] > a->ready_max[i - 1]) x->compute_ns = (double)(a->ready_max[i] - a->ready_max[i - 1]);
         if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* sharded over two levels */
         job->free_tensors[i] = *x; /* the active strategy may use codecs that new ones may not */

@@ -48,7 +48,7 @@ static void esp__auto_drifted(esp_ctx *ctx, double now) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double cooldown = ldexp(a->opt.cooldown, (int)(a->tournaments < 5 ? a->tournaments : 5));
     if (esp__auto_hidden(ctx)) {
-        esp__auto_settle(ctx, now); /* nothing could be gained */
+        esp__auto_settle(ctx, now); /* no other strategy could be faster */
     } else if ((double)ctx->steps.step >= (double)a->settled_step + cooldown) {
         esp__auto_say(ctx, "step %llu: steps take %.3f ms instead of %.3f ms: measuring again",
                       (unsigned long long)ctx->steps.step, now / 1e6, a->reference_ns / 1e6);
