@@ -62,14 +62,17 @@ static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o,
     return flows;
 }
 
-/* Returns the time from which ops count. If ops run inside the trainer's calls and each rank has a processor core, this
- * is the last push. An op that starts earlier ends only at the trainer's next call. */
-static uint64_t esp__calibration_observed_from(const esp_ctx *ctx, const esp__calibration *s) {
+static uint64_t esp__calibration_last_push(const esp_ctx *ctx) {
     uint64_t last = 0;
-    if (!ctx->lanes.caller_drives || s->sharing > s->cores) return 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].enter_ns > last) last = ctx->model.tensors[i].enter_ns;
     return last;
+}
+
+/* Returns the time from which ops count. If ops run inside the trainer's calls and each rank has a processor core, this
+ * is the last push. An op that starts earlier ends only at the trainer's next call. */
+static uint64_t esp__calibration_observed_from(const esp_ctx *ctx, const esp__calibration *s) {
+    return ctx->lanes.caller_drives && s->sharing <= s->cores ? esp__calibration_last_push(ctx) : 0;
 }
 
 ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, double ns, double core_ns,
@@ -137,18 +140,28 @@ static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     return pushed > at ? pushed : at;
 }
 
-/* Returns how long the op waited for a thread or processor core after its input was ready and the op before it on its
+/* Waits of a lane's ops: of all, and of those that could start only after the last push. */
+typedef struct esp__calibration_waits {
+    uint64_t last_push;
+    double all_ns, late_ns;
+    uint32_t n_all, n_late;
+} esp__calibration_waits;
+
+/* Adds how long the op waited for a thread or processor core after its input was ready and the op before it on its
  * thread or link had ended, at `free_at`. */
-static double esp__calibration_wait(const esp_ctx *ctx, uint32_t i, uint64_t free_at) {
-    uint64_t input = esp__calibration_input(ctx, i), start = ctx->active.op_time[i].start_ns;
-    if (free_at > input) input = free_at;
-    return start > input ? (double)(start - input) : 0.0;
+static void esp__calibration_wait(const esp_ctx *ctx, uint32_t i, uint64_t free_at, esp__calibration_waits *w) {
+    const uint64_t ready = esp__calibration_input(ctx, i), start = ctx->active.op_time[i].start_ns;
+    const uint64_t from = free_at > ready ? free_at : ready;
+    const double ns = start > from ? (double)(start - from) : 0.0;
+    w->all_ns += ns, w->n_all++;
+    if (from >= w->last_push) w->late_ns += ns, w->n_late++;
 }
 
-static double esp__calibration_mean(const double *v, uint32_t n) {
-    double sum = 0.0;
-    for (uint32_t i = 0; i < n; i++) sum += v[i];
-    return sum / n;
+/* Returns the mean wait, or -1 if there are no ops. Ops wait longer while backward computes, but these waits do not
+ * make the step longer, so they count only if no op starts later. */
+static double esp__calibration_mean(const esp__calibration_waits *w) {
+    if (w->n_late) return w->late_ns / w->n_late;
+    return w->n_all ? w->all_ns / w->n_all : -1.0;
 }
 
 typedef struct esp__calibration_start {
@@ -162,7 +175,8 @@ static int esp__calibration_start_order(const void *a, const void *b) {
 }
 
 /* Returns the mean wait on the thread that compresses and decompresses. Start times give the order of its ops. */
-static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_start *starts, double *waits) {
+static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_start *starts) {
+    esp__calibration_waits waits = {.last_push = esp__calibration_last_push(ctx)};
     uint32_t n = 0;
     uint64_t free_at = 0;
     for (uint32_t i = 0; i < ctx->active.program.n_ops; i++)
@@ -170,16 +184,17 @@ static double esp__calibration_cpu_wait(const esp_ctx *ctx, esp__calibration_sta
             starts[n++] = (esp__calibration_start){ctx->active.op_time[i].start_ns, i};
     if (n) qsort(starts, n, sizeof *starts, esp__calibration_start_order);
     for (uint32_t k = 0; k < n; k++) {
-        waits[k] = esp__calibration_wait(ctx, starts[k].op, free_at);
+        esp__calibration_wait(ctx, starts[k].op, free_at, &waits);
         free_at = ctx->active.op_time[starts[k].op].end_ns;
     }
-    return n ? esp__calibration_mean(waits, n) : -1.0;
+    return esp__calibration_mean(&waits);
 }
 
-static double esp__calibration_link_wait(const esp_ctx *ctx, int k, double *waits) {
+static double esp__calibration_link_wait(const esp_ctx *ctx, int k) {
+    esp__calibration_waits waits = {.last_push = esp__calibration_last_push(ctx)};
     const esp__active *f = &ctx->active;
     const uint32_t *sequence = f->sequence[k];
-    uint32_t n = 0, other[ESP__LEVELS] = {0};
+    uint32_t other[ESP__LEVELS] = {0};
     for (uint32_t j = 0; j < f->n_sequence[k]; j++) {
         const esp__op *op = &f->program.ops[sequence[j]];
         uint64_t free_at = j ? f->op_time[sequence[j - 1]].end_ns : 0;
@@ -190,21 +205,20 @@ static double esp__calibration_link_wait(const esp_ctx *ctx, int k, double *wait
             if (other[l] && other[l] < f->n_sequence[l] && f->op_time[f->sequence[l][other[l] - 1]].end_ns > free_at)
                 free_at = f->op_time[f->sequence[l][other[l] - 1]].end_ns;
         }
-        waits[n++] = esp__calibration_wait(ctx, sequence[j], free_at);
+        esp__calibration_wait(ctx, sequence[j], free_at, &waits);
     }
-    return n ? esp__calibration_mean(waits, n) : -1.0;
+    return esp__calibration_mean(&waits);
 }
 
 static esp_status esp__calibration_starts(esp_ctx *ctx, esp__calibration *s, const esp__calibration_longer *longer) {
     double mine[ESP__LANES];
-    double *waits = esp__alloc(ctx, ((uint64_t)ctx->active.program.n_ops + 1) * sizeof *waits);
     esp__calibration_start *starts = esp__alloc(ctx, ((uint64_t)ctx->active.program.n_ops + 1) * sizeof *starts);
     double *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof mine);
-    esp_status st = waits && starts && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    esp_status st = starts && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     for (int lane = 0; lane < ESP__LANES; lane++) mine[lane] = -1.0;
     if (!st) {
-        mine[ESP__LANE_CPU] = esp__calibration_cpu_wait(ctx, starts, waits);
-        for (int k = 0; k < ESP__LEVELS; k++) mine[ESP__LANE_INTRA + k] = esp__calibration_link_wait(ctx, k, waits);
+        mine[ESP__LANE_CPU] = esp__calibration_cpu_wait(ctx, starts);
+        for (int k = 0; k < ESP__LEVELS; k++) mine[ESP__LANE_INTRA + k] = esp__calibration_link_wait(ctx, k);
         st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, sizeof mine);
     }
     for (int lane = 0; lane < ESP__LANES && !st; lane++) {
@@ -216,7 +230,6 @@ static esp_status esp__calibration_starts(esp_ctx *ctx, esp__calibration *s, con
         esp__calibration_seen_add(&s->dispatch[lane], mine[lane], 0.0);
         s->dispatch_ns[lane] = esp__calibration_seen_median(&s->dispatch[lane], s->dispatch[lane].ns);
     }
-    esp__free(ctx, waits);
     esp__free(ctx, starts);
     esp__free(ctx, all);
     return st;
