@@ -1,6 +1,6 @@
-/* autopilot.c: strategy "auto", which measures during the first steps, plans, tries strategies, and watches the best.
- * This file opens and closes the autopilot and changes its phases; the other files of this folder implement the
- * phases. */
+/* autopilot.c: strategy "auto", which measures during the first steps, tries strategies, plans, tries the plans too,
+ * and watches the best. This file opens and closes the autopilot and changes its phases; the other files of this folder
+ * implement the phases. In each phase, ranks exchange measurements after a number of steps (a block), and decide. */
 #include "espresso_impl/base/limits.h"
 #include "planner/auto/autopilot.h"
 
@@ -27,7 +27,12 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     static const char *const words[] = {"measuring", "planning", "trying", "watching", "off"};
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->phase = phase;
-    a->phase_steps = a->n_times = 0;
+    a->phase_steps = a->times.n = 0;
+    a->left = 1;
+    if (a->calibrating && phase != ESP__AUTO_TRY && phase != ESP__AUTO_MEASURE) {
+        a->calibrating = false;
+        esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
+    }
     a->steps_ns = a->waiting_ns = a->mine.total_ns = 0;
     ctx->steps.phase = phase == ESP__AUTO_WATCH && a->active == a->fp32 ? "watching (stays with fp32)" : words[phase];
 }
@@ -48,7 +53,6 @@ static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spe
     if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     *self = a;
     ctx->config.sample_errors = 1;
-    a->every = 1;
     esp_status s = esp__auto_options_read(ctx, *spec, &a->opt);
     if (!s) s = esp__auto_codecs_read(ctx, ctx->model.codec_spec, &a->opt);
     *spec = "fp32";
@@ -132,8 +136,6 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     if (a->phase == ESP__AUTO_OFF) return;
     a->active = ctx->active.strategy.hash;
-    esp__auto_job_free(ctx, a->job);
-    a->job = NULL;
     a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     esp__auto_loss_begin(ctx);
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
@@ -153,7 +155,6 @@ static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     a->opt = was->opt;
     a->source = was->source;
-    a->every = 1;
     esp__auto_close(ctx, was);
     *self = a;
     ctx->steps.predicted_ns = 0.0;
@@ -173,7 +174,7 @@ static uint64_t esp__auto_note(esp_ctx *ctx) {
                                     : 0;
     a->phase_steps++;
     if (!ns) return 0;
-    a->times[a->n_times++ % ESP__AUTO_TIMES] = ns;
+    esp__step_times_add(&a->times, (double)ns);
     if (c->last_push_ns > c->begin_ns && c->end_ns > c->last_push_ns) {
         a->steps_ns += c->end_ns - c->begin_ns;
         a->waiting_ns += c->end_ns - c->last_push_ns;
@@ -181,10 +182,26 @@ static uint64_t esp__auto_note(esp_ctx *ctx) {
     return ns;
 }
 
+/* Ranks exchange measurements after a block of steps, and decide what to do next. */
+static esp_status esp__auto_block(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    bool back = false;
+    if (a->phase == ESP__AUTO_WATCH) a->mine.excess = esp__auto_excess(ctx);
+    if (a->phase == ESP__AUTO_PLAN) esp__auto_announce(ctx);
+    esp_status s = esp__auto_exchange(ctx);
+    if (!s) s = a->phase == ESP__AUTO_WATCH ? esp__auto_loss_look(ctx, &back) : esp__auto_loss_try(ctx, &back);
+    if (s || back) return s;
+    switch (a->phase) {
+    case ESP__AUTO_MEASURE: return esp__auto_measured_block(ctx);
+    case ESP__AUTO_PLAN: return esp__auto_announced(ctx);
+    case ESP__AUTO_TRY: return esp__auto_tried_block(ctx);
+    default: return esp__auto_look(ctx);
+    }
+}
+
 static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     const uint64_t start = esp__now_ns();
-    esp_status s = ESP_OK;
     if (a->phase == ESP__AUTO_OFF) return ESP_OK;
     if (ctx->active.strategy.hash != a->active) {
         esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
@@ -192,14 +209,12 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
         return ESP_OK;
     }
     a->waited_ns = 0;
-    const uint64_t ns = esp__auto_note(ctx);
-    switch (a->phase) {
-    case ESP__AUTO_MEASURE: s = esp__auto_measure_step(ctx); break;
-    case ESP__AUTO_PLAN: s = esp__auto_plan_step(ctx); break;
-    case ESP__AUTO_TRY: s = esp__auto_try_step(ctx, (double)ns); break;
-    case ESP__AUTO_WATCH: s = esp__auto_watch_step(ctx); break;
-    default: break;
-    }
+    const double ns = (double)esp__auto_note(ctx);
+    a->mine.total_ns += (uint64_t)ns;
+    if (a->calibrating) esp__auto_ready(ctx);
+    const bool over = a->phase == ESP__AUTO_TRY ? esp__tournament_step(&a->tournament, ns) : --a->left == 0;
+    const esp_status s = over ? esp__auto_block(ctx) : ESP_OK;
+    if (a->calibrating) esp__calibration_trainer_begins(ctx, &a->trainer);
     const uint64_t took = esp__now_ns() - start;
     if (!a->source.step_ns) a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
     return s;

@@ -1,5 +1,5 @@
 /* autopilot.h: what the autopilot's files share. Only the autopilot and tests include it. The files call each other in
- * a circle, because each phase begins the next one (measure, plan, try, watch, measure again). */
+ * a circle, because each phase begins the next one (measure, try, plan, try, watch, measure again). */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
 #include "espresso_impl/executor/executor.h"
@@ -11,18 +11,12 @@
 /* All ranks are in the same phase after the same step. */
 enum {
     ESP__AUTO_MEASURE, /* times steps, and probes links and codecs between them */
-    ESP__AUTO_PLAN,    /* rank 0 makes strategies to compare (candidates), on a thread, while training goes on */
+    ESP__AUTO_PLAN,    /* rank 0 plans on a thread, while the fastest of the candidates without a plan runs */
     ESP__AUTO_TRY,     /* candidates run in turns, and the slower ones are left out */
     ESP__AUTO_WATCH,   /* the winner runs; step times and compression errors are checked at intervals */
     ESP__AUTO_OFF      /* the program set a strategy, or there is only one rank */
 };
-enum {
-    ESP__AUTO_CODECS = 8,
-    ESP__AUTO_TIMES = 1024,
-    ESP__AUTO_READY = 32,
-    ESP__AUTO_LOSSES = 256,
-    ESP__AUTO_NAME = 128
-};
+enum { ESP__AUTO_CODECS = 8, ESP__AUTO_READY = 32, ESP__AUTO_LOSSES = 256, ESP__AUTO_NAME = 128 };
 enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
@@ -31,6 +25,19 @@ typedef struct esp__auto_options {
     char codecs[ESP__AUTO_CODECS][ESP__SPEC_MAX];
     uint32_t n_codecs;
 } esp__auto_options;
+
+/* The last step times of a phase or candidate, in ns. */
+enum { ESP__TRY_TIMES = 64 };
+typedef struct esp__step_times {
+    uint32_t n; /* number of all times, even older ones */
+    double at[ESP__TRY_TIMES];
+} esp__step_times;
+ESP__UNUSED static inline void esp__step_times_add(esp__step_times *t, double ns) {
+    t->at[t->n++ % ESP__TRY_TIMES] = ns;
+}
+ESP__UNUSED static inline uint32_t esp__step_times_held(const esp__step_times *t) {
+    return t->n < ESP__TRY_TIMES ? t->n : ESP__TRY_TIMES;
+}
 
 /* What each rank sends when ranks exchange measurements. Ranks decide only by what all of them received, so all decide
  * the same. */
@@ -45,8 +52,9 @@ typedef struct esp__auto_word {
     double loss, loss_spread; /* median and quartile distance of the finite losses */
     uint32_t losses, bad_losses;
     uint32_t excess; /* number of tensors whose compression error is too large */
-    /* On rank 0, when planning has ended: the number of candidates, or 1 if planning failed; before, 0. */
-    uint32_t done;
+    /* On rank 0: whether planning has ended, the number of candidates, and the bytes to send them, or 0 if planning
+     * failed. */
+    uint32_t done, candidates;
     uint64_t bytes;
 } esp__auto_word;
 
@@ -58,10 +66,10 @@ typedef struct esp__losses {
 } esp__losses;
 
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
-enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5, ESP__TRY_TIMES = 64 };
+enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5 };
 typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
-    double predicted_ns; /* of a step */
+    double predicted_ns; /* of a step, before it ran */
     double slower;       /* steps to the same loss with its codecs, relative to fp32 */
     double loss;         /* grows with the mean compression error; 0 for fp32 */
     /* Median step time and relative quartile distance, measured over n steps; the same on all ranks. */
@@ -71,16 +79,17 @@ typedef struct esp__auto_candidate {
     /* true while its only measurement is from before the tournament */
     bool stale;
     bool tie;
-    uint32_t n_times; /* this rank's step times */
-    double times[ESP__TRY_TIMES];
+    esp__step_times times; /* of this rank */
 } esp__auto_candidate;
 
+/* A tournament begins with zeros, candidates that have name, predicted_ns, slower and loss, and the index of the active
+ * one; if its steps were just measured, it also has ns, spread, n and `stale`. */
 typedef struct esp__tournament {
     esp__auto_candidate at[ESP__AUTO_CANDIDATES];
     uint32_t n, now;
     /* A candidate that loses more to compression than another wins only if it is faster by this share. */
     double least_gain;
-    double noise;
+    bool more; /* further candidates will come; until then each one runs at most one block of steps */
     uint32_t round, left;
     bool skip;      /* the next step does not count: the strategy has changed */
     uint32_t steps; /* steps of the tournament so far */
@@ -90,28 +99,30 @@ typedef struct esp__tournament {
     const char *ended; /* why comparing ended early, or NULL */
 } esp__tournament;
 
-/* Begins with candidates that have name, predicted_ns, slower and loss. The active one, if its steps were just
- * measured, also has ns, spread, n and `stale`. */
-ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise);
+/* Whether `steps` steps, of which ranks wait for communication for the share `waiting`, have cost so much time that
+ * other strategies must be tried now. */
+ESP__FN bool esp__measured_enough(uint32_t steps, double waiting);
 /* Stores a step's time on this rank. Returns whether the block of steps is over. */
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
 /* Call it after a block of steps, with numbers that are the same on all ranks: median and quartile distance of the
  * active candidate's step times, and the time of the block. */
 ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns, double total_ns);
-/* Chooses the candidate that runs the next block of steps. Returns its index, or -1 if the tournament is over. */
+/* Chooses the candidate that runs the next block of steps. Returns its index, or -1 if the tournament is over, or has
+ * to wait for more candidates. */
 ESP__FN int esp__tournament_next(esp__tournament *t);
 /* Returns the winner, or t->n if all candidates are out. */
 ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t);
-/* Writes each candidate's times and why the winner won. */
-ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t room);
+/* Adds each candidate's times and why the winner won. */
+ESP__FN void esp__tournament_text(const esp__tournament *t, esp__text *text);
 
-/* ---- the planning thread ----------------------------------------------------------------------------------------- */
-/* Input and result of the planning thread. No other thread uses them until `done`. */
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
+/* Rank 0's candidates, and what the planner needs to make them. While its thread runs, no other thread uses it until
+ * `done`, and nothing may change the calibration. */
 typedef struct esp__auto_job {
     esp_ctx *ctx; /* for its allocator; its other members change while training goes on */
     esp_plan_model model;
-    /* free_tensors are `tensors` without constraints. With them the planner can also predict the active strategy, which
-     * may use codecs that new strategies may not. */
+    /* free_tensors are `tensors` without constraints. With them the planner can also predict strategies that are there,
+     * which may use codecs that new strategies may not. */
     esp_plan_tensor *tensors, *free_tensors;
     esp_plan_system system;
     /* Codecs that new strategies may use, those of tensors' descriptions, and all measured ones. */
@@ -121,9 +132,9 @@ typedef struct esp__auto_job {
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
-    char *active; /* the active strategy's text */
-    const char *text;
-    esp__auto_candidate now;
+    char *active;        /* the active strategy's text */
+    double active_ns;    /* its measured step time */
+    double explained_ns; /* its predicted step time */
     bool forced;
     /* result */
     esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
@@ -133,9 +144,8 @@ typedef struct esp__auto_job {
         uint64_t hash;
         char effect[256];
     } of[ESP__AUTO_CANDIDATES];
-    uint32_t n;
-    double explained_ns; /* predicted step time of the active strategy */
-    char failed[512];    /* why there are no candidates; else "" */
+    uint32_t n, n_sent; /* number of candidates, and of those that other ranks have */
+    char failed[512];   /* why there are no candidates; else "" */
     pthread_t thread;
     pthread_mutex_t lock;
     bool running, done;
@@ -167,28 +177,28 @@ typedef struct esp__autopilot {
     esp__auto_source source;
     int phase;
     uint64_t active, fp32; /* hashes of two strategies: the one that the autopilot activated last, and fp32 */
-    uint32_t phase_steps, n_times;
-    uint64_t times[ESP__AUTO_TIMES]; /* last step times of this phase */
-    double sorted[ESP__AUTO_TIMES];
+    uint32_t phase_steps;
+    uint32_t left;         /* steps until ranks exchange measurements again, except while trying */
+    esp__step_times times; /* of this phase */
+    double sorted[ESP__AUTO_LOSSES];
     /* Sums over the phase: of step times, and of the parts of steps after the last push. */
     uint64_t steps_ns, waiting_ns;
-    uint64_t waited_ns;
-    uint64_t spent_ns;
+    uint64_t waited_ns; /* of the autopilot's time in this step, what it waited for other ranks */
+    /* The autopilot's time on the slowest rank since measuring began, and since the previous exchange. */
+    uint64_t spent_ns, last_spent_ns;
     esp__auto_word mine, *all;
     /* Largest median step time and quartile distance of all ranks, and the smallest share of time after the last
      * push. */
     double step_ns, spread_ns, waiting;
-    uint32_t every; /* number of steps between two exchanges of measurements while measuring and planning */
-    /* used only in phases ESP__AUTO_MEASURE and ESP__AUTO_PLAN */
     esp__calibration calibration;
     esp__calibration_probes probes;
     esp__calibration_trainer trainer;
-    bool calibration_open, have_costs;
+    /* `calibrating`: from the begin of measuring to that of planning, steps and probes add to the calibration. */
+    bool calibration_open, calibrating, have_costs;
     /* [ESP__AUTO_READY][n_tensors] times from a step's begin to each push: on this rank, and on the slowest one. */
     uint64_t *ready, *ready_max;
     uint32_t n_ready;
     esp__auto_job *job; /* rank 0's planning */
-    /* used while trying */
     esp__tournament tournament;
     char *texts[ESP__AUTO_CANDIDATES];
     char *won, won_name[ESP__AUTO_NAME];
@@ -234,11 +244,22 @@ ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__au
 /* Returns the opened codec with this spec, or NULL. */
 ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec);
 /* ---- measure.c ---- */
+/* Ranks exchange their words, and each computes the same step_ns, spread_ns and waiting. */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
+/* Begins to measure the active strategy. Ends rank 0's planning, because the calibration changes. */
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
-ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx);
+/* Stores when gradients were ready in the step that ended, unless the step does not count. */
+ESP__FN void esp__auto_ready(esp_ctx *ctx);
+/* Adds the step that ended to the calibration, and runs some probes. Call it after an exchange of measurements. */
+ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx);
+/* Ends calibrating. All ranks call it, and then have the same costs. */
+ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_measured_block(esp_ctx *ctx);
 /* ---- plan.c, candidates.c ---- */
+/* Rank 0 makes the candidates that need no search, at once, and all ranks begin to try them. */
+ESP__FN esp_status esp__auto_try_begin(esp_ctx *ctx);
+/* Rank 0 begins to make the other candidates, on a thread. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
 ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
 /* Returns whether fp32 is active and no other strategy can be faster by min_gain: others can only save time after the
@@ -247,13 +268,20 @@ ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
 /* Returns whether the codec is one of codecs[n]. */
 ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
-ESP__FN esp_status esp__auto_candidates(esp__auto_job *job); /* runs on the planning thread */
+/* Makes candidates that need no search: the active strategy, fp32, and layerwise with each codec. */
+ESP__FN esp_status esp__auto_add_simple(esp__auto_job *job);
+/* Adds the planner's plans, and predicts again the candidates that have not run. */
+ESP__FN void esp__auto_add_planned(esp__auto_job *job);
 /* ---- try.c ---- */
-ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns);
+/* Prepares what rank 0 sends with the next exchange. */
+ESP__FN void esp__auto_announce(esp_ctx *ctx);
+/* Call it after an exchange for which rank 0 has announced its candidates. */
+ESP__FN esp_status esp__auto_announced(esp_ctx *ctx);
+/* Call it after the exchange at the end of a block of steps of the tournament. */
+ESP__FN esp_status esp__auto_tried_block(esp_ctx *ctx);
 ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner);
 /* ---- watch.c ---- */
-ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_look(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
 /* Returns the number of checks within opt.window steps, at least 2. A change of step times or losses counts if this
  * number of checks in a row find it. */

@@ -1,6 +1,6 @@
-/* candidates.c: makes the strategies that a tournament compares (candidates): the active one, fp32, one that compresses
- * every large tensor with a codec, for each codec, the planner's best plan, its best plan with codecs that lose less,
- * and the best one that merges tensors into few large groups. Runs on the planning thread. */
+/* candidates.c: makes the strategies that a tournament compares (candidates): the active one, fp32, and one that
+ * compresses every large tensor with a codec, for each codec; and on the planning thread, the planner's best plan, its
+ * best plan with codecs that lose less, and the best one that merges tensors into few large groups. */
 #include "planner/auto/autopilot.h"
 
 /* Returns a hash of a plan's text without comments, which is the same if the plan is made twice. */
@@ -63,7 +63,7 @@ static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp
 /* Corrects a predicted step time by what the active strategy shows: if its steps take longer than predicted, adds the
  * difference; if they are shorter, scales the prediction. */
 static double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
-    const double measured = job->now.ns, explained = job->explained_ns;
+    const double measured = job->active_ns, explained = job->explained_ns;
     if (!(explained > 0.0 && measured > 0.0)) return plan_ns;
     return measured > explained ? measured - explained + plan_ns : plan_ns * measured / explained;
 }
@@ -107,30 +107,20 @@ static esp__auto_candidate *esp__auto_add(esp__auto_job *job, esp_plan *plan, co
     return c;
 }
 
-/* Predicts the step time of the active strategy, by which the other predictions are corrected. Adds the strategy to the
- * candidates, unless its compression errors were too large. */
-static esp_status esp__auto_add_active(esp__auto_job *job) {
+/* Makes a plan of a strategy that is there. It may use all codecs, and break constraints of new strategies. */
+static esp_plan *esp__auto_predict(const esp__auto_job *job, const char *text, esp_plan_report *r) {
     esp_plan_config config = job->config;
     esp_plan_model model = job->model;
     esp_plan *plan = NULL;
-    esp_plan_report r = {.struct_size = sizeof r};
     config.flags |= ESP_PLAN_NO_BOUND;
     config.n_forbid = 0;
     config.max_memory_bytes = 0;
     model.tensors = job->free_tensors;
-    const esp_status s = esp__plan_make_for(job->ctx, &model, job->all_codecs, job->n_all_codecs, &job->system, &config,
-                                            job->active, &plan);
-    if (s) return job->forced ? ESP_OK : s;
-    esp_plan_report_read(plan, &r);
-    job->explained_ns = r.iteration_ns;
-    if (job->forced) {
-        esp_plan_free(plan);
-        return ESP_OK;
-    }
-    const esp__auto_candidate *c = esp__auto_add(job, plan, &r, job->text, job->now.name);
-    job->now.slower = c->slower, job->now.loss = c->loss;
-    job->candidates[0] = job->now;
-    return ESP_OK;
+    *r = (esp_plan_report){.struct_size = sizeof *r};
+    if (esp__plan_make_for(job->ctx, &model, job->all_codecs, job->n_all_codecs, &job->system, &config, text, &plan))
+        return NULL;
+    esp_plan_report_read(plan, r);
+    return plan;
 }
 
 /* Adds the planner's best plan with these codecs. Returns its candidate, or NULL. */
@@ -185,13 +175,21 @@ static void esp__auto_add_merged(esp__auto_job *job) {
     if (best) esp__auto_add(job, best, &best_r, NULL, name);
 }
 
-ESP__FN esp_status esp__auto_candidates(esp__auto_job *job) {
+/* The active strategy is a candidate unless its compression errors were too large. */
+ESP__FN esp_status esp__auto_add_simple(esp__auto_job *job) {
+    const esp__auto_candidate now = job->candidates[0];
     char name[ESP__AUTO_NAME];
     esp_plan_report r;
-    esp_plan *plan;
-    const esp_status s = esp__auto_add_active(job);
-    if (s) return s;
-    if (strcmp(job->text, "fp32") != 0 && (plan = esp__auto_make(job, "fp32", NULL, 0, &r)) != NULL)
+    esp_plan *plan = esp__auto_predict(job, job->active, &r);
+    if (!plan && !job->forced) return ESP_E_STATE;
+    job->explained_ns = plan ? r.iteration_ns : 0.0;
+    if (plan && !job->forced) {
+        esp__auto_candidate *c = esp__auto_add(job, plan, &r, job->of[0].text, now.name);
+        c->ns = now.ns, c->spread = now.spread, c->n = now.n, c->stale = now.stale;
+    } else {
+        esp_plan_free(plan);
+    }
+    if ((!job->n || strcmp(job->of[0].text, "fp32") != 0) && (plan = esp__auto_make(job, "fp32", NULL, 0, &r)) != NULL)
         esp__auto_add(job, plan, &r, "fp32", "fp32");
     for (uint32_t c = 0; c < job->n_codecs; c++) {
         plan = esp__auto_make(job, "layerwise", &job->codecs[c], 1, &r);
@@ -201,7 +199,19 @@ ESP__FN esp_status esp__auto_candidates(esp__auto_job *job) {
         else
             esp_plan_free(plan); /* it compresses nothing more: other tensors are small */
     }
+    return ESP_OK;
+}
+
+ESP__FN void esp__auto_add_planned(esp__auto_job *job) {
+    esp_plan_report r;
+    esp_plan *plan = esp__auto_predict(job, job->active, &r);
+    job->explained_ns = plan ? r.iteration_ns : 0.0;
+    esp_plan_free(plan);
+    for (uint32_t i = 0; i < job->n; i++) {
+        if (job->candidates[i].n || !(plan = esp__auto_predict(job, job->of[i].text, &r))) continue;
+        job->candidates[i].predicted_ns = esp__auto_promise(job, r.iteration_ns);
+        esp_plan_free(plan);
+    }
     esp__auto_add_plans(job);
     esp__auto_add_merged(job);
-    return ESP_OK;
 }

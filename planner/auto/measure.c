@@ -6,22 +6,20 @@
 #include <math.h>
 
 enum { ESP__AUTO_BYTES = 1 << 23 };
-/* Limits, in steps without waiting for communication: the time of all probes, and the waiting time in steps that only
- * measure. */
-static const double esp__auto_probe_steps = 5.0, esp__auto_measure_steps = 8.0;
-static const double esp__auto_probe_most_ns = 1e9;
+/* Most time of all probes, in steps without waiting for communication, and in ns. */
+static const double esp__auto_probe_steps = 5.0, esp__auto_probe_most_ns = 1e9;
 
 /* ---- step times -------------------------------------------------------------------------------------------------- */
 /* Sets the median step time and quartile distance that this rank sends: of the active candidate's steps during a
  * tournament, else of the phase's steps. Of three steps or fewer, one slow step disturbs the median, so the shortest
  * one counts. */
 static void esp__auto_median(esp__autopilot *a) {
-    const esp__auto_candidate *c = a->phase == ESP__AUTO_TRY ? &a->tournament.at[a->tournament.now] : NULL;
-    const uint32_t all = c ? c->n_times : a->n_times, room = c ? ESP__TRY_TIMES : ESP__AUTO_TIMES;
-    const uint32_t n = all < room ? all : room;
-    for (uint32_t k = 0; k < n; k++) a->sorted[k] = c ? c->times[k] : (double)a->times[k];
+    const bool trying = a->phase == ESP__AUTO_TRY;
+    const esp__step_times *t = trying ? &a->tournament.at[a->tournament.now].times : &a->times;
+    const uint32_t n = esp__step_times_held(t);
+    memcpy(a->sorted, t->at, n * sizeof *t->at);
     const double median = esp__median(a->sorted, n);
-    a->mine.step_ns = (uint64_t)(c && n && n <= 3 ? a->sorted[0] : median);
+    a->mine.step_ns = (uint64_t)(trying && n && n <= 3 ? a->sorted[0] : median);
     a->mine.spread_ns = (uint64_t)esp__quartile_distance(a->sorted, n);
 }
 
@@ -46,10 +44,11 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
         a->spread_ns = fmax(a->spread_ns, (double)a->all[r].spread_ns);
         a->waiting = fmin(a->waiting, a->all[r].waiting);
     }
+    a->last_spent_ns = most;
     a->spent_ns += most;
     a->mine.spent_ns = 0;
     /* Ranks exchange every 10 ms at most, not after every short step, because an exchange takes time itself. */
-    a->every = (uint32_t)fmax(fmin(10e6 / fmax(a->step_ns, 1.0), 0.25 * a->opt.steps), 1.0);
+    a->left = (uint32_t)fmax(fmin(10e6 / fmax(a->step_ns, 1.0), 0.25 * a->opt.steps), 1.0);
     return ESP_OK;
 }
 
@@ -91,9 +90,12 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
 
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again) {
     esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__auto_job_free(ctx, a->job);
+    a->job = NULL;
     if (again) esp__calibration_probes_list(ctx, &a->calibration, &a->probes, true);
     if (a->source.costs) a->probes.n = 0;
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 1);
+    a->calibrating = true;
     a->have_costs = false;
     a->spent_ns = 0;
     a->probes.spent_ns = 0.0;
@@ -102,22 +104,19 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again) {
     esp__auto_enter(ctx, ESP__AUTO_MEASURE);
 }
 
-/* Begins the planning phase, when enough steps are measured. */
-static esp_status esp__auto_measured(esp_ctx *ctx) {
+ESP__FN void esp__auto_ready(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const uint32_t steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
-    esp_status s = esp__calibration_ready(ctx, a->ready, steps, a->ready_max);
-    if (!s) s = esp__calibration_load(ctx, &a->calibration, &a->trainer);
-    if (s) return s;
-    if (ctx->job.rank == 0)
-        esp__log(ctx, ESP_LOG_INFO, "autopilot",
-                 "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u of %u probes made; took %.2f%% of the "
-                 "time",
-                 a->n_times, a->step_ns / 1e6, a->spread_ns / 1e6, a->probes.n_done, a->probes.n,
-                 100.0 * (double)a->spent_ns / (a->step_ns * (double)a->phase_steps + 1.0));
-    a->have_costs = true;
-    esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
-    return esp__auto_plan_begin(ctx);
+    /* The first step fills caches and pages; it counts only until there is another one. So does the first step after a
+     * change of strategy, which does not count at all. */
+    if (a->phase == ESP__AUTO_MEASURE && a->phase_steps == 2) a->n_ready = 0;
+    if (a->phase == ESP__AUTO_TRY && a->tournament.skip) return;
+    uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->model.n_tensors;
+    if (a->source.ready)
+        a->source.ready(a->source.user, ctx, ready);
+    else
+        esp__meter_ready(ctx, ready);
+    a->n_ready++;
+    esp__calibration_trainer_step(ctx, &a->trainer);
 }
 
 /* Runs probes within their time limit, of which each of the first four steps releases a quarter. */
@@ -128,38 +127,42 @@ static esp_status esp__auto_probe(esp_ctx *ctx) {
     a->probes.exchange_ns = (double)a->all[0].exchange_ns;
     a->probes.spent_ns = fmax(a->probes.spent_ns, (double)a->spent_ns); /* estimates may be too low */
     return esp__calibration_probes_run(ctx, &a->calibration, &a->probes, UINT32_MAX, 2, 0.5 * whole,
-                                       whole * fmin(1.0, 0.25 * a->n_times));
+                                       whole * fmin(1.0, 0.25 * a->n_ready));
 }
 
-/* Whether opt.steps steps were measured, or at least three, in which ranks waited for communication as long as
- * esp__auto_measure_steps allows. */
-static int esp__auto_enough(const esp_ctx *ctx) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
-    return a->n_times >= a->opt.steps ||
-           (a->n_times >= 3 && a->n_times * a->waiting >= esp__auto_measure_steps * (1.0 - a->waiting));
-}
-
-ESP__FN esp_status esp__auto_measure_step(esp_ctx *ctx) {
+ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    esp_status s = ESP_OK;
-    if (a->phase_steps == 1) { /* the first step fills caches and pages */
-        a->n_times = 0;
-        a->steps_ns = a->waiting_ns = 0;
+    const esp_status s = a->source.costs ? ESP_OK : esp__calibration_step(ctx, &a->calibration);
+    return s ? s : esp__auto_probe(ctx);
+}
+
+ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const uint32_t steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
+    if (!a->calibrating) return ESP_OK;
+    const esp_status s = esp__calibration_ready(ctx, a->ready, steps, a->ready_max);
+    if (!s) a->have_costs = true;
+    return s ? s : esp__calibration_load(ctx, &a->calibration, &a->trainer);
+}
+
+/* Ranks try other strategies after opt.steps steps, or earlier if those cost too much. The first step fills caches and
+ * pages, so it is not measured unless it alone costs too much. */
+ESP__FN esp_status esp__auto_measured_block(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const bool enough = a->times.n >= a->opt.steps || esp__measured_enough(a->phase_steps, a->waiting);
+    esp_status s = esp__auto_calibrate(ctx);
+    if (!s && enough) s = esp__auto_calibrated(ctx);
+    if (s) return s;
+    if (!enough) {
+        if (a->phase_steps == 1) a->left = 1, a->times.n = 0, a->steps_ns = a->waiting_ns = 0;
+        a->left = (uint32_t)fmin(a->left, a->opt.steps - a->times.n);
         return ESP_OK;
     }
-    uint64_t *ready = a->ready + (uint64_t)(a->n_ready % ESP__AUTO_READY) * ctx->model.n_tensors;
-    if (a->source.ready)
-        a->source.ready(a->source.user, ctx, ready);
-    else
-        esp__meter_ready(ctx, ready);
-    a->n_ready++;
-    esp__calibration_trainer_step(ctx, &a->trainer);
-    if (a->n_times == 1 || a->n_times % a->every == 0 || a->n_times >= a->opt.steps) {
-        s = esp__auto_exchange(ctx);
-        if (!s && !a->source.costs) s = esp__calibration_step(ctx, &a->calibration);
-        if (!s && esp__auto_enough(ctx)) return esp__auto_measured(ctx);
-        if (!s) s = esp__auto_probe(ctx);
-    }
-    esp__calibration_trainer_begins(ctx, &a->trainer);
-    return s;
+    if (ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_INFO, "autopilot",
+                 "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u of %u probes made; took %.2f%% of the "
+                 "time",
+                 a->times.n, a->step_ns / 1e6, a->spread_ns / 1e6, a->probes.n_done, a->probes.n,
+                 100.0 * (double)a->spent_ns / (a->step_ns * (double)a->phase_steps + 1.0));
+    return esp__auto_try_begin(ctx);
 }

@@ -36,6 +36,7 @@ static bool esp__auto_allowed(const esp_ctx *ctx, const esp_plan_codec *codec, c
 static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s;
+    job->n_codecs = job->n_described = 0;
     if (a->source.costs) {
         s = a->source.costs(a->source.user, ctx, &job->system, job->all_codecs, &job->n_all_codecs);
     } else {
@@ -59,6 +60,7 @@ static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__tensor *first = ctx->model.tensors;
     bool alike = true; /* then any neighbours may form a group */
+    job->n_described_units = 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         const bool described = esp__auto_described(ctx, i);
@@ -89,31 +91,42 @@ static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     return ESP_OK;
 }
 
-/* n_times is the number of steps for which the active strategy was timed. */
-static esp_status esp__auto_job_make(esp_ctx *ctx, esp__auto_job *job, uint32_t n_times) {
+/* Copies what the planner needs. The active strategy's steps took `ns`. */
+static esp_status esp__auto_input(esp_ctx *ctx, esp__auto_job *job, double ns) {
+    esp__free(ctx, job->active);
+    job->active = esp__strdup(ctx, ctx->active.strategy.text);
+    job->active_ns = ns;
+    if (!job->tensors || !job->active) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    const esp_status s = esp__auto_costs(ctx, job);
+    if (!s) esp__calibration_log(ctx, &job->system, job->codecs, job->n_codecs);
+    return s ? s : esp__auto_model(ctx, job);
+}
+
+/* Makes the first candidates. If that fails, stores why. */
+static void esp__auto_job_open(esp_ctx *ctx, esp__auto_job *job) {
     static const char *const not_here[] = {"*intra.*", "*inter.*"};
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const uint64_t hash = ctx->active.strategy.hash;
     const bool fp32 = hash == a->fp32, won = a->won && a->won_hash == hash;
+    pthread_mutex_init(&job->lock, NULL);
     job->ctx = ctx;
     job->forced = a->forced;
     job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
-    job->active = esp__strdup(ctx, ctx->active.strategy.text);
-    if (!job->tensors || !job->active) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     job->free_tensors = job->tensors + ctx->model.n_tensors;
-    job->text = fp32 ? "fp32" : won ? a->won : job->active;
-    job->now = (esp__auto_candidate){.ns = a->step_ns, .n = n_times, .stale = true};
-    job->now.predicted_ns = job->now.ns;
-    job->now.spread = a->spread_ns / fmax(job->now.ns, 1.0);
-    snprintf(job->now.name, sizeof job->now.name, "%s", fp32 ? "fp32" : won ? a->won_name : "the saved strategy");
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
     job->config.min_compress_elements = ctx->model.min_compress_elements;
     job->config.max_memory_bytes = ctx->active.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     esp__auto_optimizer(ctx, job->optimizer, sizeof job->optimizer);
-    esp_status s = esp__auto_costs(ctx, job);
-    return s ? s : esp__auto_model(ctx, job);
+    esp_status s = esp__auto_input(ctx, job, a->step_ns);
+    job->candidates[0] = (esp__auto_candidate){.ns = a->step_ns, .n = esp__step_times_held(&a->times), .stale = true};
+    job->candidates[0].spread = a->spread_ns / fmax(a->step_ns, 1.0);
+    snprintf(job->candidates[0].name, ESP__AUTO_NAME, "%s", fp32 ? "fp32" : won ? a->won_name : "the saved strategy");
+    job->of[0].text = fp32 ? "fp32" : won ? a->won : ctx->active.strategy.text;
+    if (!s) s = esp__auto_add_simple(job);
+    if (s) snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(NULL));
+    job->done = true;
 }
 
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
@@ -126,11 +139,38 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     esp__free(ctx, job);
 }
 
+ESP__FN bool esp__auto_hidden(const esp_ctx *ctx) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    return ctx->active.strategy.hash == a->fp32 && (1.0 + a->opt.min_gain) * (1.0 - a->waiting) > 1.0;
+}
+
+ESP__FN esp_status esp__auto_try_begin(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    if (!a->forced && esp__auto_hidden(ctx)) {
+        esp__auto_say(ctx,
+                      "step %llu: fp32 stays, nothing was tried: of the step's %.3f ms, ranks wait for communication "
+                      "%.1f%%",
+                      (unsigned long long)ctx->steps.step, a->step_ns / 1e6, 100.0 * a->waiting);
+        esp__auto_settle(ctx, a->step_ns);
+        return ESP_OK;
+    }
+    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
+    esp__auto_job_free(ctx, a->job);
+    memset(&a->tournament, 0, sizeof a->tournament);
+    a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
+    a->tournament.least_gain = a->opt.min_gain;
+    a->job = ctx->job.rank ? NULL : esp__alloc(ctx, sizeof *a->job);
+    if (a->job) esp__auto_job_open(ctx, a->job);
+    esp__auto_announce(ctx);
+    const esp_status s = esp__auto_exchange(ctx);
+    return s ? s : esp__auto_announced(ctx);
+}
+
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 static void *esp__auto_plan_main(void *arg) {
     esp__auto_job *job = arg;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* lower than the trainer's priority */
-    if (esp__auto_candidates(job)) snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(NULL));
+    esp__auto_add_planned(job);
     pthread_mutex_lock(&job->lock);
     job->done = true;
     pthread_mutex_unlock(&job->lock);
@@ -145,32 +185,16 @@ ESP__FN bool esp__auto_plan_done(esp__autopilot *a) {
     return done;
 }
 
-ESP__FN bool esp__auto_hidden(const esp_ctx *ctx) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
-    return ctx->active.strategy.hash == a->fp32 && (1.0 + a->opt.min_gain) * (1.0 - a->waiting) > 1.0;
-}
-
-/* All ranks enter the planning phase, and rank 0 starts its thread. If planning fails, or no strategy can bring the
- * least gain, the active strategy stays and training goes on. */
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const uint32_t n_times = a->n_times < ESP__TRY_TIMES ? a->n_times : ESP__TRY_TIMES;
-    if (!a->forced && esp__auto_hidden(ctx)) {
-        esp__auto_say(ctx,
-                      "step %llu: fp32 stays, nothing was tried: of the step's %.3f ms, ranks wait for communication "
-                      "%.1f%%",
-                      (unsigned long long)ctx->steps.step, a->step_ns / 1e6, 100.0 * a->waiting);
-        esp__auto_settle(ctx, a->step_ns);
-        return ESP_OK;
-    }
+    const esp__tournament *t = &a->tournament;
+    esp__auto_job *job = a->job;
+    esp_status s = esp__auto_calibrated(ctx);
     esp__auto_enter(ctx, ESP__AUTO_PLAN);
-    if (ctx->job.rank) return ESP_OK;
-    esp__auto_job_free(ctx, a->job);
-    esp__auto_job *job = a->job = esp__alloc(ctx, sizeof *job); /* if it is NULL, the active strategy stays */
-    if (!job) return ESP_OK;
-    pthread_mutex_init(&job->lock, NULL);
-    const esp_status s = esp__auto_job_make(ctx, job, n_times);
-    if (!s) esp__calibration_log(ctx, &job->system, job->codecs, job->n_codecs);
+    if (s || ctx->job.rank) return s;
+    for (uint32_t i = 0; i < t->n; i++) job->candidates[i].n = t->at[i].n;
+    s = esp__auto_input(ctx, job, t->now < t->n ? t->at[t->now].ns : 0.0);
+    job->done = false;
     if (!s) job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
     if (job->running) return ESP_OK;
     snprintf(job->failed, sizeof job->failed, "%.500s", s ? esp_last_error(ctx) : "no thread could be started");

@@ -10,13 +10,19 @@ enum { ESP__TRY_STEPS = 200 }; /* after more steps, only candidates that never r
 /* A candidate that never ran is not tried while its predicted cost is more than this many times the least cost. */
 static const double esp__try_excluded = 1.5;
 /* A candidate that was only measured before the tournament is left out if its cost is more than this many times the
- * least cost. */
+ * least cost. If one step was measured, which may have been a slow one, its cost must be half as much again. */
 static const double esp__try_stale = 3.0;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
  * that never ran may still run. */
 static const double esp__try_loss = 15.0;
 /* Least time of a block of steps, because changes between strategies take time themselves. */
 static const double esp__try_block_ns = 5e6;
+/* Most time that steps may wait for communication before other strategies are tried, in steps without waiting. */
+static const double esp__measure_loss = 5.0;
+
+ESP__FN bool esp__measured_enough(uint32_t steps, double waiting) {
+    return steps * waiting >= esp__measure_loss * (1.0 - waiting);
+}
 
 static double esp__candidate_cost(const esp__auto_candidate *c) { return (c->n ? c->ns : c->predicted_ns) * c->slower; }
 
@@ -24,28 +30,25 @@ static bool esp__candidate_fresh(const esp__auto_candidate *c) { return c->n && 
 
 /* Lists the candidates that are not out, or all: first the measured ones, then the others, each in the order of their
  * costs. Returns their number. */
-static uint32_t esp__tournament_order(const esp__tournament *t, bool all, uint8_t *order) {
+static uint32_t esp__tournament_order(const esp__tournament *t, bool all, const esp__auto_candidate **order) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < t->n; i++) {
-        const esp__auto_candidate *c = &t->at[i];
+    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
         if (c->out && !all) continue;
         uint32_t k = n++;
         for (; k; k--) {
-            const esp__auto_candidate *b = &t->at[order[k - 1]];
-            if (b->n ? !c->n || esp__candidate_cost(b) <= esp__candidate_cost(c)
-                     : !c->n && esp__candidate_cost(b) <= esp__candidate_cost(c))
-                break;
-            order[k] = order[k - 1];
+            const esp__auto_candidate *b = order[k - 1];
+            if (!b->n == !c->n ? esp__candidate_cost(b) <= esp__candidate_cost(c) : b->n > 0) break;
+            order[k] = b;
         }
-        order[k] = (uint8_t)i;
+        order[k] = c;
     }
     return n;
 }
 
 /* Returns the measured candidate of the least cost, or NULL. */
 static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t) {
-    uint8_t order[ESP__AUTO_CANDIDATES];
-    return esp__tournament_order(t, false, order) && t->at[order[0]].n ? &t->at[order[0]] : NULL;
+    const esp__auto_candidate *order[ESP__AUTO_CANDIDATES];
+    return esp__tournament_order(t, false, order) && order[0]->n ? order[0] : NULL;
 }
 
 static bool esp__tournament_allows(const esp__tournament *t, const esp__auto_candidate *c) {
@@ -62,8 +65,7 @@ static double esp__tournament_margin(const esp__tournament *t, const esp__auto_c
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->n; i++)
         if (t->at[i].n >= 4) spreads[n++] = t->at[i].spread;
-    const double noise = n ? esp__median(spreads, n) : t->noise;
-    return 2.0 * 0.93 * fmax(noise, 0.02) * sqrt(1.0 / a->n + 1.0 / b->n);
+    return 2.0 * 0.93 * fmax(esp__median(spreads, n), 0.02) * sqrt(1.0 / a->n + 1.0 / b->n);
 }
 
 /* Decides after a round whether a candidate is out, or as good as the best one. Of `of` candidates that ran, `rank` are
@@ -75,7 +77,7 @@ static void esp__tournament_judge(const esp__tournament *t, const esp__auto_cand
     const bool gentler = c->loss < best->loss;
     const bool half = t->round > 1 && 2 * rank >= of;
     if (c->stale)
-        c->out = behind > esp__try_stale - 1.0;
+        c->out = behind > esp__try_stale * (c->n > 1 ? 1.0 : 1.5) - 1.0;
     else if (behind > gain + margin || (half && behind > fmax(gain, 0.5 * margin)))
         c->out = true;
     else if (margin <= gain || (!gentler && behind > margin))
@@ -83,51 +85,40 @@ static void esp__tournament_judge(const esp__tournament *t, const esp__auto_cand
 }
 
 static void esp__tournament_round_end(esp__tournament *t) {
-    uint8_t order[ESP__AUTO_CANDIDATES];
+    const esp__auto_candidate *order[ESP__AUTO_CANDIDATES];
     const uint32_t n = esp__tournament_order(t, false, order);
     uint32_t rank = 0, of = 0;
-    for (uint32_t k = 0; k < n; k++) of += esp__candidate_fresh(&t->at[order[k]]);
-    for (uint32_t k = 0; k < n && t->at[order[0]].n; k++) {
-        esp__auto_candidate *c = &t->at[order[k]];
+    for (uint32_t k = 0; k < n; k++) of += esp__candidate_fresh(order[k]);
+    for (uint32_t k = 0; k < n && order[0]->n; k++) {
+        esp__auto_candidate *c = &t->at[order[k] - t->at];
         c->tie = false;
-        if (k && c->n) esp__tournament_judge(t, &t->at[order[0]], c, rank, of);
+        if (k && c->n) esp__tournament_judge(t, order[0], c, rank, of);
         rank += esp__candidate_fresh(c);
     }
 }
 
-/* Lists the blocks of the next round. Candidates that never ran come first, each for one block. If there are none, all
- * candidates that are not yet decided run in the order of their costs, then in reverse, so that a slow change in the
- * machine's speed affects all alike. */
+/* Lists the blocks of the next round. Candidates that never ran come first, each for one block. If there are none, and
+ * all candidates are known, those that are not yet decided run in the order of their costs, then in reverse, so that a
+ * slow change in the machine's speed affects all alike. */
 static void esp__tournament_round(esp__tournament *t) {
-    uint8_t order[ESP__AUTO_CANDIDATES];
+    const esp__auto_candidate *order[ESP__AUTO_CANDIDATES];
     const uint32_t of = esp__tournament_order(t, false, order);
     uint32_t n = 0;
     bool fresh = false;
-    for (uint32_t k = 0; k < of; k++) fresh |= !t->at[order[k]].n && esp__tournament_allows(t, &t->at[order[k]]);
-    for (uint32_t k = 0; k < of; k++) {
-        const esp__auto_candidate *c = &t->at[order[k]];
-        if (esp__tournament_allows(t, c) && !c->tie && !(fresh && c->n)) t->queue[n++] = order[k];
-    }
-    if (!fresh && n == 1) n = 0; /* it is decided */
+    for (uint32_t k = 0; k < of; k++) fresh |= !order[k]->n && esp__tournament_allows(t, order[k]);
+    for (uint32_t k = 0; k < of; k++)
+        if (esp__tournament_allows(t, order[k]) && !order[k]->tie && !(fresh && order[k]->n))
+            t->queue[n++] = (uint8_t)(order[k] - t->at);
+    if (!fresh && (n == 1 || t->more)) n = 0; /* it is decided, or has to wait */
     for (uint32_t k = 0; k < n && !fresh; k++) t->queue[n + k] = t->queue[n - 1 - k];
     t->n_queue = fresh ? n : 2 * n;
     t->at_queue = 0;
 }
 
-ESP__FN void esp__tournament_begin(esp__tournament *t, uint32_t now, double least_gain, double noise) {
-    t->now = now;
-    t->least_gain = least_gain;
-    t->noise = noise;
-    t->round = t->steps = t->n_queue = t->at_queue = 0;
-    t->total_ns = 0.0;
-    t->ended = NULL;
-}
-
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns) {
-    esp__auto_candidate *c = &t->at[t->now];
     t->steps++;
     /* The first step after a change touches new memory. */
-    if (!t->skip) c->times[c->n_times++ % ESP__TRY_TIMES] = ns;
+    if (!t->skip) esp__step_times_add(&t->at[t->now].times, ns);
     t->skip = false;
     return --t->left == 0;
 }
@@ -136,7 +127,7 @@ ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_
     esp__auto_candidate *c = &t->at[t->now];
     c->ns = ns;
     c->spread = ns > 0.0 ? spread_ns / ns : 0.0;
-    c->n = c->n_times < ESP__TRY_TIMES ? c->n_times : ESP__TRY_TIMES;
+    c->n = esp__step_times_held(&c->times);
     c->stale = false;
     t->total_ns += total_ns;
 }
@@ -166,7 +157,7 @@ ESP__FN int esp__tournament_next(esp__tournament *t) {
             if (t->at_queue == t->n_queue) return -1;
             continue;
         }
-        if (c->stale) c->n_times = 0;
+        if (c->stale) c->times.n = 0;
         const double most = ceil(esp__try_block_ns / fmax(esp__candidate_cost(c), 1.0));
         t->left = lengths[t->round > 4 ? 3 : t->round - 1] * (uint32_t)fmin(fmax(most, 1.0), 4.0);
         t->skip = i != t->now || t->steps == 0;
@@ -176,47 +167,37 @@ ESP__FN int esp__tournament_next(esp__tournament *t) {
 }
 
 ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t) {
-    uint8_t order[ESP__AUTO_CANDIDATES];
+    const esp__auto_candidate *order[ESP__AUTO_CANDIDATES], *winner;
     const uint32_t n = esp__tournament_order(t, false, order);
-    uint32_t winner = n && t->at[order[0]].n ? order[0] : t->n;
-    for (uint32_t k = 1; k < n && t->at[order[k]].n; k++) {
-        const double most = (1.0 + t->least_gain) * esp__candidate_cost(&t->at[order[0]]);
-        if (esp__candidate_cost(&t->at[order[k]]) <= most && t->at[order[k]].loss < t->at[winner].loss)
+    if (!n || !order[0]->n) return t->n;
+    winner = order[0];
+    for (uint32_t k = 1; k < n && order[k]->n; k++)
+        if (esp__candidate_cost(order[k]) <= (1.0 + t->least_gain) * esp__candidate_cost(order[0]) &&
+            order[k]->loss < winner->loss)
             winner = order[k];
-    }
-    return winner;
+    return (uint32_t)(winner - t->at);
 }
 
-/* ---- the log's line ---------------------------------------------------------------------------------------------- */
-static void esp__tournament_add(char *text, size_t room, const char *fmt, ...) ESP__PRINTF(3, 4);
-static void esp__tournament_add(char *text, size_t room, const char *fmt, ...) {
-    const size_t at = strlen(text);
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text + at, room - at, fmt, ap);
-    va_end(ap);
-}
-
-ESP__FN void esp__tournament_text(const esp__tournament *t, char *text, size_t room) {
-    uint8_t order[ESP__AUTO_CANDIDATES];
-    const uint32_t n = esp__tournament_order(t, true, order), winner = esp__tournament_winner(t);
-    const char *best = esp__tournament_best(t)->name;
+ESP__FN void esp__tournament_text(const esp__tournament *t, esp__text *text) {
+    const esp__auto_candidate *order[ESP__AUTO_CANDIDATES], *best = esp__tournament_best(t);
+    const esp__auto_candidate *winner = &t->at[esp__tournament_winner(t)];
+    const uint32_t n = esp__tournament_order(t, true, order);
     uint32_t tried = 0;
-    while (tried < n && t->at[order[tried]].n) tried++;
-    snprintf(text, room, "chose %s: ", t->at[winner].name);
-    if (&t->at[winner] == esp__tournament_best(t))
-        esp__tournament_add(text, room, "the fastest of %u tried", tried);
+    while (tried < n && order[tried]->n) tried++;
+    esp__text_add(text, "chose %s: ", winner->name);
+    if (winner == best)
+        esp__text_add(text, "the fastest of %u tried", tried);
     else
-        esp__tournament_add(text, room, "within %g%% of the fastest of %u tried (%s), and compresses less",
-                            100.0 * t->least_gain, tried, best);
-    if (t->ended) esp__tournament_add(text, room, "; ended early: %s", t->ended);
+        esp__text_add(text, "within %g%% of the fastest of %u tried (%s), and compresses less", 100.0 * t->least_gain,
+                      tried, best->name);
+    if (t->ended) esp__text_add(text, "; ended early: %s", t->ended);
     for (uint32_t k = 0; k < n; k++) {
-        const esp__auto_candidate *c = &t->at[order[k]];
-        if (k == 0) esp__tournament_add(text, room, "; measured, and (predicted), in ms a step: ");
-        if (k == tried) esp__tournament_add(text, room, "; not tried, because predicted over 1.5 times as slow: ");
-        esp__tournament_add(text, room, "%s%s ", k && k != tried ? ", " : "", c->name);
-        if (c->n) esp__tournament_add(text, room, "%.3f ", c->ns / 1e6);
-        esp__tournament_add(text, room, c->n ? "(%.3f)" : "%.3f", c->predicted_ns / 1e6);
-        if (c->slower > 1.0) esp__tournament_add(text, room, " x %g steps", c->slower);
+        const esp__auto_candidate *c = order[k];
+        if (k == 0) esp__text_add(text, "; measured, and (predicted), in ms a step: ");
+        if (k == tried) esp__text_add(text, "; not tried, because predicted over 1.5 times as slow: ");
+        esp__text_add(text, "%s%s ", k && k != tried ? ", " : "", c->name);
+        if (c->n) esp__text_add(text, "%.3f ", c->ns / 1e6);
+        esp__text_add(text, c->n ? "(%.3f)" : "%.3f", c->predicted_ns / 1e6);
+        if (c->slower > 1.0) esp__text_add(text, " x %g steps", c->slower);
     }
 }

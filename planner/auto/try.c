@@ -15,39 +15,52 @@ ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winn
     }
 }
 
-/* ---- planning is over -------------------------------------------------------------------------------------------- */
-static void esp__auto_announce(esp_ctx *ctx) {
+/* ---- candidates arrive ------------------------------------------------------------------------------------------- */
+ESP__FN void esp__auto_announce(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__auto_job *job = a->job;
     a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
     a->mine.bytes = 0;
-    if (!a->mine.done || !job || *job->failed || !job->n) return;
-    a->mine.done = job->n;
+    if (!a->mine.done || !job || *job->failed) return;
+    a->mine.candidates = job->n;
     a->mine.bytes = job->n * sizeof *job->candidates;
-    for (uint32_t i = 0; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
+    for (uint32_t i = job->n_sent; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
 }
 
-/* Sends rank 0's candidates and their texts to all ranks. */
+/* Sends rank 0's candidates, and the texts of the new ones, to all ranks. Those that have not run get new
+ * predictions. */
 static esp_status esp__auto_receive(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const uint64_t n = a->all[0].done, heads = n * sizeof *a->tournament.at;
-    char *all = esp__alloc(ctx, a->all[0].bytes), *at = all ? all + heads : NULL;
-    esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    if (!s && ctx->job.rank == 0) memcpy(all, a->job->candidates, heads);
-    for (uint64_t i = 0; i < n && !s && ctx->job.rank == 0; i++)
-        at = (char *)memcpy(at, a->job->of[i].text, strlen(a->job->of[i].text) + 1) + strlen(a->job->of[i].text) + 1;
-    if (!s) s = esp_broadcast(ctx, all, a->all[0].bytes, 0);
+    esp__tournament *t = &a->tournament;
+    const uint32_t n = a->all[0].candidates;
+    esp__auto_candidate *all = esp__alloc(ctx, a->all[0].bytes);
+    char *at = (char *)(all + n);
     esp_status own = ESP_OK;
-    if (!s) memcpy(a->tournament.at, all, heads), at = all + heads;
-    for (uint64_t i = 0; i < n && !s; i++, at += strlen(at) + 1)
+    esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
+    if (!s && ctx->job.rank == 0) {
+        memcpy(all, a->job->candidates, n * sizeof *all);
+        for (uint32_t i = a->job->n_sent; i < n; i++) at = stpcpy(at, a->job->of[i].text) + 1;
+        a->job->n_sent = n;
+        at = (char *)(all + n);
+    }
+    if (!s) s = esp_broadcast(ctx, all, a->all[0].bytes, 0);
+    for (uint32_t i = 0; i < n && !s; i++) {
+        if (i >= t->n)
+            t->at[i] = all[i];
+        else if (!t->at[i].n)
+            t->at[i].predicted_ns = all[i].predicted_ns;
+        if (i < t->n) continue;
         if (!(a->texts[i] = esp__strdup(ctx, at))) own = esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
-    a->tournament.n = (uint32_t)n;
+        at += strlen(at) + 1;
+    }
     esp__free(ctx, all);
-    return s ? s : esp__agree_ok(ctx, own);
+    if (!s) s = esp__agree_ok(ctx, own);
+    if (!s) t->n = n;
+    return s;
 }
 
 /* ---- the tournament ---------------------------------------------------------------------------------------------- */
-/* Whether activating failed on all ranks alike, so that training can go on with the active strategy. */
+/* Whether a step of the tournament failed on all ranks alike, so that training can go on with the active strategy. */
 static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status s) {
     if (!s || ctx->health.fatal || s == ESP_E_PEER || s == ESP_E_TIMEOUT) return false;
     if (ctx->job.rank == 0)
@@ -55,80 +68,81 @@ static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status 
     return true;
 }
 
-static esp_status esp__auto_end(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    esp__tournament *t = &a->tournament;
-    uint32_t winner = esp__tournament_winner(t);
-    char text[ESP__ERROR_MAX - 512];
-    if (winner < t->n && winner != t->now) {
-        const esp_status s = esp__auto_set(ctx, a->texts[winner]);
-        if (s && !esp__auto_rejected(ctx, t->at[winner].name, s)) return s;
-        if (s) winner = t->now;
-    }
-    esp__auto_texts_free(ctx, a, winner < t->n ? winner : ESP__AUTO_CANDIDATES);
-    if (winner < t->n && ctx->job.rank == 0) {
-        esp__tournament_text(t, text, sizeof text);
-        esp__auto_say(ctx, "step %llu: %s%s", (unsigned long long)ctx->steps.step, text, a->job->of[winner].effect);
-    }
-    ctx->steps.predicted_ns = winner < t->n ? t->at[winner].predicted_ns : 0.0;
-    esp__auto_settle(ctx, winner < t->n ? t->at[winner].ns : 0.0);
-    return ESP_OK;
+/* Activates a candidate, unless it is active. A strategy that cannot be activated leaves the tournament. */
+static esp_status esp__auto_activate(esp_ctx *ctx, uint32_t i) {
+    esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
+    if (i == t->now) return ESP_OK;
+    const esp_status s = esp__auto_set(ctx, esp__autopilot_of(ctx)->texts[i]);
+    t->at[i].out = esp__auto_rejected(ctx, t->at[i].name, s);
+    if (!s) t->now = i;
+    return t->at[i].out ? ESP_OK : s;
 }
 
-/* Begins the next block of steps. A strategy that cannot be activated leaves the tournament. */
+/* Ends the tournament with the candidate that is active now, which is its winner unless all are out. */
+static void esp__auto_end(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__tournament *t = &a->tournament;
+    const esp__auto_candidate *winner = t->now < t->n && t->at[t->now].n ? &t->at[t->now] : NULL;
+    esp__text text = {.ctx = ctx};
+    if (winner && ctx->job.rank == 0) {
+        esp__tournament_text(t, &text);
+        if (text.data)
+            esp__auto_say(ctx, "step %llu: %s%s", (unsigned long long)ctx->steps.step, text.data,
+                          a->job->of[t->now].effect);
+        esp__text_free(&text);
+    }
+    esp__auto_texts_free(ctx, a, winner ? t->now : ESP__AUTO_CANDIDATES);
+    ctx->steps.predicted_ns = winner ? winner->predicted_ns : 0.0;
+    esp__auto_settle(ctx, winner ? winner->ns : 0.0);
+}
+
+/* Begins the next block of steps, or planning, or ends the tournament. */
 static esp_status esp__auto_next(esp_ctx *ctx) {
     esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
     for (;;) {
         const int next = esp__tournament_next(t);
-        if (next < 0) return esp__auto_end(ctx);
-        if ((uint32_t)next == t->now) return ESP_OK;
-        const esp_status s = esp__auto_set(ctx, esp__autopilot_of(ctx)->texts[next]);
-        if (!s) t->now = (uint32_t)next;
-        t->at[next].out = esp__auto_rejected(ctx, t->at[next].name, s);
-        if (!t->at[next].out) return s;
+        const uint32_t i = next < 0 ? esp__tournament_winner(t) : (uint32_t)next;
+        const esp_status s = i < t->n ? esp__auto_activate(ctx, i) : ESP_OK;
+        if (s) return s;
+        if (i < t->n && i != t->now) continue; /* it left */
+        if (next < 0 && t->more) return esp__auto_plan_begin(ctx);
+        if (next < 0) esp__auto_end(ctx);
+        return ESP_OK;
     }
 }
 
-ESP__FN esp_status esp__auto_plan_step(esp_ctx *ctx) {
+ESP__FN esp_status esp__auto_announced(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    if (a->phase_steps % a->every) return ESP_OK;
-    esp__auto_announce(ctx);
-    esp_status s = esp__auto_exchange(ctx);
+    const bool first = a->phase != ESP__AUTO_PLAN;
+    if (!a->all[0].done) return ESP_OK;
     a->mine.done = 0;
-    if (s || !a->all[0].done) return s;
-    if (!a->all[0].bytes) {
+    esp_status s = a->all[0].bytes ? esp__auto_receive(ctx) : ESP_OK;
+    if (!a->all[0].bytes)
         esp__auto_say(ctx, "step %llu: planning failed: %s; %s", (unsigned long long)ctx->steps.step,
-                      a->job ? a->job->failed : "out of memory", a->forced ? "back to fp32" : "nothing changes");
-        if (a->forced) s = esp__auto_set(ctx, "fp32");
+                      a->job ? a->job->failed : "out of memory",
+                      !first      ? "only simple strategies were tried"
+                      : a->forced ? "back to fp32"
+                                  : "nothing changes");
+    else if (s && !esp__auto_rejected(ctx, "a candidate", s))
+        return s;
+    if (first && (s || !a->all[0].bytes)) {
+        s = a->forced ? esp__auto_set(ctx, "fp32") : ESP_OK;
         if (!s) esp__auto_settle(ctx, 0.0);
         return s;
     }
-    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
-    s = esp__auto_receive(ctx);
-    if (esp__auto_rejected(ctx, "a candidate", s)) {
-        esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
-        esp__auto_settle(ctx, 0.0);
-        return ESP_OK;
-    }
-    if (s) return s;
-    esp__auto_loss_before(ctx);
-    esp__tournament_begin(&a->tournament, a->forced ? a->tournament.n : 0, a->opt.min_gain, a->tournament.at[0].spread);
+    if (first) esp__auto_loss_before(ctx);
+    a->tournament.more = first;
     esp__auto_enter(ctx, ESP__AUTO_TRY);
     return esp__auto_next(ctx);
 }
 
-ESP__FN esp_status esp__auto_try_step(esp_ctx *ctx, double ns) {
+ESP__FN esp_status esp__auto_tried_block(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    bool back = false;
     uint64_t total = 0;
-    a->mine.total_ns += (uint64_t)ns;
-    if (!esp__tournament_step(&a->tournament, ns)) return ESP_OK;
-    esp_status s = esp__auto_exchange(ctx);
-    if (!s) s = esp__auto_loss_try(ctx, &back);
-    if (s || back) return s;
     for (int32_t r = 0; r < ctx->job.size; r++)
         if (a->all[r].total_ns > total) total = a->all[r].total_ns;
-    esp__tournament_block(&a->tournament, a->step_ns, a->spread_ns, (double)(total + a->spent_ns));
-    a->mine.total_ns = a->spent_ns = 0;
-    return esp__auto_next(ctx);
+    esp__tournament_block(&a->tournament, a->step_ns, a->spread_ns, (double)(total + a->last_spent_ns));
+    a->mine.total_ns = 0;
+    const esp_status s = a->calibrating ? esp__auto_calibrate(ctx) : ESP_OK;
+    return s ? s : esp__auto_next(ctx);
 }

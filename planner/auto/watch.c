@@ -2,18 +2,6 @@
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
-/* Ends a decision and begins to watch the active strategy. */
-ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    a->reference_ns = reference_ns;
-    a->settled_step = ctx->steps.step;
-    a->over = a->under = a->interval = 0;
-    a->forced = false;
-    a->risen = 0;
-    esp__auto_loss_forget(ctx);
-    esp__auto_enter(ctx, ESP__AUTO_WATCH);
-}
-
 /* Returns the number of training steps between two checks of step times: opt.window / 2, or more if the checks would
  * take over a thousandth of the time. */
 static uint32_t esp__auto_interval(const esp_ctx *ctx) {
@@ -21,7 +9,26 @@ static uint32_t esp__auto_interval(const esp_ctx *ctx) {
     double exchange = 0.0;
     for (int32_t r = 0; r < ctx->job.size && !a->source.step_ns; r++)
         exchange = fmax(exchange, (double)a->all[r].exchange_ns);
-    return (uint32_t)fmax(0.5 * a->opt.window, fmin(exchange * 1250.0 / fmax(a->step_ns, 1.0), ESP__AUTO_TIMES));
+    return (uint32_t)fmax(0.5 * a->opt.window, fmin(exchange * 1250.0 / fmax(a->step_ns, 1.0), 1024.0));
+}
+
+/* Watches until the next check. */
+static void esp__auto_watch(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__auto_enter(ctx, ESP__AUTO_WATCH);
+    a->left = a->interval = esp__auto_interval(ctx);
+}
+
+/* Ends a decision and begins to watch the active strategy. */
+ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    a->reference_ns = reference_ns;
+    a->settled_step = ctx->steps.step;
+    a->over = a->under = 0;
+    a->forced = false;
+    a->risen = 0;
+    esp__auto_loss_forget(ctx);
+    esp__auto_watch(ctx);
 }
 
 ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a) {
@@ -37,7 +44,7 @@ static bool esp__auto_drifts(esp__autopilot *a, double now) {
 
 /* Begins another tournament, because an error forced it or the warm-up is over. */
 static esp_status esp__auto_plan_again(esp_ctx *ctx) {
-    if (esp__autopilot_of(ctx)->have_costs) return esp__auto_plan_begin(ctx);
+    if (esp__autopilot_of(ctx)->have_costs) return esp__auto_try_begin(ctx);
     esp__auto_measure_begin(ctx, true);
     return ESP_OK;
 }
@@ -57,9 +64,10 @@ static void esp__auto_drifted(esp_ctx *ctx, double now) {
     }
 }
 
-static esp_status esp__auto_look(esp_ctx *ctx) {
+ESP__FN esp_status esp__auto_look(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double now = a->step_ns;
+    esp__auto_watch(ctx);
     esp_status s = esp__auto_fall_back(ctx, &a->forced);
     if (s) return s;
     if (a->forced) return esp__auto_plan_again(ctx);
@@ -72,19 +80,4 @@ static esp_status esp__auto_look(esp_ctx *ctx) {
     else if (esp__auto_drifts(a, now))
         esp__auto_drifted(ctx, now);
     return ESP_OK;
-}
-
-ESP__FN esp_status esp__auto_watch_step(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    if (!a->interval) a->interval = esp__auto_interval(ctx);
-    if (a->phase_steps < a->interval) return ESP_OK;
-    a->mine.excess = esp__auto_excess(ctx);
-    esp_status s = esp__auto_exchange(ctx);
-    bool back = false;
-    if (!s) s = esp__auto_loss_look(ctx, &back);
-    if (s || back) return s;
-    a->interval = esp__auto_interval(ctx);
-    s = esp__auto_look(ctx);
-    if (a->phase == ESP__AUTO_WATCH) esp__auto_enter(ctx, ESP__AUTO_WATCH);
-    return s;
 }

@@ -137,7 +137,7 @@ ESP__FN esp_status esp__calibration_load(esp_ctx *ctx, esp__calibration *s, cons
     struct {
         int64_t pid;
         double busy;
-    } mine = {(int64_t)getpid(), t->compute_ns ? (double)t->cpu_ns / (double)t->compute_ns : 0.0}, *all = ctx->job.room;
+    } mine = {(int64_t)getpid(), t->compute_ns ? (double)t->cpu_ns / (double)t->compute_ns : 1.0}, *all = ctx->job.room;
     _Static_assert(sizeof mine <= ESP__JOB_ROOM, "it must fit into the room of a rank");
     const esp_status st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
     s->load = 0.0;

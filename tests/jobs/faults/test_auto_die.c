@@ -30,6 +30,7 @@ static uint64_t made_up_step(void *user, esp_ctx *ctx) {
 static void made_up_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
+static double made_up_waiting(void *user, esp_ctx *ctx) { return 0.5; }
 static esp_status made_up_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
     memset(s, 0, sizeof *s);
@@ -103,8 +104,8 @@ static esp_ctx *open_ctx(procs *p, int32_t rank) {
         return NULL;
     }
     if (situation != PROBING)
-        esp__autopilot_of(ctx)->source =
-            (esp__auto_source){.step_ns = made_up_step, .ready = made_up_ready, .costs = made_up_costs};
+        esp__autopilot_of(ctx)->source = (esp__auto_source){
+            .step_ns = made_up_step, .ready = made_up_ready, .costs = made_up_costs, .waiting = made_up_waiting};
     own = ctx;
     return ctx;
 }

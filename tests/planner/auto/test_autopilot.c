@@ -38,8 +38,10 @@ TEST(test_switch) {
             assert_non_null(strstr(w->heard, "fp32 20.0"));
         }
         assert_int_equal(first_in(w, "measuring", 0), 0);
-        assert_int_equal(first_in(w, "planning", 0), 6);
-        assert_int_equal(first_in(w, "trying", 0), 7);
+        assert_int_equal(first_in(w, "trying", 0), 4); /* five steps waited as long as five steps compute */
+        const int planning = first_in(w, "planning", 0);
+        assert_true(planning > 4 && first_in(w, "trying", planning) > planning);
+        if (sizes[i][1] < sizes[i][0]) assert_true(w->hash[0][planning] != w->hash[0][0]);
         assert_true(settled(w) < 60);
         assert_true(first_in(w, "watching", 0) > 0 && first_in(w, "watching", 0) < 60);
         for (int32_t r = 0; r < sizes[i][0]; r++) assert_int_equal(w->allocated[r], 0);
@@ -194,13 +196,14 @@ TEST(test_hidden) {
     }
 }
 
-/* If all ranks wait for communication for most of the step, measuring costs much, so only three steps are measured. */
+/* If all ranks wait for communication for most of the step, measuring costs much, so only the first step is
+ * measured. */
 TEST(test_measures_little) {
     world *w = world_new();
     w->waits_less = -2;
     w->waiting = 0.9;
     run(w, "auto:steps=20,window=8", topk, 4, 2);
-    assert_int_equal(first_in(w, "planning", 0), 3);
+    assert_int_equal(first_in(w, "trying", 0), 0);
     free(w);
 }
 
@@ -462,7 +465,7 @@ TEST(test_rounds_real) {
     w->steps = 150;
     w->tolerance = 0.05;
     run(w, "auto:steps=40,window=4,cooldown=0", "powersgd:rank=1;int8:shared=1", 4, 2);
-    assert_true(first_in(w, "trying", 0) > 0);
+    assert_true(first_in(w, "trying", 0) >= 0);
     free(w);
 }
 
@@ -473,7 +476,7 @@ TEST(test_real) {
         w->real = 1;
         w->steps = 150;
         run(w, "auto:steps=40,window=4,cooldown=0", topk, sizes[i][0], sizes[i][1]);
-        assert_true(first_in(w, "trying", 0) > 0);
+        assert_true(first_in(w, "trying", 0) >= 0);
         free(w);
     }
 }
