@@ -120,8 +120,7 @@ static void esp__auto_close(esp_ctx *ctx, void *self) {
     if (a->calibration_open) esp__calibration_close(ctx, &a->calibration);
     for (uint32_t i = 0; a->all && i < ctx->model.n_tensors; i++) esp__free(ctx, a->described[i]);
     esp__free(ctx, a->all);
-    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
-    esp__free(ctx, a->won);
+    esp__auto_forget(ctx, a);
     esp__free(ctx, a);
 }
 
@@ -136,6 +135,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
     if (a->phase == ESP__AUTO_OFF) return;
     a->active = ctx->active.strategy.hash;
+    esp__auto_forget(ctx, a);
     a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     esp__auto_loss_begin(ctx);
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)

@@ -125,16 +125,16 @@ typedef struct esp__auto_job {
      * which may use codecs that new strategies may not. */
     esp_plan_tensor *tensors, *free_tensors;
     esp_plan_system system;
-    /* Codecs that new strategies may use, those of tensors' descriptions, and all measured ones. */
-    esp_plan_codec codecs[ESP__AUTO_CODECS], described[ESP__CALIBRATION_CODECS], all_codecs[ESP__CALIBRATION_CODECS];
-    uint32_t n_codecs, n_described, n_all_codecs;
+    /* Codecs that new strategies may use for any tensor, and all measured ones. */
+    esp_plan_codec codecs[ESP__AUTO_CODECS], all_codecs[ESP__CALIBRATION_CODECS];
+    uint32_t n_codecs, n_all_codecs;
     uint32_t n_described_units;                          /* number of tensors whose description says to compress */
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
-    char *active;        /* the active strategy's text */
-    double active_ns;    /* its measured step time */
-    double explained_ns; /* its predicted step time */
+    char *active, *first; /* text of the active strategy, and as it was when it won, or NULL */
+    double active_ns;     /* its measured step time */
+    double explained_ns;  /* its predicted step time */
     bool forced;
     /* result */
     esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
@@ -147,8 +147,7 @@ typedef struct esp__auto_job {
     uint32_t n, n_sent; /* number of candidates, and of those that other ranks have */
     char failed[512];   /* why there are no candidates; else "" */
     pthread_t thread;
-    pthread_mutex_t lock;
-    bool running, done;
+    bool running, done; /* the thread sets `done` atomically */
 } esp__auto_job;
 
 /* Where costs and times come from: they are measured where a function is NULL. Tests set functions of their own. */
@@ -199,10 +198,11 @@ typedef struct esp__autopilot {
     uint64_t *ready, *ready_max;
     uint32_t n_ready;
     esp__auto_job *job; /* rank 0's planning */
+    /* After a tournament, the winner is active and its index is tournament.now. The texts are in `received`, from the
+     * first candidates' broadcast and that of the others. */
     esp__tournament tournament;
-    char *texts[ESP__AUTO_CANDIDATES];
-    char *won, won_name[ESP__AUTO_NAME];
-    uint64_t won_hash; /* hash of the strategy that won last; its text is `won` */
+    const char *texts[ESP__AUTO_CANDIDATES];
+    esp__auto_candidate *received[2];
     /* `forced`: a compression error was too large, so the active strategy must be replaced. `lossy`: lossy codecs are
      * allowed. */
     bool forced, lossy;
@@ -251,9 +251,9 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
 /* Stores when gradients were ready in the step that ended, unless the step does not count. */
 ESP__FN void esp__auto_ready(esp_ctx *ctx);
-/* Adds the step that ended to the calibration, and runs some probes. Call it after an exchange of measurements. */
+/* Adds the step that ended to the calibration, and runs some probes. All ranks call it after an exchange. */
 ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx);
-/* Ends calibrating. All ranks call it, and then have the same costs. */
+/* While calibrating, sets what the planner needs besides costs of links and codecs. All ranks call it. */
 ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_measured_block(esp_ctx *ctx);
 /* ---- plan.c, candidates.c ---- */
@@ -279,7 +279,7 @@ ESP__FN void esp__auto_announce(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_announced(esp_ctx *ctx);
 /* Call it after the exchange at the end of a block of steps of the tournament. */
 ESP__FN esp_status esp__auto_tried_block(esp_ctx *ctx);
-ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner);
+ESP__FN void esp__auto_forget(esp_ctx *ctx, esp__autopilot *a); /* forgets the last tournament */
 /* ---- watch.c ---- */
 ESP__FN esp_status esp__auto_look(esp_ctx *ctx);
 ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);

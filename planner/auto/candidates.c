@@ -68,16 +68,16 @@ static double esp__auto_promise(const esp__auto_job *job, double plan_ns) {
     return measured > explained ? measured - explained + plan_ns : plan_ns * measured / explained;
 }
 
-/* Makes a plan of a strategy with these codecs, and those of tensors' descriptions for these tensors. Reads its report.
- * Returns NULL if none can be made. */
+/* Makes a plan of a strategy with these codecs, and other ones only for tensors whose descriptions name them. Reads its
+ * report. Returns NULL if none can be made. */
 static esp_plan *esp__auto_make(const esp__auto_job *job, const char *strategy, const esp_plan_codec *codecs,
                                 uint32_t n, esp_plan_report *r) {
     esp_plan_config config = job->config;
     esp_plan_codec all[ESP__AUTO_CODECS + ESP__CALIBRATION_CODECS];
     esp_plan *plan = NULL;
     if (n) memcpy(all, codecs, n * sizeof *all);
-    for (uint32_t c = 0; c < job->n_described; c++)
-        if (!esp__auto_has(all, n, job->described[c].spec)) all[n + config.n_kept_codecs++] = job->described[c];
+    for (uint32_t c = 0; c < job->n_all_codecs; c++)
+        if (!esp__auto_has(all, n, job->all_codecs[c].spec)) all[n + config.n_kept_codecs++] = job->all_codecs[c];
     config.flags |= ESP_PLAN_NO_BOUND | (n ? 0u : ESP_PLAN_NO_COMP);
     config.strategy = strategy;
     *r = (esp_plan_report){.struct_size = sizeof *r};

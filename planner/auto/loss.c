@@ -108,7 +108,7 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
                   (unsigned long long)ctx->steps.step, what,
                   coarse ? "codecs with a compression error of over 5%" : "lossy codecs");
     a->trust = coarse ? ESP__TRUST_ROUNDING : ESP__TRUST_NONE;
-    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
+    esp__auto_forget(ctx, a);
     a->forced = false;
     esp__auto_loss_begin(ctx);
     esp_status s = esp__auto_set(ctx, "fp32");

@@ -13,15 +13,6 @@ ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char 
     return false;
 }
 
-/* Returns whether some tensor's description says to compress it with the codec. */
-static bool esp__auto_describes(const esp_ctx *ctx, const char *spec) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
-    const size_t n = strlen(spec);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        if (a->described[i] && !strncmp(a->described[i], spec, n) && a->described[i][n] == ' ') return true;
-    return false;
-}
-
 /* Returns whether the codec may be used now. `c` is NULL if it is not opened. */
 static bool esp__auto_allowed(const esp_ctx *ctx, const esp_plan_codec *codec, const esp__codec *c) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
@@ -36,7 +27,7 @@ static bool esp__auto_allowed(const esp_ctx *ctx, const esp_plan_codec *codec, c
 static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp_status s;
-    job->n_codecs = job->n_described = 0;
+    job->n_codecs = 0;
     if (a->source.costs) {
         s = a->source.costs(a->source.user, ctx, &job->system, job->all_codecs, &job->n_all_codecs);
     } else {
@@ -51,7 +42,6 @@ static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
         codec->lossy = !c || esp__codec_lossy(c);
         if (c) job->effects[i] = esp__safety(c, codec->error, ctx->config.optimizer, ctx->config.momentum);
         if (esp__auto_allowed(ctx, codec, c)) job->codecs[job->n_codecs++] = *codec;
-        if (esp__auto_describes(ctx, codec->spec)) job->described[job->n_described++] = *codec;
     }
     return s;
 }
@@ -97,6 +87,7 @@ static esp_status esp__auto_input(esp_ctx *ctx, esp__auto_job *job, double ns) {
     job->active = esp__strdup(ctx, ctx->active.strategy.text);
     job->active_ns = ns;
     if (!job->tensors || !job->active) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    job->free_tensors = job->tensors + ctx->model.n_tensors;
     const esp_status s = esp__auto_costs(ctx, job);
     if (!s) esp__calibration_log(ctx, &job->system, job->codecs, job->n_codecs);
     return s ? s : esp__auto_model(ctx, job);
@@ -106,27 +97,30 @@ static esp_status esp__auto_input(esp_ctx *ctx, esp__auto_job *job, double ns) {
 static void esp__auto_job_open(esp_ctx *ctx, esp__auto_job *job) {
     static const char *const not_here[] = {"*intra.*", "*inter.*"};
     const esp__autopilot *a = esp__autopilot_of(ctx);
-    const uint64_t hash = ctx->active.strategy.hash;
-    const bool fp32 = hash == a->fp32, won = a->won && a->won_hash == hash;
-    pthread_mutex_init(&job->lock, NULL);
+    const esp__tournament *last = &a->tournament;
+    const bool fp32 = ctx->active.strategy.hash == a->fp32, won = last->now < last->n;
+    esp__auto_candidate *now = &job->candidates[0];
     job->ctx = ctx;
     job->forced = a->forced;
     job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
-    job->free_tensors = job->tensors + ctx->model.n_tensors;
+    job->first = won ? esp__strdup(ctx, a->texts[last->now]) : NULL;
+    job->of[0].text = fp32 ? "fp32" : job->first ? job->first : ctx->active.strategy.text;
+    snprintf(now->name, sizeof now->name, "%s", fp32 ? "fp32" : won ? last->at[last->now].name : "the saved strategy");
+    now->ns = a->step_ns;
+    now->spread = a->spread_ns / fmax(a->step_ns, 1.0);
+    now->n = esp__step_times_held(&a->times);
+    now->stale = true;
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
     job->config.min_compress_elements = ctx->model.min_compress_elements;
     job->config.max_memory_bytes = ctx->active.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     esp__auto_optimizer(ctx, job->optimizer, sizeof job->optimizer);
-    esp_status s = esp__auto_input(ctx, job, a->step_ns);
-    job->candidates[0] = (esp__auto_candidate){.ns = a->step_ns, .n = esp__step_times_held(&a->times), .stale = true};
-    job->candidates[0].spread = a->spread_ns / fmax(a->step_ns, 1.0);
-    snprintf(job->candidates[0].name, ESP__AUTO_NAME, "%s", fp32 ? "fp32" : won ? a->won_name : "the saved strategy");
-    job->of[0].text = fp32 ? "fp32" : won ? a->won : ctx->active.strategy.text;
-    if (!s) s = esp__auto_add_simple(job);
-    if (s) snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(NULL));
     job->done = true;
+    if (esp__auto_input(ctx, job, a->step_ns))
+        snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(ctx));
+    else if (esp__auto_add_simple(job))
+        snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(NULL));
 }
 
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
@@ -135,7 +129,7 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     for (uint32_t i = 0; i < job->n; i++) esp_plan_free(job->of[i].plan);
     esp__free(ctx, job->tensors);
     esp__free(ctx, job->active);
-    pthread_mutex_destroy(&job->lock);
+    esp__free(ctx, job->first);
     esp__free(ctx, job);
 }
 
@@ -154,13 +148,12 @@ ESP__FN esp_status esp__auto_try_begin(esp_ctx *ctx) {
         esp__auto_settle(ctx, a->step_ns);
         return ESP_OK;
     }
-    esp__auto_texts_free(ctx, a, ESP__AUTO_CANDIDATES);
     esp__auto_job_free(ctx, a->job);
-    memset(&a->tournament, 0, sizeof a->tournament);
-    a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
-    a->tournament.least_gain = a->opt.min_gain;
     a->job = ctx->job.rank ? NULL : esp__alloc(ctx, sizeof *a->job);
     if (a->job) esp__auto_job_open(ctx, a->job);
+    esp__auto_forget(ctx, a);
+    a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
+    a->tournament.least_gain = a->opt.min_gain;
     esp__auto_announce(ctx);
     const esp_status s = esp__auto_exchange(ctx);
     return s ? s : esp__auto_announced(ctx);
@@ -171,18 +164,12 @@ static void *esp__auto_plan_main(void *arg) {
     esp__auto_job *job = arg;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* lower than the trainer's priority */
     esp__auto_add_planned(job);
-    pthread_mutex_lock(&job->lock);
-    job->done = true;
-    pthread_mutex_unlock(&job->lock);
+    __atomic_store_n(&job->done, true, __ATOMIC_RELEASE);
     return NULL;
 }
 
 ESP__FN bool esp__auto_plan_done(esp__autopilot *a) {
-    if (!a->job) return true;
-    pthread_mutex_lock(&a->job->lock);
-    const bool done = a->job->done;
-    pthread_mutex_unlock(&a->job->lock);
-    return done;
+    return !a->job || __atomic_load_n(&a->job->done, __ATOMIC_ACQUIRE);
 }
 
 ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {

@@ -1,18 +1,10 @@
 /* try.c: runs a tournament of strategies while training goes on. All ranks change strategies after the same steps. */
 #include "planner/auto/autopilot.h"
 
-ESP__FN void esp__auto_texts_free(esp_ctx *ctx, esp__autopilot *a, uint32_t winner) {
-    if (winner < ESP__AUTO_CANDIDATES) {
-        esp__free(ctx, a->won);
-        a->won = a->texts[winner];
-        a->won_hash = a->active;
-        a->texts[winner] = NULL;
-        snprintf(a->won_name, sizeof a->won_name, "%s", a->tournament.at[winner].name);
-    }
-    for (uint32_t i = 0; i < ESP__AUTO_CANDIDATES; i++) {
-        esp__free(ctx, a->texts[i]);
-        a->texts[i] = NULL;
-    }
+ESP__FN void esp__auto_forget(esp_ctx *ctx, esp__autopilot *a) {
+    for (int i = 0; i < 2; i++) esp__free(ctx, a->received[i]);
+    memset(a->received, 0, sizeof a->received);
+    memset(&a->tournament, 0, sizeof a->tournament);
 }
 
 /* ---- candidates arrive ------------------------------------------------------------------------------------------- */
@@ -32,31 +24,25 @@ ESP__FN void esp__auto_announce(esp_ctx *ctx) {
 static esp_status esp__auto_receive(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__tournament *t = &a->tournament;
+    esp__auto_job *job = a->job;
     const uint32_t n = a->all[0].candidates;
-    esp__auto_candidate *all = esp__alloc(ctx, a->all[0].bytes);
-    char *at = (char *)(all + n);
-    esp_status own = ESP_OK;
+    esp__auto_candidate *all = a->received[t->n > 0] = esp__alloc(ctx, a->all[0].bytes);
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    if (!s && ctx->job.rank == 0) {
-        memcpy(all, a->job->candidates, n * sizeof *all);
-        for (uint32_t i = a->job->n_sent; i < n; i++) at = stpcpy(at, a->job->of[i].text) + 1;
-        a->job->n_sent = n;
-        at = (char *)(all + n);
+    if (s) return s;
+    char *text = (char *)(all + n);
+    if (ctx->job.rank == 0) {
+        memcpy(all, job->candidates, n * sizeof *all);
+        for (char *to = text; job->n_sent < n; job->n_sent++) to = stpcpy(to, job->of[job->n_sent].text) + 1;
     }
-    if (!s) s = esp_broadcast(ctx, all, a->all[0].bytes, 0);
-    for (uint32_t i = 0; i < n && !s; i++) {
-        if (i >= t->n)
-            t->at[i] = all[i];
-        else if (!t->at[i].n)
-            t->at[i].predicted_ns = all[i].predicted_ns;
-        if (i < t->n) continue;
-        if (!(a->texts[i] = esp__strdup(ctx, at))) own = esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
-        at += strlen(at) + 1;
+    if ((s = esp_broadcast(ctx, all, a->all[0].bytes, 0)) != ESP_OK) return s;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!t->at[i].n) t->at[i].predicted_ns = all[i].predicted_ns;
+    for (; t->n < n; text += strlen(text) + 1) {
+        a->texts[t->n] = text;
+        t->at[t->n] = all[t->n];
+        t->n++;
     }
-    esp__free(ctx, all);
-    if (!s) s = esp__agree_ok(ctx, own);
-    if (!s) t->n = n;
-    return s;
+    return ESP_OK;
 }
 
 /* ---- the tournament ---------------------------------------------------------------------------------------------- */
@@ -91,7 +77,6 @@ static void esp__auto_end(esp_ctx *ctx) {
                           a->job->of[t->now].effect);
         esp__text_free(&text);
     }
-    esp__auto_texts_free(ctx, a, winner ? t->now : ESP__AUTO_CANDIDATES);
     ctx->steps.predicted_ns = winner ? winner->predicted_ns : 0.0;
     esp__auto_settle(ctx, winner ? winner->ns : 0.0);
 }
@@ -126,6 +111,7 @@ ESP__FN esp_status esp__auto_announced(esp_ctx *ctx) {
     else if (s && !esp__auto_rejected(ctx, "a candidate", s))
         return s;
     if (first && (s || !a->all[0].bytes)) {
+        esp__auto_forget(ctx, a);
         s = a->forced ? esp__auto_set(ctx, "fp32") : ESP_OK;
         if (!s) esp__auto_settle(ctx, 0.0);
         return s;
