@@ -29,7 +29,22 @@ static const char *const cf_specs[] = {"none",
                                        "bf16:of=(randomk:ratio=0.1)",
                                        "warmup:steps=2,of=(topk:ratio=0.01)",
                                        "warmup:steps=2,of=(dgc:ratio=0.01)",
-                                       "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))"};
+                                       "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))",
+                                       "fp8",
+                                       "fp8:mantissa=2,block=32",
+                                       "dynamic8",
+                                       "qsgd",
+                                       "qsgd:bits=4,block=1024",
+                                       "qsgd:bits=3,norm=0",
+                                       "terngrad",
+                                       "natural",
+                                       "maxmin",
+                                       "maxmin:bits=3,random=1",
+                                       "onebit",
+                                       "onebit:block=64",
+                                       "signsgd",
+                                       "signum",
+                                       "mxnet1bit"};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */
 static char cf_message[1024];

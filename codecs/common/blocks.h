@@ -1,0 +1,322 @@
+/* blocks.h: shared by codecs that send each element as a code of 1 to 8 bits. A tensor is divided into blocks, and a
+ * codec may send up to two f32 numbers (heads) for each block, such as its largest magnitude. The payload's body has
+ * the heads of all blocks, then the codes, the first in the lowest bits, each block padded to whole bytes.
+ * A codec gives three functions: heads_of a block, the code of an element, and the value of a code. */
+#ifndef ESP_BLOCKS_H
+#define ESP_BLOCKS_H
+#include "codecs/common/quant.h"
+#include "codecs/common/rng.h"
+
+enum { BLOCKS_HEADS = 2, BLOCKS_LANES = 16, BLOCKS_TABLE = 128, BLOCKS_DRAWS = 64 };
+
+/* What codes of a block depend on: numbers that the codec computes from the block's heads and its parameters. */
+typedef struct blocks_scale {
+    float a, b, c;
+    uint32_t levels;
+    const float *table; /* for codecs that look values up; else NULL */
+} blocks_scale;
+
+typedef struct blocks_self blocks_self;
+typedef struct blocks_format {
+    const char *name;
+    uint32_t heads; /* numbers for each block, at most BLOCKS_HEADS */
+    bool noise;     /* codes depend on random numbers */
+    /* Computes the heads of a block of n finite numbers. NULL without heads. */
+    void (*heads_of)(const blocks_self *s, float *head, const float *phi, uint64_t n);
+    blocks_scale (*scale_of)(const blocks_self *s, const float *head);
+    /* Returns the kernels for an instruction set: see BLOCKS_KERNELS. */
+    uint64_t (*(*encode)(int level))(uint8_t *restrict codes, float *restrict e, const float *restrict phi,
+                                     const uint16_t *restrict noise, blocks_scale h, uint64_t n);
+    uint64_t (*(*decode)(int level))(float *restrict out, const uint8_t *restrict codes, blocks_scale h, float scale,
+                                     int set, uint64_t n);
+    double ns[2]; /* on one core, per element: to compress, to decompress */
+} blocks_format;
+
+/* Every codec's own struct `self` must begin with this. */
+struct blocks_self {
+    dense_self dense;
+    const blocks_format *format;
+    uint64_t block; /* elements in a block: a power of two from 32 to DENSE_BLOCK */
+    uint32_t bits;  /* of a code */
+};
+
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+/* Defines NAME_encode_for and NAME_decode_for from two functions, which must be ESP_ELEMENT:
+ *     uint32_t NAME_code(float x, uint32_t noise, blocks_scale h);     float NAME_value(uint32_t code, blocks_scale h);
+ * Encoding writes a byte per code, and x minus the code's value to `e` if that is not NULL. `noise` has 16 random bits
+ * per element, or is NULL. Decoding adds values times `scale` to `out`, or overwrites it if `set`. */
+#define BLOCKS_KERNELS(name)                                                                                           \
+    ESP_INLINE uint64_t name##_encode_body(uint8_t *restrict codes, float *restrict e, const float *restrict phi,      \
+                                           const uint16_t *restrict noise, blocks_scale h, uint64_t n) {               \
+        if (e) {                                                                                                       \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) {                                                                         \
+                const uint32_t code = name##_code(phi[i], noise ? noise[i] : 0, h);                                    \
+                codes[i] = (uint8_t)code;                                                                              \
+                e[i] = phi[i] - name##_value(code, h);                                                                 \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) codes[i] = (uint8_t)name##_code(phi[i], noise ? noise[i] : 0, h);         \
+        }                                                                                                              \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    ESP_INLINE uint64_t name##_decode_body(float *restrict out, const uint8_t *restrict codes, blocks_scale h,         \
+                                           float scale, int set, uint64_t n) {                                         \
+        if (set) {                                                                                                     \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) out[i] = scale * name##_value(codes[i], h);                               \
+        } else {                                                                                                       \
+            ESP_SIMD                                                                                                   \
+            for (uint64_t i = 0; i < n; i++) out[i] += scale * name##_value(codes[i], h);                              \
+        }                                                                                                              \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    ESP_KERNEL(name##_encode,                                                                                          \
+               (uint8_t *restrict codes, float *restrict e, const float *restrict phi, const uint16_t *restrict noise, \
+                blocks_scale h, uint64_t n),                                                                           \
+               (codes, e, phi, noise, h, n))                                                                           \
+    ESP_KERNEL(name##_decode,                                                                                          \
+               (float *restrict out, const uint8_t *restrict codes, blocks_scale h, float scale, int set, uint64_t n), \
+               (out, codes, h, scale, set, n))
+
+/* Packs n codes of one byte each to `bits` bits each. Bits after the last code, up to a whole byte, are 0. */
+static uint64_t blocks_pack_scalar(unsigned char *out, const uint8_t *codes, uint32_t bits, uint64_t n) {
+    uint32_t word = 0, filled = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        word |= (uint32_t)codes[i] << filled;
+        for (filled += bits; filled >= 8; filled -= 8, word >>= 8) *out++ = (unsigned char)word;
+    }
+    if (filled) *out = (unsigned char)word;
+    return 0;
+}
+static uint64_t blocks_unpack_scalar(uint8_t *codes, const unsigned char *in, uint32_t bits, uint64_t n) {
+    uint32_t word = 0, filled = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        for (; filled < bits; filled += 8) word |= (uint32_t)*in++ << filled;
+        codes[i] = (uint8_t)(word & ((1u << bits) - 1));
+        word >>= bits;
+        filled -= bits;
+    }
+    return 0;
+}
+#ifdef ESP_SIMD_X86
+/* Eight codes become `bits` bytes. A store writes eight bytes, of which the next one overwrites those behind the codes,
+ * so the last groups of a block, behind which there may be another thread's block, are left to the scalar loop. */
+ESP_TARGET_AVX2 static uint64_t blocks_pack_avx2(unsigned char *out, const uint8_t *codes, uint32_t bits, uint64_t n) {
+    const uint64_t mask = ((1u << bits) - 1) * 0x0101010101010101u, bytes = (n * bits + 7) / 8;
+    uint64_t i = 0, at = 0;
+    for (; i + 8 <= n && at + 8 <= bytes; i += 8, at += bits) {
+        uint64_t w;
+        memcpy(&w, codes + i, sizeof w);
+        w = _pext_u64(w, mask);
+        memcpy(out + at, &w, sizeof w);
+    }
+    return blocks_pack_scalar(out + at, codes + i, bits, n - i);
+}
+ESP_TARGET_AVX2 static uint64_t blocks_unpack_avx2(uint8_t *codes, const unsigned char *in, uint32_t bits, uint64_t n) {
+    const uint64_t mask = ((1u << bits) - 1) * 0x0101010101010101u, bytes = (n * bits + 7) / 8;
+    uint64_t i = 0, at = 0;
+    for (; i + 8 <= n && at + 8 <= bytes; i += 8, at += bits) {
+        uint64_t w;
+        memcpy(&w, in + at, sizeof w);
+        w = _pdep_u64(w, mask);
+        memcpy(codes + i, &w, sizeof w);
+    }
+    return blocks_unpack_scalar(codes + i, in + at, bits, n - i);
+}
+#define blocks_pack_avx512 blocks_pack_avx2
+#define blocks_unpack_avx512 blocks_unpack_avx2
+#endif
+ESP_KERNEL_PICK(blocks_pack)
+ESP_KERNEL_PICK(blocks_unpack)
+
+/* Writes 16 random bits for each of 8 * n elements, the first of which has index 8 * first in the whole tensor. */
+ESP_INLINE uint64_t blocks_noise_body(uint16_t *restrict out, uint64_t key, uint64_t first, uint64_t n) {
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) {
+        const esp_philox_t r = esp_philox(key, first + i, 0);
+        for (uint32_t j = 0; j < 4; j++) {
+            out[8 * i + 2 * j] = (uint16_t)r.w[j];
+            out[8 * i + 2 * j + 1] = (uint16_t)(r.w[j] >> 16);
+        }
+    }
+    return 0;
+}
+ESP_KERNEL(blocks_noise, (uint16_t *restrict out, uint64_t key, uint64_t first, uint64_t n), (out, key, first, n))
+
+/* Sums (x * inverse)^2. Partial sum j of 16 adds elements j, j + 16, ..., so that all instruction sets give the same
+ * bits. */
+ESP_INLINE uint64_t blocks_square_body(float part[BLOCKS_LANES], const float *x, float inverse, uint64_t n) {
+    float acc[BLOCKS_LANES] = {0};
+    const uint64_t whole = n / BLOCKS_LANES * BLOCKS_LANES;
+    for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
+        for (int j = 0; j < BLOCKS_LANES; j++) {
+            const float y = x[i + (uint64_t)j] * inverse;
+            acc[j] += y * y;
+        }
+    for (uint64_t i = whole; i < n; i++) acc[i - whole] += x[i] * inverse * (x[i] * inverse);
+    memcpy(part, acc, sizeof acc);
+    return 0;
+}
+ESP_KERNEL(blocks_square, (float part[BLOCKS_LANES], const float *x, float inverse, uint64_t n), (part, x, inverse, n))
+
+static inline float blocks_tree(float part[BLOCKS_LANES]) {
+    for (int width = BLOCKS_LANES / 2; width; width /= 2)
+        for (int j = 0; j < width; j++) part[j] += part[j + width];
+    return part[0];
+}
+
+/* ---- what heads_of() may use ------------------------------------------------------------------------------------- */
+/* Returns the largest magnitude, or 0 if it is below 2^-100, so that its inverse is finite. */
+static inline float blocks_top(const blocks_self *s, const float *phi, uint64_t n) {
+    const uint32_t top = (uint32_t)quant_top_for(s->dense.level)(phi, NULL, 1, 1, n);
+    return top < QUANT_LEAST ? 0 : bits_float(top);
+}
+/* Returns the root of the mean square divided by `top`, which is the result of blocks_top() and not 0: at most 1. */
+static inline float blocks_rms(const blocks_self *s, const float *phi, float top, uint64_t n) {
+    float part[BLOCKS_LANES];
+    blocks_square_for(s->dense.level)(part, phi, 1 / top, n);
+    const float mean = blocks_tree(part) / (float)n;
+    return mean < 1 ? sqrtf(mean) : 1;
+}
+
+/* ---- payloads ---------------------------------------------------------------------------------------------------- */
+static inline uint64_t blocks_heads_bytes(const blocks_self *s, uint64_t count) {
+    return s->format->heads * quant_units(count, s->block) * sizeof(float);
+}
+static inline uint64_t blocks_body(const blocks_self *s, uint64_t count) {
+    return blocks_heads_bytes(s, count) + (count * s->bits + 7) / 8;
+}
+static inline esp_status blocks_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
+                                      esp_bound *out) {
+    (void)round, (void)n_reduced;
+    return esp_bound_fill(out, blocks_body((const blocks_self *)self, like->count), 0, 0);
+}
+
+typedef struct blocks_job {
+    const blocks_self *self;
+    unsigned char *heads, *codes;
+    uint64_t key, offset;
+} blocks_job;
+
+static inline void blocks_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
+    const blocks_job *j = (const blocks_job *)user;
+    const blocks_self *s = j->self;
+    const blocks_format *f = s->format;
+    const uint64_t first = j->offset + at;
+    uint16_t noise[DENSE_BLOCK + 16];
+    uint8_t tmp[DENSE_BLOCK];
+    if (f->noise) blocks_noise_for(s->dense.level)(noise, j->key, first / 8, (first % 8 + n + 7) / 8);
+    for (uint64_t i = 0; i < n; i += s->block) {
+        const uint64_t m = n - i < s->block ? n - i : s->block;
+        float head[BLOCKS_HEADS] = {0};
+        unsigned char *to = j->codes + (at + i) * s->bits / 8;
+        uint8_t *codes = s->bits == 8 ? to : tmp;
+        if (f->heads) {
+            f->heads_of(s, head, phi + i, m);
+            memcpy(j->heads + (at + i) / s->block * f->heads * sizeof *head, head, f->heads * sizeof *head);
+        }
+        f->encode(s->dense.level)(codes, residual ? residual + i : NULL, phi + i,
+                                  f->noise ? noise + first % 8 + i : NULL, f->scale_of(s, head), m);
+        if (s->bits < 8) blocks_pack_for(s->dense.level)(to, tmp, s->bits, m);
+    }
+}
+
+static inline esp_status blocks_compress(void *self, const esp_codec_args *a) {
+    const blocks_self *s = (const blocks_self *)self;
+    const uint64_t n = a->tensor[0]->count;
+    esp_payload_header h = esp_payload_header_of(esp_name_hash(s->format->name), 1, 0, n, blocks_body(s, n), 0);
+    const esp_status st = esp_payload_begin(a->payload, &h);
+    if (st != ESP_OK || !n) return st;
+    unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
+    blocks_job j = {s, body, body + blocks_heads_bytes(s, n), 0, a->offset[0]};
+    if (s->format->noise) j.key = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, a->source);
+    return dense_encode(&s->dense, a, &j, blocks_encode) ? ESP_OK : dense_send_nan(a->payload, &h, 0);
+}
+
+/* Heads must be finite, and the bits behind the last code 0. */
+static inline bool blocks_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
+    const blocks_self *s = (const blocks_self *)self;
+    const uint64_t heads = blocks_heads_bytes(s, h->count);
+    const uint32_t used = (uint32_t)(h->count * s->bits % 8);
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < heads; i += sizeof(float)) {
+        float x;
+        memcpy(&x, body + i, sizeof x);
+        bad |= dense_nonfinite(x);
+    }
+    return h->aux == 0 && !(bad >> 31) && (!used || !(body[h->body_bytes - 1] >> used));
+}
+static inline void blocks_add(const void *self, const dense_block *b) {
+    const blocks_self *s = (const blocks_self *)self;
+    const blocks_format *f = s->format;
+    const unsigned char *codes = b->body + blocks_heads_bytes(s, b->header->count) + b->at * s->bits / 8;
+    uint8_t tmp[DENSE_BLOCK];
+    for (uint64_t i = 0; i < b->n; i += s->block) {
+        const uint64_t m = b->n - i < s->block ? b->n - i : s->block;
+        const unsigned char *from = codes + i * s->bits / 8;
+        float head[BLOCKS_HEADS] = {0};
+        memcpy(head, b->body + (b->at + i) / s->block * f->heads * sizeof *head, f->heads * sizeof *head);
+        if (s->bits < 8) blocks_unpack_for(s->dense.level)(tmp, from, s->bits, m);
+        f->decode(s->dense.level)(b->out + i, s->bits < 8 ? tmp : from, f->scale_of(s, head), b->scale, b->set, m);
+    }
+}
+static inline esp_status blocks_decompress(void *self, const esp_codec_args *a) {
+    const blocks_self *s = (const blocks_self *)self;
+    const dense_format format = {s->format->name, 1, 0, blocks_valid, blocks_add};
+    return dense_decompress(&s->dense, &format, a, blocks_body(s, a->tensor[0]->count), DENSE_BLOCK);
+}
+
+/* ---- model ------------------------------------------------------------------------------------------------------- */
+/* Returns |decoded - x|^2 / |x|^2 for random x with a normal distribution. Takes about a millisecond. */
+static inline double blocks_error(const blocks_self *s) {
+    float x[DENSE_BLOCK], left[DENSE_BLOCK];
+    unsigned char heads[DENSE_BLOCK / QUANT_BLOCK_MIN * BLOCKS_HEADS * sizeof(float)], codes[DENSE_BLOCK];
+    blocks_job j = {s, heads, codes, 1, 0};
+    double error = 0, all = 0;
+    for (uint64_t draw = 0; draw < BLOCKS_DRAWS; draw++) {
+        for (uint32_t i = 0; i < DENSE_BLOCK; i += 2) { /* by the method of Box and Muller */
+            const esp_philox_t r = esp_philox(2, draw, i);
+            const double radius = sqrt(-2 * log(((double)r.w[0] + 0.5) / 4294967296.0));
+            const double angle = 2 * ESP_MODEL_PI * (double)r.w[1] / 4294967296.0;
+            x[i] = (float)(radius * cos(angle));
+            x[i + 1] = (float)(radius * sin(angle));
+        }
+        j.offset = draw * DENSE_BLOCK;
+        blocks_encode(&j, x, left, 0, DENSE_BLOCK);
+        for (int i = 0; i < DENSE_BLOCK; i++) {
+            error += (double)left[i] * (double)left[i];
+            all += (double)x[i] * (double)x[i];
+        }
+    }
+    return error / all;
+}
+static inline esp_status blocks_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
+                                      esp_codec_model *out) {
+    const blocks_self *s = (const blocks_self *)self;
+    const esp_facts f = {
+        .flags = ESP_MODEL_LOSSY,
+        .size = {0, 0, s->bits / 8.0 + 4.0 * s->format->heads / (double)s->block, 0, 0},
+        .error = blocks_error(s),
+        .ns = {s->format->ns[0], s->format->ns[1]},
+    };
+    (void)like, (void)n_reduced;
+    return esp_model_fill(out, &f, d);
+}
+
+/* ---- the codec's table ------------------------------------------------------------------------------------------- */
+#define BLOCKS_TAKES "a power of two from 32 to 1024"
+#define BLOCKS_PARAM(value)                                                                                            \
+    { "block", (value), QUANT_BLOCK_MIN, DENSE_BLOCK, 0, ESP_PARAM_POWER_OF_TWO, BLOCKS_TAKES }
+
+/* Allocates a struct of `bytes` bytes that begins with blocks_self. `block` and `bits` must be set afterwards. */
+static inline esp_status blocks_open(const blocks_format *f, const esp_host *h, const char *params, esp_param *p, int n,
+                                     const char *all, size_t bytes, void **self) {
+    const esp_status st = dense_open(h, f->name, params, p, n, all, bytes, self);
+    if (st == ESP_OK) ((blocks_self *)*self)->format = f;
+    return st;
+}
+#define BLOCKS_OPTION "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather"
+#define BLOCKS_CODEC(open_) .n_rounds = 1, ESP_CODEC_CALLS(open_, esp_codec_self_free, NULL, blocks)
+#endif

@@ -1,0 +1,67 @@
+/* dynamic8.c: codec "dynamic8", which sends each element in 8 bits: a sign, and the nearest of 128 magnitudes that are
+ * multiples of the block's largest one, with error feedback. The magnitudes are 0 and, for each i from 0 to 6, the
+ * middles of 2^i equal parts of the range from 10^(i-7) to 10^(i-6), so that small elements keep their order of
+ * magnitude. After Dettmers, "8-bit approximations for parallelism in deep learning", ICLR 2016 (dynamic tree). */
+#include "codecs/common/blocks.h"
+
+enum { DYNAMIC8_DECADES = 7 };
+
+typedef struct dynamic8_self {
+    blocks_self blocks;
+    float table[BLOCKS_TABLE]; /* ascending magnitudes */
+} dynamic8_self;
+
+/* Returns the index of the largest boundary between two neighbours of the table that y is at or above: seven steps of
+ * binary search. */
+ESP_ELEMENT uint32_t dynamic8_code(float x, uint32_t noise, blocks_scale h) {
+    const float y = __builtin_fabsf(x) * h.b;
+    uint32_t at = 0;
+    (void)noise;
+    for (uint32_t step = BLOCKS_TABLE / 2; step; step /= 2) {
+        const uint32_t next = at + step;
+        at = y >= (h.table[next - 1] + h.table[next]) * 0.5f ? next : at;
+    }
+    return at | (at ? float_bits(x) >> 31 << 7 : 0);
+}
+ESP_ELEMENT float dynamic8_value(uint32_t code, blocks_scale h) {
+    const float y = h.a * h.table[code & 0x7Fu];
+    return bits_float(float_bits(y) | (code & 0x80u) << 24);
+}
+BLOCKS_KERNELS(dynamic8)
+
+static void dynamic8_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
+    head[0] = blocks_top(s, phi, n);
+}
+static blocks_scale dynamic8_scale_of(const blocks_self *s, const float *head) {
+    const quant_range r = quant_range_of(float_bits(head[0]) & 0x7FFFFFFFu, 1);
+    return (blocks_scale){r.unit, r.inverse, 0, 0, ((const dynamic8_self *)s)->table};
+}
+static const blocks_format dynamic8_format = {
+    "dynamic8", 1, false, dynamic8_heads_of, dynamic8_scale_of, dynamic8_encode_for, dynamic8_decode_for, {9, 2.5}};
+
+static const char dynamic8_params[] = "block=1024";
+
+static esp_status dynamic8_open(const esp_host *h, const char *params, void **self) {
+    double block = 1024, decade = 1e-7;
+    esp_param p[] = {BLOCKS_PARAM(&block)};
+    const esp_status st = blocks_open(&dynamic8_format, h, params, p, 1, dynamic8_params, sizeof(dynamic8_self), self);
+    if (st != ESP_OK) return st;
+    dynamic8_self *s = (dynamic8_self *)*self;
+    s->blocks.block = (uint64_t)block;
+    s->blocks.bits = 8;
+    for (uint32_t i = 0, at = 1; i < DYNAMIC8_DECADES; i++, decade *= 10)
+        for (uint32_t k = 0; k < 1u << i; k++, at++)
+            s->table[at] = (float)(decade * (1 + 9 * ((double)k + 0.5) / (double)(1u << i)));
+    return ESP_OK;
+}
+
+static const esp_codec dynamic8_codec = {
+    ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
+    .name = "dynamic8",
+    .summary = "the nearest of 255 numbers, dense near 0, times a scale for each block: 8 bits an element",
+    .params = dynamic8_params,
+    .default_option = BLOCKS_OPTION,
+    BLOCKS_CODEC(dynamic8_open),
+};
+
+ESP_PLUGIN_CODEC(dynamic8, &dynamic8_codec)

@@ -1,0 +1,66 @@
+/* fp8.c: codec "fp8", which sends each element as an 8-bit float times a unit that a block of elements shares, with
+ * error feedback. The formats are those of Micikevicius et al., "FP8 formats for deep learning", 2022: E4M3 (four bits
+ * of exponent, three of mantissa, largest number 448), or E5M2 with mantissa=2 (largest number 57344). A block's unit
+ * maps its largest magnitude to the largest number. Elements are rounded to nearest, ties to even. */
+#include "codecs/common/blocks.h"
+
+typedef struct fp8_self {
+    blocks_self blocks;
+    uint32_t mantissa;
+} fp8_self;
+
+/* Returns the code of |y|, which is at most the largest number. h.levels is the number of mantissa bits. Numbers below
+ * the least normal one are multiples of a step; adding h.c = 2^23 steps rounds to one. */
+ESP_ELEMENT uint32_t fp8_code(float x, uint32_t noise, blocks_scale h) {
+    const uint32_t y = float_bits(x * h.b), size = y & 0x7FFFFFFFu, shift = 23 - h.levels;
+    const uint32_t bias = h.levels == 3 ? 7 : 15;
+    const uint32_t rounded = size + (1u << (shift - 1)) - 1 + (size >> shift & 1u);
+    const uint32_t normal = (rounded >> shift) - ((127 - bias) << h.levels);
+    const uint32_t small = float_bits(bits_float(size) + h.c) - float_bits(h.c);
+    (void)noise;
+    return (size < (128 - bias) << 23 ? small : normal) | (y >> 31 << 7);
+}
+ESP_ELEMENT float fp8_value(uint32_t code, blocks_scale h) {
+    const uint32_t size = code & 0x7Fu, bias = h.levels == 3 ? 7 : 15;
+    const float normal = bits_float((size << (23 - h.levels)) + ((127 - bias) << 23));
+    const float small = (float)(int32_t)size * (h.c * (1.0f / 8388608.0f));
+    const float y = size >> h.levels ? normal : small;
+    return h.a * bits_float(float_bits(y) | (code & 0x80u) << 24);
+}
+BLOCKS_KERNELS(fp8)
+
+static void fp8_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
+    head[0] = blocks_top(s, phi, n);
+}
+static blocks_scale fp8_scale_of(const blocks_self *s, const float *head) {
+    const bool e4m3 = ((const fp8_self *)s)->mantissa == 3;
+    const quant_range r = quant_range_of(float_bits(head[0]) & 0x7FFFFFFFu, e4m3 ? 448 : 57344);
+    return (blocks_scale){r.unit, r.inverse, e4m3 ? 16384.0f : 128.0f, ((const fp8_self *)s)->mantissa, NULL};
+}
+static const blocks_format fp8_format = {"fp8",          1,         false, fp8_heads_of, fp8_scale_of, fp8_encode_for,
+                                         fp8_decode_for, {3.4, 1.4}};
+
+static const char fp8_params[] = "block=128,mantissa=3";
+
+static esp_status fp8_open(const esp_host *h, const char *params, void **self) {
+    double block = 128, mantissa = 3;
+    esp_param p[] = {BLOCKS_PARAM(&block), {"mantissa", &mantissa, 2, 3, 0, ESP_PARAM_WHOLE, "3 (E4M3) or 2 (E5M2)"}};
+    const esp_status st = blocks_open(&fp8_format, h, params, p, 2, fp8_params, sizeof(fp8_self), self);
+    if (st != ESP_OK) return st;
+    fp8_self *s = (fp8_self *)*self;
+    s->blocks.block = (uint64_t)block;
+    s->blocks.bits = 8;
+    s->mantissa = (uint32_t)mantissa;
+    return ESP_OK;
+}
+
+static const esp_codec fp8_codec = {
+    ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
+    .name = "fp8",
+    .summary = "8-bit floats (E4M3 or E5M2) with a unit for each block",
+    .params = fp8_params,
+    .default_option = BLOCKS_OPTION,
+    BLOCKS_CODEC(fp8_open),
+};
+
+ESP_PLUGIN_CODEC(fp8, &fp8_codec)

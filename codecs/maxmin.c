@@ -1,0 +1,82 @@
+/* maxmin.c: codec "maxmin", which divides the range from the least to the largest element of each block into equal
+ * steps, and sends for each element the number of the nearest one, with error feedback. This is the quantizer of
+ * Markov, Ramezanikebrya, Alistarh, "CGX: adaptive system support for communication-efficient deep learning",
+ * Middleware 2022. With random=1 elements are rounded at random, so that decoded values are right on average. */
+#include "codecs/common/blocks.h"
+
+typedef struct maxmin_self {
+    blocks_self blocks;
+    bool random;
+} maxmin_self;
+
+/* h.a: least element; h.b: a step; h.c: 1 / step; h.levels: the largest code, and bit 31 if rounding is random. */
+ESP_ELEMENT uint32_t maxmin_code(float x, uint32_t noise, blocks_scale h) {
+    const float most = (float)(int32_t)(h.levels & 0xFFu);
+    const float half = ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f);
+    const float y = (x * h.c - h.a * h.c) + (h.levels >> 31 ? half : 0.5f);
+    return (uint32_t)(int32_t)(y > 0 ? y < most ? y : most : 0);
+}
+ESP_ELEMENT float maxmin_value(uint32_t code, blocks_scale h) { return h.a + h.b * (float)(int32_t)code; }
+BLOCKS_KERNELS(maxmin)
+
+/* Finds the least and the largest of n floats, whose bits are mapped to integers in the same order. */
+ESP_INLINE uint64_t maxmin_range_body(const float *x, int32_t range[2], uint64_t n) {
+    int32_t low = INT32_MAX, high = INT32_MIN;
+    for (uint64_t i = 0; i < n; i++) {
+        const int32_t b = (int32_t)float_bits(x[i]), at = b < 0 ? b ^ 0x7FFFFFFF : b;
+        low = at < low ? at : low;
+        high = at > high ? at : high;
+    }
+    range[0] = low, range[1] = high;
+    return 0;
+}
+ESP_KERNEL(maxmin_range, (const float *x, int32_t range[2], uint64_t n), (x, range, n))
+static float maxmin_float(int32_t at) { return bits_float((uint32_t)(at < 0 ? at ^ 0x7FFFFFFF : at)); }
+
+static float maxmin_most(const blocks_self *s) { return (float)((1u << s->bits) - 1); }
+static void maxmin_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
+    int32_t range[2] = {0, 0};
+    maxmin_range_for(s->dense.level)(phi, range, n);
+    const float low = maxmin_float(range[0]), most = maxmin_most(s);
+    float step = maxmin_float(range[1]) / most - low / most;
+    if (step < bits_float(QUANT_LEAST)) step = 0;
+    if (dense_bad(low + step * most)) step = bits_float(float_bits(step) - 1);
+    head[0] = low, head[1] = step;
+}
+static blocks_scale maxmin_scale_of(const blocks_self *s, const float *head) {
+    const float inverse = head[1] > 0 ? 1 / head[1] : 0;
+    const uint32_t random = (uint32_t)((const maxmin_self *)s)->random << 31;
+    return (blocks_scale){head[0], head[1], dense_bad(inverse) ? 0 : inverse, (uint32_t)maxmin_most(s) | random, NULL};
+}
+static const blocks_format maxmin_nearest = {
+    "maxmin", 2, false, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {4, 1.4}};
+static const blocks_format maxmin_at_random = {
+    "maxmin", 2, true, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {7, 1.4}};
+
+static const char maxmin_params[] = "bits=4,block=1024,random=0";
+
+static esp_status maxmin_open(const esp_host *h, const char *params, void **self) {
+    double bits = 4, block = 1024, random = 0;
+    esp_param p[] = {BLOCKS_PARAM(&block),
+                     {"bits", &bits, 1, 8, 0, ESP_PARAM_WHOLE, "a whole number from 1 to 8"},
+                     {"random", &random, 0, 1, 0, ESP_PARAM_WHOLE, "0 or 1"}};
+    const esp_status st = blocks_open(&maxmin_nearest, h, params, p, 3, maxmin_params, sizeof(maxmin_self), self);
+    if (st != ESP_OK) return st;
+    maxmin_self *s = (maxmin_self *)*self;
+    s->blocks.block = (uint64_t)block;
+    s->blocks.bits = (uint32_t)bits;
+    s->random = random > 0;
+    if (s->random) s->blocks.format = &maxmin_at_random;
+    return ESP_OK;
+}
+
+static const esp_codec maxmin_codec = {
+    ESP_CODEC_HEAD(1, ESP_CODEC_FUSED_RESIDUAL),
+    .name = "maxmin",
+    .summary = "equal steps between the least and the largest element of each block: 1 to 8 bits an element",
+    .params = maxmin_params,
+    .default_option = BLOCKS_OPTION,
+    BLOCKS_CODEC(maxmin_open),
+};
+
+ESP_PLUGIN_CODEC(maxmin, &maxmin_codec)

@@ -1,0 +1,68 @@
+/* onebit.c: codec "onebit", which sends one bit per element, whether it is negative, and for each block the means of
+ * the negative and of the other elements, with error feedback. After Seide, Fu, Droppo, Li, Yu, "1-bit stochastic
+ * gradient descent and its application to data-parallel distributed training of speech DNNs", Interspeech 2014, which
+ * has a pair of means per column of a matrix instead of one per block. */
+#include "codecs/common/blocks.h"
+
+ESP_ELEMENT uint32_t onebit_code(float x, uint32_t noise, blocks_scale h) {
+    (void)noise, (void)h;
+    return (uint32_t)(x < 0);
+}
+ESP_ELEMENT float onebit_value(uint32_t code, blocks_scale h) { return code ? h.a : h.b; }
+BLOCKS_KERNELS(onebit)
+
+/* Sums x / 1024, which cannot overflow, of the negative elements to below[], and of the others to above[]. */
+ESP_INLINE uint64_t onebit_sums_body(float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n) {
+    float low[BLOCKS_LANES] = {0}, high[BLOCKS_LANES] = {0};
+    uint64_t negative = 0;
+    for (uint64_t i = 0; i < n; i += BLOCKS_LANES)
+        for (uint64_t j = 0; j < BLOCKS_LANES; j++) {
+            const float v = i + j < n ? x[i + j] * (1.0f / DENSE_BLOCK) : 0.0f;
+            low[j] += v < 0 ? v : 0.0f;
+            high[j] += v < 0 ? 0.0f : v;
+        }
+    for (uint64_t i = 0; i < n; i++) negative += x[i] < 0;
+    memcpy(below, low, sizeof low);
+    memcpy(above, high, sizeof high);
+    return negative;
+}
+ESP_KERNEL(onebit_sums, (float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n),
+           (below, above, x, n))
+
+/* A block without negative elements, or without others, has 0 as their mean. */
+static void onebit_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
+    float below[BLOCKS_LANES], above[BLOCKS_LANES];
+    const uint64_t negative = onebit_sums_for(s->dense.level)(below, above, phi, n);
+    const uint64_t counts[] = {negative, n - negative};
+    head[0] = blocks_tree(below), head[1] = blocks_tree(above);
+    for (int i = 0; i < 2; i++) head[i] = counts[i] ? head[i] * ((float)DENSE_BLOCK / (float)counts[i]) : 0.0f;
+}
+static blocks_scale onebit_scale_of(const blocks_self *s, const float *head) {
+    (void)s;
+    return (blocks_scale){head[0], head[1], 0, 0, NULL};
+}
+static const blocks_format onebit_format = {
+    "onebit", 2, false, onebit_heads_of, onebit_scale_of, onebit_encode_for, onebit_decode_for, {4, 1.4}};
+
+static const char onebit_params[] = "block=1024";
+
+static esp_status onebit_open(const esp_host *h, const char *params, void **self) {
+    double block = 1024;
+    esp_param p[] = {BLOCKS_PARAM(&block)};
+    const esp_status st = blocks_open(&onebit_format, h, params, p, 1, onebit_params, sizeof(blocks_self), self);
+    if (st != ESP_OK) return st;
+    ((blocks_self *)*self)->block = (uint64_t)block;
+    ((blocks_self *)*self)->bits = 1;
+    return ESP_OK;
+}
+
+static const esp_codec onebit_codec = {
+    ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
+    .name = "onebit",
+    .summary = "signs and the means of both sides of each block (1-bit SGD): 1 bit an element",
+    .params = onebit_params,
+    .default_option = BLOCKS_OPTION,
+    BLOCKS_CODEC(onebit_open),
+};
+
+ESP_PLUGIN_CODEC(onebit, &onebit_codec)
