@@ -4,30 +4,31 @@
  * magnitude. After Dettmers, "8-bit approximations for parallelism in deep learning", ICLR 2016 (dynamic tree). */
 #include "codecs/common/blocks.h"
 
-enum { DYNAMIC8_DECADES = 7 };
+enum { DYNAMIC8_DECADES = 7, DYNAMIC8_FIRST = 103, DYNAMIC8_CELLS = (127 - DYNAMIC8_FIRST) * 64 + 1 };
 
+/* What a code is, and how it is found: the magnitudes 0 to 1 are divided into cells by the exponent and the six highest
+ * bits of the mantissa of an f32. A cell has at most one boundary between two codes. */
 typedef struct dynamic8_self {
     blocks_self blocks;
-    float table[BLOCKS_TABLE]; /* ascending magnitudes */
+    /* [0]: ascending magnitudes, one per code; [BLOCKS_TABLE]: for each code the least magnitude that is nearer to the
+     * next one; [2 * BLOCKS_TABLE]: for each cell the code of its least magnitude */
+    float table[2 * BLOCKS_TABLE + DYNAMIC8_CELLS];
 } dynamic8_self;
 
-/* Returns the index of the largest boundary between two neighbours of the table that y is at or above: seven steps of
- * binary search. */
 ESP_ELEMENT uint32_t dynamic8_code(float x, uint32_t noise, blocks_scale h) {
-    const float y = __builtin_fabsf(x) * h.b;
-    uint32_t at = 0;
+    const float y = __builtin_fabsf(x) * h.b, *boundary = h.table + BLOCKS_TABLE;
+    const int32_t cell = (int32_t)(float_bits(y) >> 17) - DYNAMIC8_FIRST * 64;
+    const int32_t in = cell < 0 ? 0 : cell < DYNAMIC8_CELLS ? cell : DYNAMIC8_CELLS - 1;
+    const int32_t at = (int32_t)boundary[BLOCKS_TABLE + in];
+    const uint32_t code = (uint32_t)(at + (y >= boundary[at]));
     (void)noise;
-    for (uint32_t step = BLOCKS_TABLE / 2; step; step /= 2) {
-        const uint32_t next = at + step;
-        at = y >= (h.table[next - 1] + h.table[next]) * 0.5f ? next : at;
-    }
-    return at | (at ? float_bits(x) >> 31 << 7 : 0);
+    return code | (code ? float_bits(x) >> 31 << 7 : 0);
 }
 ESP_ELEMENT float dynamic8_value(uint32_t code, blocks_scale h) {
     const float y = h.a * h.table[code & 0x7Fu];
     return bits_float(float_bits(y) | (code & 0x80u) << 24);
 }
-BLOCKS_KERNELS(dynamic8)
+BLOCKS_KERNELS(dynamic8, BLOCKS_NO_NOISE)
 
 static void dynamic8_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
     head[0] = blocks_top(s, phi, n);
@@ -49,9 +50,16 @@ static esp_status dynamic8_open(const esp_host *h, const char *params, void **se
     dynamic8_self *s = (dynamic8_self *)*self;
     s->blocks.block = (uint64_t)block;
     s->blocks.bits = 8;
+    float *value = s->table, *boundary = value + BLOCKS_TABLE, *lowest = boundary + BLOCKS_TABLE;
     for (uint32_t i = 0, at = 1; i < DYNAMIC8_DECADES; i++, decade *= 10)
         for (uint32_t k = 0; k < 1u << i; k++, at++)
-            s->table[at] = (float)(decade * (1 + 9 * ((double)k + 0.5) / (double)(1u << i)));
+            value[at] = (float)(decade * (1 + 9 * ((double)k + 0.5) / (double)(1u << i)));
+    for (uint32_t at = 0; at < BLOCKS_TABLE; at++)
+        boundary[at] = at + 1 < BLOCKS_TABLE ? (value[at] + value[at + 1]) * 0.5f : 2.0f;
+    for (uint32_t cell = 0, at = 0; cell < DYNAMIC8_CELLS; cell++) {
+        while (bits_float((cell + DYNAMIC8_FIRST * 64) << 17) >= boundary[at]) at++;
+        lowest[cell] = (float)at;
+    }
     return ESP_OK;
 }
 

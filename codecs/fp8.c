@@ -27,7 +27,7 @@ ESP_ELEMENT float fp8_value(uint32_t code, blocks_scale h) {
     const float y = size >> h.levels ? normal : small;
     return h.a * bits_float(float_bits(y) | (code & 0x80u) << 24);
 }
-BLOCKS_KERNELS(fp8)
+BLOCKS_KERNELS(fp8, BLOCKS_NO_NOISE)
 
 static void fp8_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
     head[0] = blocks_top(s, phi, n);

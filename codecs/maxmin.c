@@ -4,20 +4,23 @@
  * Middleware 2022. With random=1 elements are rounded at random, so that decoded values are right on average. */
 #include "codecs/common/blocks.h"
 
-typedef struct maxmin_self {
-    blocks_self blocks;
-    bool random;
-} maxmin_self;
-
-/* h.a: least element; h.b: a step; h.c: 1 / step; h.levels: the largest code, and bit 31 if rounding is random. */
+/* h.a: least element; h.b: a step; h.c: 1 / step; h.levels: the largest code. `up` is added before rounding down. */
+ESP_ELEMENT uint32_t maxmin_round(float x, float up, blocks_scale h) {
+    const float most = (float)(int32_t)h.levels, y = (x * h.c - h.a * h.c) + up;
+    const float above = y > 0 ? y : 0;
+    return (uint32_t)(int32_t)(above < most ? above : most);
+}
 ESP_ELEMENT uint32_t maxmin_code(float x, uint32_t noise, blocks_scale h) {
-    const float most = (float)(int32_t)(h.levels & 0xFFu);
-    const float half = ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f);
-    const float y = (x * h.c - h.a * h.c) + (h.levels >> 31 ? half : 0.5f);
-    return (uint32_t)(int32_t)(y > 0 ? y < most ? y : most : 0);
+    (void)noise;
+    return maxmin_round(x, 0.5f, h);
+}
+ESP_ELEMENT uint32_t maxmin_random_code(float x, uint32_t noise, blocks_scale h) {
+    return maxmin_round(x, ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f), h);
 }
 ESP_ELEMENT float maxmin_value(uint32_t code, blocks_scale h) { return h.a + h.b * (float)(int32_t)code; }
-BLOCKS_KERNELS(maxmin)
+ESP_ELEMENT float maxmin_random_value(uint32_t code, blocks_scale h) { return maxmin_value(code, h); }
+BLOCKS_KERNELS(maxmin, BLOCKS_NO_NOISE)
+BLOCKS_KERNELS(maxmin_random, BLOCKS_NOISE)
 
 /* Finds the least and the largest of n floats, whose bits are mapped to integers in the same order. */
 ESP_INLINE uint64_t maxmin_range_body(const float *x, int32_t range[2], uint64_t n) {
@@ -45,13 +48,12 @@ static void maxmin_heads_of(const blocks_self *s, float *head, const float *phi,
 }
 static blocks_scale maxmin_scale_of(const blocks_self *s, const float *head) {
     const float inverse = head[1] > 0 ? 1 / head[1] : 0;
-    const uint32_t random = (uint32_t)((const maxmin_self *)s)->random << 31;
-    return (blocks_scale){head[0], head[1], dense_bad(inverse) ? 0 : inverse, (uint32_t)maxmin_most(s) | random, NULL};
+    return (blocks_scale){head[0], head[1], dense_bad(inverse) ? 0 : inverse, (uint32_t)maxmin_most(s), NULL};
 }
 static const blocks_format maxmin_nearest = {
     "maxmin", 2, false, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {4, 1.4}};
 static const blocks_format maxmin_at_random = {
-    "maxmin", 2, true, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {7, 1.4}};
+    "maxmin", 2, true, maxmin_heads_of, maxmin_scale_of, maxmin_random_encode_for, maxmin_random_decode_for, {7, 1.4}};
 
 static const char maxmin_params[] = "bits=4,block=1024,random=0";
 
@@ -60,13 +62,12 @@ static esp_status maxmin_open(const esp_host *h, const char *params, void **self
     esp_param p[] = {BLOCKS_PARAM(&block),
                      {"bits", &bits, 1, 8, 0, ESP_PARAM_WHOLE, "a whole number from 1 to 8"},
                      {"random", &random, 0, 1, 0, ESP_PARAM_WHOLE, "0 or 1"}};
-    const esp_status st = blocks_open(&maxmin_nearest, h, params, p, 3, maxmin_params, sizeof(maxmin_self), self);
+    const esp_status st = blocks_open(&maxmin_nearest, h, params, p, 3, maxmin_params, sizeof(blocks_self), self);
     if (st != ESP_OK) return st;
-    maxmin_self *s = (maxmin_self *)*self;
-    s->blocks.block = (uint64_t)block;
-    s->blocks.bits = (uint32_t)bits;
-    s->random = random > 0;
-    if (s->random) s->blocks.format = &maxmin_at_random;
+    blocks_self *s = (blocks_self *)*self;
+    s->block = (uint64_t)block;
+    s->bits = (uint32_t)bits;
+    if (random > 0) s->format = &maxmin_at_random;
     return ESP_OK;
 }
 

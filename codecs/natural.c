@@ -19,7 +19,7 @@ ESP_ELEMENT float natural_value(uint32_t code, blocks_scale h) {
     (void)h;
     return bits_float((exponent ? (exponent + NATURAL_BIAS) << 23 : 0) | (code & 0x80u) << 24);
 }
-BLOCKS_KERNELS(natural)
+BLOCKS_KERNELS(natural, BLOCKS_NOISE)
 
 static blocks_scale natural_scale_of(const blocks_self *s, const float *head) {
     (void)s, (void)head;

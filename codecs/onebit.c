@@ -9,19 +9,28 @@ ESP_ELEMENT uint32_t onebit_code(float x, uint32_t noise, blocks_scale h) {
     return (uint32_t)(x < 0);
 }
 ESP_ELEMENT float onebit_value(uint32_t code, blocks_scale h) { return code ? h.a : h.b; }
-BLOCKS_KERNELS(onebit)
+BLOCKS_KERNELS(onebit, BLOCKS_NO_NOISE)
 
+/* Returns x / 1024, or 0 if x has no sign bit; with `other` = all ones, 0 if it has one. */
+ESP_ELEMENT float onebit_part(float x, uint32_t other) {
+    const uint32_t sign = (uint32_t)((int32_t)float_bits(x) >> 31);
+    return bits_float(float_bits(x * (1.0f / DENSE_BLOCK)) & (sign ^ other));
+}
 /* Sums x / 1024, which cannot overflow, of the negative elements to below[], and of the others to above[]. */
 ESP_INLINE uint64_t onebit_sums_body(float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n) {
     float low[BLOCKS_LANES] = {0}, high[BLOCKS_LANES] = {0};
-    uint64_t negative = 0;
-    for (uint64_t i = 0; i < n; i += BLOCKS_LANES)
-        for (uint64_t j = 0; j < BLOCKS_LANES; j++) {
-            const float v = i + j < n ? x[i + j] * (1.0f / DENSE_BLOCK) : 0.0f;
-            low[j] += v < 0 ? v : 0.0f;
-            high[j] += v < 0 ? 0.0f : v;
+    const uint64_t whole = n / BLOCKS_LANES * BLOCKS_LANES;
+    uint32_t negative = 0;
+    for (uint64_t i = 0; i < n; i++) negative += float_bits(x[i]) > 0x80000000u;
+    for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
+        for (uint32_t j = 0; j < BLOCKS_LANES; j++) {
+            low[j] += onebit_part(x[i + j], 0);
+            high[j] += onebit_part(x[i + j], 0xFFFFFFFFu);
         }
-    for (uint64_t i = 0; i < n; i++) negative += x[i] < 0;
+    for (uint64_t i = whole; i < n; i++) {
+        low[i - whole] += onebit_part(x[i], 0);
+        high[i - whole] += onebit_part(x[i], 0xFFFFFFFFu);
+    }
     memcpy(below, low, sizeof low);
     memcpy(above, high, sizeof high);
     return negative;

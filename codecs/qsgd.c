@@ -24,7 +24,7 @@ ESP_ELEMENT float qsgd_value(uint32_t code, blocks_scale h) {
     const int32_t sign = (int32_t)(h.levels >> 1) + 1;
     return h.a * (float)(((int32_t)code ^ sign) - sign);
 }
-BLOCKS_KERNELS(qsgd)
+BLOCKS_KERNELS(qsgd, BLOCKS_NOISE)
 
 static void qsgd_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
     const qsgd_self *q = (const qsgd_self *)s;

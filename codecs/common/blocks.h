@@ -8,6 +8,9 @@
 #include "codecs/common/rng.h"
 
 enum { BLOCKS_HEADS = 2, BLOCKS_LANES = 16, BLOCKS_TABLE = 128, BLOCKS_DRAWS = 64 };
+/* words of random bits for a block that begins anywhere in a group of eight elements, rounded up to whole lanes */
+enum { BLOCKS_NOISE_WORDS = (DENSE_BLOCK / 8 + BLOCKS_LANES) * 4 };
+typedef uint16_t blocks_u16 __attribute__((may_alias));
 
 /* What codes of a block depend on: numbers that the codec computes from the block's heads and its parameters. */
 typedef struct blocks_scale {
@@ -26,7 +29,7 @@ typedef struct blocks_format {
     blocks_scale (*scale_of)(const blocks_self *s, const float *head);
     /* Returns the kernels for an instruction set: see BLOCKS_KERNELS. */
     uint64_t (*(*encode)(int level))(uint8_t *restrict codes, float *restrict e, const float *restrict phi,
-                                     const uint16_t *restrict noise, blocks_scale h, uint64_t n);
+                                     const blocks_u16 *restrict noise, blocks_scale h, uint64_t n);
     uint64_t (*(*decode)(int level))(float *restrict out, const uint8_t *restrict codes, blocks_scale h, float scale,
                                      int set, uint64_t n);
     double ns[2]; /* on one core, per element: to compress, to decompress */
@@ -43,21 +46,25 @@ struct blocks_self {
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 /* Defines NAME_encode_for and NAME_decode_for from two functions, which must be ESP_ELEMENT:
  *     uint32_t NAME_code(float x, uint32_t noise, blocks_scale h);     float NAME_value(uint32_t code, blocks_scale h);
- * Encoding writes a byte per code, and x minus the code's value to `e` if that is not NULL. `noise` has 16 random bits
- * per element, or is NULL. Decoding adds values times `scale` to `out`, or overwrites it if `set`. */
-#define BLOCKS_KERNELS(name)                                                                                           \
+ * Encoding writes a byte per code, and x minus the code's value to `e` if that is not NULL. NOISE(i) is element i's
+ * random number: BLOCKS_NOISE(i) of 16 bits, or BLOCKS_NO_NOISE(i). Decoding adds values times `scale` to `out`, or
+ * overwrites it if `set`. */
+#define BLOCKS_NOISE(i) noise[i]
+#define BLOCKS_NO_NOISE(i) 0
+#define BLOCKS_KERNELS(name, NOISE)                                                                                    \
     ESP_INLINE uint64_t name##_encode_body(uint8_t *restrict codes, float *restrict e, const float *restrict phi,      \
-                                           const uint16_t *restrict noise, blocks_scale h, uint64_t n) {               \
+                                           const blocks_u16 *restrict noise, blocks_scale h, uint64_t n) {             \
+        (void)noise;                                                                                                   \
         if (e) {                                                                                                       \
             ESP_SIMD                                                                                                   \
             for (uint64_t i = 0; i < n; i++) {                                                                         \
-                const uint32_t code = name##_code(phi[i], noise ? noise[i] : 0, h);                                    \
+                const uint32_t code = name##_code(phi[i], NOISE(i), h);                                                \
                 codes[i] = (uint8_t)code;                                                                              \
                 e[i] = phi[i] - name##_value(code, h);                                                                 \
             }                                                                                                          \
         } else {                                                                                                       \
             ESP_SIMD                                                                                                   \
-            for (uint64_t i = 0; i < n; i++) codes[i] = (uint8_t)name##_code(phi[i], noise ? noise[i] : 0, h);         \
+            for (uint64_t i = 0; i < n; i++) codes[i] = (uint8_t)name##_code(phi[i], NOISE(i), h);                     \
         }                                                                                                              \
         return 0;                                                                                                      \
     }                                                                                                                  \
@@ -73,8 +80,8 @@ struct blocks_self {
         return 0;                                                                                                      \
     }                                                                                                                  \
     ESP_KERNEL(name##_encode,                                                                                          \
-               (uint8_t *restrict codes, float *restrict e, const float *restrict phi, const uint16_t *restrict noise, \
-                blocks_scale h, uint64_t n),                                                                           \
+               (uint8_t *restrict codes, float *restrict e, const float *restrict phi,                                 \
+                const blocks_u16 *restrict noise, blocks_scale h, uint64_t n),                                         \
                (codes, e, phi, noise, h, n))                                                                           \
     ESP_KERNEL(name##_decode,                                                                                          \
                (float *restrict out, const uint8_t *restrict codes, blocks_scale h, float scale, int set, uint64_t n), \
@@ -131,19 +138,87 @@ ESP_TARGET_AVX2 static uint64_t blocks_unpack_avx2(uint8_t *codes, const unsigne
 ESP_KERNEL_PICK(blocks_pack)
 ESP_KERNEL_PICK(blocks_unpack)
 
-/* Writes 16 random bits for each of 8 * n elements, the first of which has index 8 * first in the whole tensor. */
-ESP_INLINE uint64_t blocks_noise_body(uint16_t *restrict out, uint64_t key, uint64_t first, uint64_t n) {
-    ESP_SIMD
+/* Writes the four words of esp_philox() for each of n groups of eight elements: 16 random bits per element. `first` is
+ * the index of the first element in the whole tensor, divided by eight. Writes up to BLOCKS_LANES groups too many. */
+ESP_TARGET_SCALAR static uint64_t blocks_noise_scalar(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         const esp_philox_t r = esp_philox(key, first + i, 0);
-        for (uint32_t j = 0; j < 4; j++) {
-            out[8 * i + 2 * j] = (uint16_t)r.w[j];
-            out[8 * i + 2 * j + 1] = (uint16_t)(r.w[j] >> 16);
-        }
+        memcpy(out + 4 * i, r.w, sizeof r.w);
     }
     return 0;
 }
-ESP_KERNEL(blocks_noise, (uint16_t *restrict out, uint64_t key, uint64_t first, uint64_t n), (out, key, first, n))
+#ifdef ESP_SIMD_X86
+/* Each vector has one of the four words of 8 or 16 counters, in an order in which a transposition within each 128 bits
+ * puts the words of neighbouring counters beside each other. Counters are computed with 64 bits. */
+#define BLOCKS_MULTIPLY(P, S, m, x, high, low)                                                                         \
+    do {                                                                                                               \
+        const P even = S(mul_epu32)(x, m), odd = S(mul_epu32)(S(srli_epi64)(x, 32), m);                                \
+        low = BLOCKS_BLEND(even, S(slli_epi64)(odd, 32));                                                              \
+        high = BLOCKS_BLEND(S(srli_epi64)(even, 32), odd);                                                             \
+    } while (0)
+#define BLOCKS_PHILOX(P, S, XOR, SET1, a, b, key)                                                                      \
+    P c = XOR(a, a), d = c;                                                                                            \
+    do {                                                                                                               \
+        const P m0 = SET1((int)0xD2511F53u), m1 = SET1((int)0xCD9E8D57u);                                              \
+        uint32_t k0 = (uint32_t)(key), k1 = (uint32_t)((key) >> 32);                                                   \
+        for (int round = 0; round < 10; round++) {                                                                     \
+            P high_a, low_a, high_c, low_c;                                                                            \
+            BLOCKS_MULTIPLY(P, S, m0, a, high_a, low_a);                                                               \
+            BLOCKS_MULTIPLY(P, S, m1, c, high_c, low_c);                                                               \
+            a = XOR(XOR(high_c, b), SET1((int)k0));                                                                    \
+            b = low_c;                                                                                                 \
+            c = XOR(XOR(high_a, d), SET1((int)k1));                                                                    \
+            d = low_a;                                                                                                 \
+            k0 += 0x9E3779B9u;                                                                                         \
+            k1 += 0xBB67AE85u;                                                                                         \
+        }                                                                                                              \
+    } while (0)
+#define BLOCKS_STORE(P, S, STORE, out, at)                                                                             \
+    do {                                                                                                               \
+        const P ab = S(unpacklo_epi32)(a, b), cd = S(unpacklo_epi32)(c, d);                                            \
+        const P ab2 = S(unpackhi_epi32)(a, b), cd2 = S(unpackhi_epi32)(c, d);                                          \
+        STORE((P *)(void *)(out) + (at), S(unpacklo_epi64)(ab, cd));                                                   \
+        STORE((P *)(void *)(out) + (at) + 1, S(unpackhi_epi64)(ab, cd));                                               \
+        STORE((P *)(void *)(out) + (at) + 2, S(unpacklo_epi64)(ab2, cd2));                                             \
+        STORE((P *)(void *)(out) + (at) + 3, S(unpackhi_epi64)(ab2, cd2));                                             \
+    } while (0)
+#define BLOCKS_S256(name) _mm256_##name
+#define BLOCKS_S512(name) _mm512_##name
+#define BLOCKS_BLEND(even, odd) _mm256_blend_epi32(even, odd, 0xAA)
+ESP_TARGET_AVX2 static uint64_t blocks_noise_avx2(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
+    const __m256i step = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    for (uint64_t i = 0; i < n; i += 8) {
+        const uint64_t at = first + i;
+        if ((uint32_t)at > UINT32_MAX - 8) { /* the lower word overflows among these counters */
+            blocks_noise_scalar(out + 4 * i, key, at, n - i < 8 ? n - i : 8);
+            continue;
+        }
+        __m256i a = _mm256_add_epi32(_mm256_set1_epi32((int)(uint32_t)at), step);
+        __m256i b = _mm256_set1_epi32((int)(uint32_t)(at >> 32));
+        BLOCKS_PHILOX(__m256i, BLOCKS_S256, _mm256_xor_si256, _mm256_set1_epi32, a, b, key);
+        BLOCKS_STORE(__m256i, BLOCKS_S256, _mm256_storeu_si256, out, i / 2);
+    }
+    return 0;
+}
+#undef BLOCKS_BLEND
+#define BLOCKS_BLEND(even, odd) _mm512_mask_blend_epi32(0xAAAA, even, odd)
+ESP_TARGET_AVX512 static uint64_t blocks_noise_avx512(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
+    const __m512i step = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    for (uint64_t i = 0; i < n; i += 16) {
+        const uint64_t at = first + i;
+        if ((uint32_t)at > UINT32_MAX - 16) {
+            blocks_noise_scalar(out + 4 * i, key, at, n - i < 16 ? n - i : 16);
+            continue;
+        }
+        __m512i a = _mm512_add_epi32(_mm512_set1_epi32((int)(uint32_t)at), step);
+        __m512i b = _mm512_set1_epi32((int)(uint32_t)(at >> 32));
+        BLOCKS_PHILOX(__m512i, BLOCKS_S512, _mm512_xor_si512, _mm512_set1_epi32, a, b, key);
+        BLOCKS_STORE(__m512i, BLOCKS_S512, _mm512_storeu_si512, out, i / 4);
+    }
+    return 0;
+}
+#endif
+ESP_KERNEL_PICK(blocks_noise)
 
 /* Sums (x * inverse)^2. Partial sum j of 16 adds elements j, j + 16, ..., so that all instruction sets give the same
  * bits. */
@@ -205,9 +280,10 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     const blocks_self *s = j->self;
     const blocks_format *f = s->format;
     const uint64_t first = j->offset + at;
-    uint16_t noise[DENSE_BLOCK + 16];
+    uint32_t words[BLOCKS_NOISE_WORDS];
+    const blocks_u16 *noise = (const blocks_u16 *)(const void *)words + first % 8;
     uint8_t tmp[DENSE_BLOCK];
-    if (f->noise) blocks_noise_for(s->dense.level)(noise, j->key, first / 8, (first % 8 + n + 7) / 8);
+    if (f->noise) blocks_noise_for(s->dense.level)(words, j->key, first / 8, (first % 8 + n + 7) / 8);
     for (uint64_t i = 0; i < n; i += s->block) {
         const uint64_t m = n - i < s->block ? n - i : s->block;
         float head[BLOCKS_HEADS] = {0};
@@ -217,8 +293,7 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
             f->heads_of(s, head, phi + i, m);
             memcpy(j->heads + (at + i) / s->block * f->heads * sizeof *head, head, f->heads * sizeof *head);
         }
-        f->encode(s->dense.level)(codes, residual ? residual + i : NULL, phi + i,
-                                  f->noise ? noise + first % 8 + i : NULL, f->scale_of(s, head), m);
+        f->encode(s->dense.level)(codes, residual ? residual + i : NULL, phi + i, noise + i, f->scale_of(s, head), m);
         if (s->bits < 8) blocks_pack_for(s->dense.level)(to, tmp, s->bits, m);
     }
 }
