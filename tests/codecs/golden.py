@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""golden.py: computes what codecs must send, in double precision and without the codecs' code.
+
+Prints golden.inc, which test_blocks.c includes: for each codec the heads (numbers that a block of elements shares) and
+the codes of the elements. Needs numpy. Run it after a change of a wire format:
+    python3 tests/codecs/golden.py >tests/codecs/golden.inc
+"""
+import numpy as np
+
+N, SEED, KEY = 300, 42, 7
+
+
+def philox(key, low, high):
+    """Philox4x32-10 (Salmon et al., SC 2011): four 32-bit words for a 128-bit counter and a 64-bit key."""
+    word = [low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32]
+    k = [key & 0xFFFFFFFF, key >> 32]
+    for _ in range(10):
+        p, q = 0xD2511F53 * word[0], 0xCD9E8D57 * word[2]
+        word = [q >> 32 ^ word[1] ^ k[0], q & 0xFFFFFFFF, p >> 32 ^ word[3] ^ k[1], p & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return word
+
+
+def noise():
+    """16 random bits an element, as espresso draws them for step 0, no earlier compression and rank 0."""
+    w = philox(SEED, 0, KEY)
+    w = philox(w[1] << 32 | w[0], 0, w[3] << 32 | w[2])
+    key = w[1] << 32 | w[0]
+    return np.array([philox(key, i // 8, 0)[i % 8 // 2] >> 16 * (i % 2) & 0xFFFF for i in range(N)], dtype=np.float64)
+
+
+def vector():
+    """Numbers with few bits, of both signs and several orders of magnitude, and some zeros."""
+    x, state = [], 12345
+    for i in range(N):
+        state = (state * 1103515245 + 12345) % 2**31
+        x.append(((state >> 12) % 2047 - 1023) / 2.0 ** (3 * (i % 4)))
+    x[5] = x[77] = 0.0
+    return np.array(x)
+
+
+def blocks(x, block):
+    return [x[i : i + block] for i in range(0, len(x), block)]
+
+
+def fp8(x, u, block, mantissa):
+    """Nearest number of the format by a search in a table of all of them; ties go to the even code."""
+    bias, top = (7, 448.0) if mantissa == 3 else (15, 57344.0)
+    size = np.arange(128)
+    exponent, part = size >> mantissa, size & ((1 << mantissa) - 1)
+    table = np.where(
+        exponent > 0,
+        (1 + part / 2**mantissa) * 2.0 ** (exponent - bias),
+        part / 2**mantissa * 2.0 ** (1 - bias),
+    )
+    table = table[table <= top]
+    heads, codes = [], []
+    for b in blocks(x, block):
+        unit = np.abs(b).max() / top
+        y = np.abs(b) / unit
+        distance = np.abs(table[None, :] - y[:, None]) + (np.arange(len(table)) % 2) * 1e-12
+        heads += [unit * top]
+        codes += list(distance.argmin(axis=1) | (b < 0) << 7)
+    return heads, codes
+
+
+def dynamic8(x, u, block):
+    table = np.array([0.0] + [10.0 ** (i - 7) * (1 + 9 * (k + 0.5) / 2**i) for i in range(7) for k in range(2**i)])
+    heads, codes = [], []
+    for b in blocks(x, block):
+        top = np.abs(b).max()
+        at = np.abs(table[None, :] - np.abs(b)[:, None] / top).argmin(axis=1)
+        heads += [top]
+        codes += list(at | ((b < 0) & (at > 0)) << 7)
+    return heads, codes
+
+
+def qsgd(x, u, block, bits, norm, clip=0.0):
+    most = 2 ** (bits - 1) - 1
+    heads, codes = [], []
+    for b, r in zip(blocks(x, block), blocks(u, block)):
+        top = np.abs(b).max()
+        if norm:
+            top = np.sqrt((b * b).sum())
+        elif clip:
+            top = min(top, clip * np.sqrt((b * b).mean()))
+        level = np.floor(np.minimum(np.abs(b) / (top / most) + (r + 0.5) / 65536, most)).astype(int)
+        heads += [top / most]
+        codes += list(np.where(b < 0, -level, level) & (2**bits - 1))
+    return heads, codes
+
+
+def natural(x, u):
+    codes = []
+    for v, r in zip(x, u):
+        if v == 0:
+            codes.append(0)
+            continue
+        mantissa, exponent = np.frexp(abs(v))
+        up = (2 * mantissa - 1) + (r + 0.5) / 65536 >= 1
+        code = exponent - 1 + int(up) + 127 - 18
+        codes.append(code | int(v < 0) << 7)
+    return [], codes
+
+
+def maxmin(x, u, block, bits, random):
+    heads, codes = [], []
+    for b, r in zip(blocks(x, block), blocks(u, block)):
+        step = (b.max() - b.min()) / (2**bits - 1)
+        level = np.floor((b - b.min()) / step + ((r + 0.5) / 65536 if random else 0.5)).astype(int)
+        heads += [b.min(), step]
+        codes += list(np.minimum(level, 2**bits - 1))
+    return heads, codes
+
+
+def onebit(x, u, block):
+    heads, codes = [], []
+    for b in blocks(x, block):
+        heads += [b[b < 0].mean(), b[b >= 0].mean()]
+        codes += list((b < 0).astype(int))
+    return heads, codes
+
+
+def signsgd(x, u):
+    return [], list((x < 0).astype(int))
+
+
+CASES = {
+    "fp8": (8, fp8, 128, 3),
+    "fp8:mantissa=2,block=64": (8, fp8, 64, 2),
+    "dynamic8": (8, dynamic8, 1024),
+    "qsgd": (8, qsgd, 128, 8, True),
+    "qsgd:bits=4,block=64,norm=0": (4, qsgd, 64, 4, False),
+    "terngrad": (2, qsgd, 1024, 2, False, 2.5),
+    "terngrad:block=128,clip=0": (2, qsgd, 128, 2, False),
+    "natural": (8, natural),
+    "maxmin": (4, maxmin, 1024, 4, False),
+    "maxmin:bits=3,block=128,random=1": (3, maxmin, 128, 3, True),
+    "onebit:block=64": (1, onebit, 64),
+    "signsgd": (1, signsgd),
+    "signum:momentum=0.5": (1, signsgd),
+}
+
+
+def main():
+    x, u = vector(), noise()
+    print("/* golden.inc: written by golden.py. { spec, bits of a code, heads, codes } for golden_input[] */")
+    print("static const float golden_input[GOLDEN_N] = {%s};" % ", ".join(float(v).hex() + "f" for v in x))
+    print("static const golden golden_cases[] = {")
+    for spec, (bits, codec, *params) in CASES.items():
+        heads, codes = codec(x, u, *params)
+        numbers = ", ".join(float(h).hex() for h in heads) or "0"
+        print('    {"%s", %d, %d, {%s},' % (spec, bits, len(heads), numbers))
+        print("     {%s}}," % ", ".join(str(int(c)) for c in codes))
+    print("};")
+
+
+if __name__ == "__main__":
+    main()
