@@ -198,8 +198,8 @@ typedef struct esp_config {
     /** The threads that compress: "pthreads" (the library's own), "openmp", or "openmp:4" (docs/use/using.md). NULL
      *  means "pthreads". */
     const char *workers;
-    /** Names this rank's rack and machine, as in "rack1/machine0", for a job of three levels, or only its machine for
-     *  two. Ranks with equal text are on one machine. If NULL, `machine` decides. */
+    /** Names this rank's machine, or its rack and machine, as in "rack1/machine0". Ranks with equal text are on one
+     *  machine. If NULL, `machine` decides. */
     const char *place;
     /** The threads that run compression and communication: the library's ("threads"), or the trainer's inside esp_push,
      *  esp_test and waits ("caller"). NULL selects "threads" if each rank has two cores or more, else "caller". */

@@ -39,7 +39,7 @@ TEST_LIBS   := -lcmocka $(JSON_LIBS) $(LIBS)
 # uses the objects of the normal build, except for those in OWN, which differ for tests. ENTRIES: plugins outside the
 # library, which tests link.
 ENTRIES := $(NCCL_SRC:%.c=%) plugins/template_backend/example
-OWN     := tools/espresso.c $(wildcard tools/check/*.c) espresso_impl/base/workers_omp.c
+OWN     := tools/espresso.c $(wildcard tools/check/*.c) espresso_impl/base/workers.c
 PRODUCT := $(LIB_SRC) $(FILES_SRC) $(TOOLS_SRC)
 OBJECTS_asan  = $(PRODUCT:%.c=$(BUILD)/asan/obj/%.o)
 OBJECTS_tsan  = $(PRODUCT:%.c=$(BUILD)/tsan/obj/%.o)

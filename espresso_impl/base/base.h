@@ -31,6 +31,7 @@ ESP__FN void esp__errors_quiet(bool quiet);
 /* Returns the last text that a plugin has logged at ERROR on this thread since esp__plugin_detail_clear, or "". The
  * caller of the plugin appends it to its own error text. */
 ESP__FN const char *esp__plugin_detail(void);
+ESP__FN const char *esp__plugin_why(esp_status s); /* the same, or if it is "" the text of `s` */
 ESP__FN void esp__plugin_detail_set(const char *text);
 ESP__FN void esp__plugin_detail_clear(void);
 /* Returns true if this rank should log a message that all ranks have alike: every rank if the program receives the log
@@ -64,7 +65,7 @@ ESP__FN void esp__workers_close(esp__workers *w);
 ESP__FN void esp__workers_for(esp__workers *w, uint64_t n, uint64_t grain,
                               void (*body)(void *arg, uint64_t begin, uint64_t end), void *arg);
 
-/* ---- workers_omp.c: runs parallel loops on the OpenMP threads of the training program ---- */
+/* ---- the same on the OpenMP threads of the training program ---- */
 /* `most` is the largest number of threads that run a loop, 0 for no limit. `offer` must wake the program's threads that
  * wait in the library, so that they call esp__workers_offered. Returns ESP_E_UNSUPPORTED if compiled without OpenMP. */
 ESP__FN esp_status esp__workers_open_omp(esp_ctx *ctx, int32_t most, void (*offer)(esp_ctx *ctx), esp__workers **out);
@@ -78,7 +79,7 @@ ESP__FN bool esp__workers_offered(esp__workers *w);
  * parallel region. */
 ESP__FN void esp__workers_help(esp__workers *w);
 
-/* ---- text.c: specs, such as "name:key=val,key=val" ---- */
+/* ---- spec.c: specs, such as "name:key=val,key=val" ---- */
 ESP__FN bool esp__spec_name_char(char c);
 /* Returns the length of a list's first spec, which ends at the next ';' outside parentheses. */
 ESP__FN size_t esp__spec_length(const char *list);

@@ -2,6 +2,7 @@
 #include "espresso_impl/base/os.h"
 #include <signal.h>
 #include <sys/mman.h>
+#include <time.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
@@ -50,6 +51,14 @@ ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void 
     esp__fp_restore(mode);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
+}
+
+ESP__FN void esp__cond_init(pthread_cond_t *c) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
 }
 
 /* ---- forks ---- */

@@ -13,6 +13,8 @@ ESP__FN void esp__fp_restore(uint64_t before);
 /* ---- the library's threads ---- */
 /* Starts a thread that blocks all signals except faults (such as SIGSEGV). Returns 0 or the error of pthread_create. */
 ESP__FN int esp__thread_start(pthread_t *thread, void *(*body)(void *arg), void *arg);
+/* Initializes a condition whose timeouts use the clock of esp__now_ns. */
+ESP__FN void esp__cond_init(pthread_cond_t *c);
 
 /* ---- forks ---- */
 typedef struct esp__process {

@@ -110,6 +110,7 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
 ESP__FN void esp__errors_quiet(bool quiet) { esp__quiet = quiet; }
 
 ESP__FN const char *esp__plugin_detail(void) { return esp__detail_text; }
+ESP__FN const char *esp__plugin_why(esp_status s) { return *esp__detail_text ? esp__detail_text : esp_status_text(s); }
 ESP__FN void esp__plugin_detail_clear(void) { esp__detail_text[0] = 0; }
 ESP__FN void esp__plugin_detail_set(const char *text) {
     snprintf(esp__detail_text, sizeof esp__detail_text, "%s", text);

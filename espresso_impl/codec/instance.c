@@ -115,7 +115,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     esp__registry_of(ctx)->opening = 0;
     if (s == ESP_E_UNSUPPORTED && kind != ESP_CPU) {
         esp__log(ctx, ESP_LOG_INFO, "plugins", "codec '%s' cannot run on devices of kind %u: %s", spec, (unsigned)kind,
-                 *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+                 esp__plugin_why(s));
         c->self = NULL;
         esp__codec_free(ctx, c);
         return ESP_OK;
@@ -158,12 +158,11 @@ static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const
         if (memcmp(&x, &y, sizeof x)) what = "rounds";
     }
     if (a->n_rounds != b->n_rounds) what = "n_rounds";
-    return what
-               ? esp__fail(ctx, ESP_E_ABI,
-                           "codec '%s': traits() of its table for devices of kind %u gives another %s than that of its "
-                           "table for the CPU: they must be the same",
-                           c->spec, (unsigned)kind, what)
-               : ESP_OK;
+    return what ? esp__fail(ctx, ESP_E_ABI,
+                            "codec '%s': traits() of its table for devices of kind %u gives another %s than that of "
+                            "its table for the CPU: they must be the same",
+                            c->spec, (unsigned)kind, what)
+                : ESP_OK;
 }
 
 ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out) {
@@ -250,7 +249,7 @@ static esp_status esp__inner_open(esp_ctx *ctx, const char *spec, const esp_code
     if (!*table) return esp__fail(ctx, ESP_E_UNSUPPORTED, "it has no table for devices of kind %u", (unsigned)kind);
     esp__plugin_detail_clear();
     s = (*table)->open(esp__registry_of(ctx)->host, params, self);
-    return s ? esp__fail(ctx, s, "%s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s)) : ESP_OK;
+    return s ? esp__fail(ctx, s, "%s", esp__plugin_why(s)) : ESP_OK;
 }
 
 ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_codec **table, void **self) {

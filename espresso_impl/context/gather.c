@@ -31,14 +31,13 @@ static esp_status esp__gather_codec(esp_ctx *ctx, esp__tensor *t) {
     esp_status s = esp__codec_get(ctx, t->gather_spec, &c);
     if (s) return esp__fail(ctx, s, "tensor '%s': gather: %s", t->name, esp_last_error(ctx));
     if (c->traits.n_rounds > 1 || c->traits.caps & (ESP_CODEC_HAS_STATE | ESP_CODEC_NEEDS_MATRIX))
-        return esp__fail(
-            ctx, ESP_E_UNSUPPORTED,
-            "tensor '%s': gather: codec '%s' %s, so it cannot compress parameters: use fp16, bf16 or another "
-            "codec of one round without state",
-            t->name, c->spec,
-            c->traits.n_rounds > 1                    ? "has several rounds"
-            : c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? "needs a matrix"
-                                                      : "keeps state from step to step");
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "tensor '%s': gather: codec '%s' %s, so it cannot compress parameters: use fp16, bf16 or "
+                         "another codec of one round without state",
+                         t->name, c->spec,
+                         c->traits.n_rounds > 1                    ? "has several rounds"
+                         : c->traits.caps & ESP_CODEC_NEEDS_MATRIX ? "needs a matrix"
+                                                                   : "keeps state from step to step");
     const esp_tensor like = esp__codec_like(esp__gather_largest(ctx, t), 0, 0);
     s = esp__codec_bound_of(ctx, c, &like, 0, 1, &b);
     if (s) return s;

@@ -132,17 +132,15 @@ static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
         only |= ctx->job.comms[k].handle && ctx->job.comms[k].backend->caps & ESP_BACKEND_CALLER;
     if (only && (openmp || (c->progress && strcmp(c->progress, "caller") != 0)))
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "%s does not work with a backend that only the trainer's threads may call: leave it out, or let MPI "
-            "be called by any thread (MPI_Init_thread with MPI_THREAD_MULTIPLE)",
-            openmp ? "workers \"openmp\"" : "progress \"threads\"");
+        return esp__fail(ctx, ESP_E_ARG,
+                         "%s does not work with a backend that only the trainer's threads may call: leave it out, or "
+                         "let MPI be called by any thread (MPI_Init_thread with MPI_THREAD_MULTIPLE)",
+                         openmp ? "workers \"openmp\"" : "progress \"threads\"");
     const bool caller = only || (c->progress ? !strcmp(c->progress, "caller") : few && !openmp);
     if (caller && openmp)
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "progress \"caller\" does not work with workers \"openmp\", whose loops run on a thread that waits: "
-            "leave one of them out");
+        return esp__fail(ctx, ESP_E_ARG,
+                         "progress \"caller\" does not work with workers \"openmp\", whose loops run on a thread that "
+                         "waits: leave one of them out");
     ctx->lanes.caller_drives = caller;
     ctx->lanes.caller_only = only;
     esp__log(ctx, ESP_LOG_INFO, "context", "%s run the ops: %u rank(s) share %u core(s)",
@@ -263,13 +261,9 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     ctx->job.size = ctx->base.size = 1;
     esp__base_parts(ctx);
     pthread_mutex_init(&ctx->lanes.lock, NULL);
-    pthread_condattr_t monotonic; /* conditions use the clock of esp__now_ns */
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ctx->lanes.done_cv, &monotonic);
-    pthread_cond_init(&ctx->lanes.cpu_cv, &monotonic);
-    pthread_cond_init(&ctx->lanes.link_cv, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    esp__cond_init(&ctx->lanes.done_cv);
+    esp__cond_init(&ctx->lanes.cpu_cv);
+    esp__cond_init(&ctx->lanes.link_cv);
     esp__host_init(&ctx->host, ctx);
     ctx->host.codec_open = esp__host_codec_open;
     ctx->host.codec_close = esp__host_codec_close;
@@ -443,11 +437,11 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
         return esp__fail(ctx, ESP_E_ARG, "tensor '%s': dtype %u is none of ESP_F32, ESP_F16, ESP_BF16", d->name,
                          d->dtype);
     if ((d->rows || d->cols) && (!d->cols || d->count % d->cols || d->count / d->cols != d->rows))
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "tensor '%s': rows x cols is %llu x %llu, but count is %llu: the product must be count, or both "
-            "0 where it is no matrix",
-            d->name, (unsigned long long)d->rows, (unsigned long long)d->cols, (unsigned long long)d->count);
+        return esp__fail(ctx, ESP_E_ARG,
+                         "tensor '%s': rows x cols is %llu x %llu, but count is %llu: the product must be count, or "
+                         "both 0 where it is no matrix",
+                         d->name, (unsigned long long)d->rows, (unsigned long long)d->cols,
+                         (unsigned long long)d->count);
     if (d->flags & ~(uint32_t)(ESP_SUM | ESP_RAW | ESP_SHARD))
         return esp__fail(ctx, ESP_E_ARG,
                          "tensor '%s': flags is %u: known are ESP_SUM (%u), ESP_RAW (%u) and ESP_SHARD (%u); was the "
@@ -458,11 +452,10 @@ static esp_status esp__tensor_check(const esp_ctx *ctx, const esp_tensor_desc *d
                          "tensor '%s': codec is '%s', but flags have ESP_RAW (never compressed): leave one of them out",
                          d->name, d->codec);
     if (d->gather && !(d->flags & ESP_SHARD))
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "tensor '%s': gather is '%s', but the tensor is not sharded: set ESP_SHARD in its flags, or leave "
-            "gather NULL",
-            d->name, d->gather);
+        return esp__fail(ctx, ESP_E_ARG,
+                         "tensor '%s': gather is '%s', but the tensor is not sharded: set ESP_SHARD in its flags, or "
+                         "leave gather NULL",
+                         d->name, d->gather);
     return ESP_OK;
 }
 
@@ -538,8 +531,7 @@ static void esp__memory_log(const esp_ctx *ctx) {
     esp__comms_traffic(ctx, &all);
     esp__log(ctx, ESP_LOG_INFO, "memory",
              "of this rank, at most: %.1f MiB for payloads and groups (an op handles up to %u payloads), %.1f MiB for "
-             "residuals and "
-             "codecs' state, %.1f MiB else; the backends take %.1f MiB",
+             "residuals and codecs' state, %.1f MiB else; the backends take %.1f MiB",
              (double)f->slots_bytes / mib, f->program.max_payloads, (double)f->feedback_bytes / mib, rest / mib,
              (double)all.backend_bytes / mib);
 }

@@ -22,8 +22,7 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
     if (ctx->job.silent == ctx->job.rank)
         return esp__fail(ctx, ESP_E_PEER,
                          "the other ranks excluded rank %d, which did not answer in time: close this context, and "
-                         "start the job again "
-                         "to take part",
+                         "start the job again to take part",
                          ctx->job.rank);
     for (uint32_t k = 0; k < ESP__SCOPES; k++) {
         const esp_backend *b = ctx->job.comms[k].backend;
@@ -35,11 +34,11 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
     }
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].flags & ESP_SHARD)
-            return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                             "esp_shrink: tensor '%s' is sharded (ESP_SHARD), and the lost rank had a part of its "
-                             "optimizer state that no other has: start all ranks again, from the last state that was "
-                             "saved",
-                             ctx->model.tensors[i].name);
+            return esp__fail(
+                ctx, ESP_E_UNSUPPORTED,
+                "esp_shrink: tensor '%s' is sharded (ESP_SHARD), and the lost rank had a part of its optimizer state "
+                "that no other has: start all ranks again, from the last state that was saved",
+                ctx->model.tensors[i].name);
     if (!esp__standby_ready(ctx->job.standby))
         return esp__fail(
             ctx, ESP_E_UNSUPPORTED,

@@ -111,7 +111,7 @@ typedef struct esp__state_in {
     char *text;
     float **pending_residual; /* [n_tensors]; NULL for tensors without one */
     esp__feedback *feedback;  /* [head.n_feedback]; their arrays are in `body` */
-    bool same;                /* the active strategy has the same compress steps */
+    bool same;                /* the active strategy has the same compress stages */
 } esp__state_in;
 
 /* What a rank loads: its state, or if another number of ranks saved, the states of ranks `rank`, `rank + job.size` and
@@ -202,8 +202,7 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
         if (x.count != t->count || x.name_bytes != strlen(t->name) || memcmp(name, t->name, x.name_bytes) != 0)
             return esp__fail(
                 ctx, ESP_E_MISMATCH,
-                "the state was saved for another model: tensor %u is %.*s with %llu elements there, %s with "
-                "%llu here",
+                "the state was saved for another model: tensor %u is %.*s with %llu elements there, %s with %llu here",
                 (unsigned)i, x.name_bytes < 200 ? (int)x.name_bytes : 200, name, (unsigned long long)x.count, t->name,
                 (unsigned long long)t->count);
         if (!x.has_pending) continue;
@@ -218,7 +217,7 @@ static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* Reads what error feedback keeps for one compress step. Checks it against the tensors, not against the active
+/* Reads what error feedback keeps for one compress stage. Checks it against the tensors, not against the active
  * strategy. */
 static esp_status esp__state_take_comp(const esp_ctx *ctx, esp__state_in *in, esp__feedback *f) {
     const void *p = esp__state_take(in, sizeof(esp__state_comp));
@@ -259,12 +258,12 @@ static esp_status esp__state_match_codec(const esp_ctx *ctx, const esp__state_in
             (now->place.begin >= was->place.begin + was->place.elements ||
              was->place.begin >= now->place.begin + now->place.elements))
             continue;
-        return esp__fail(ctx, ESP_E_MISMATCH,
-                         "the state was saved under another strategy (%016llx, here %016llx), with another codec for "
-                         "tensor '%s': start with the codec that it was saved with; esp_strategy_set may change it "
-                         "afterwards",
-                         (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->active.strategy.hash,
-                         ctx->model.tensors[now->place.first].name);
+        return esp__fail(
+            ctx, ESP_E_MISMATCH,
+            "the state was saved under another strategy (%016llx, here %016llx), with another codec for tensor '%s': "
+            "start with the codec that it was saved with; esp_strategy_set may change it afterwards",
+            (unsigned long long)in->head.strategy_hash, (unsigned long long)ctx->active.strategy.hash,
+            ctx->model.tensors[now->place.first].name);
     }
     return ESP_OK;
 }
@@ -413,12 +412,11 @@ static esp_status esp__state_agree(esp_ctx *ctx, esp_status mine, const esp__sta
                           (unsigned long long)all[0].strategy, (int)r, (unsigned long long)all[r].strategy);
     for (int32_t r = 1; s == ESP_OK && r < ctx->job.size; r++)
         if (all[r].step != all[0].step || all[r].seed != all[0].seed)
-            s = esp__fail(
-                ctx, ESP_E_MISMATCH,
-                "rank 0's state is of step %llu and seed %llu, rank %d's of step %llu and seed %llu: nothing was "
-                "loaded; give every rank the file of one save",
-                (unsigned long long)all[0].step, (unsigned long long)all[0].seed, (int)r,
-                (unsigned long long)all[r].step, (unsigned long long)all[r].seed);
+            s = esp__fail(ctx, ESP_E_MISMATCH,
+                          "rank 0's state is of step %llu and seed %llu, rank %d's of step %llu and seed %llu: nothing "
+                          "was loaded; give every rank the file of one save",
+                          (unsigned long long)all[0].step, (unsigned long long)all[0].seed, (int)r,
+                          (unsigned long long)all[r].step, (unsigned long long)all[r].seed);
     return s;
 }
 

@@ -56,11 +56,10 @@ ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, e
     const esp_device *d = &stream.dev;
     if (d->kind <= ESP_CPU && !stream.native) return ESP_OK;
     if (d->kind > ESP_CPU && d->kind == t->where.kind && d->ordinal == t->where.ordinal) return ESP_OK;
-    return esp__fail(
-        ctx, ESP_E_UNSUPPORTED,
-        "%s: tensor '%s' lies on device %u:%d, and the stream belongs to device %u:%d: pass a stream of the "
-        "tensor's device, or a zeroed esp_stream",
-        what, t->name, (unsigned)t->where.kind, (int)t->where.ordinal, (unsigned)d->kind, (int)d->ordinal);
+    return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                     "%s: tensor '%s' lies on device %u:%d, and the stream belongs to device %u:%d: pass a stream of "
+                     "the tensor's device, or a zeroed esp_stream",
+                     what, t->name, (unsigned)t->where.kind, (int)t->where.ordinal, (unsigned)d->kind, (int)d->ordinal);
 }
 
 /* Pushes `grad`, filled with zeros first if `zero`. Loops over elements run without the lock. */
@@ -288,11 +287,10 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
 }
 
 static esp_status esp__missing_error(const esp_ctx *ctx) {
-    return esp__fail(
-        ctx, ESP_E_STATE,
-        "never pushed in this step: %s. It took part with zeros so that other ranks go on; call esp_push_zero "
-        "for a tensor that is unused in a step",
-        ctx->steps.missing_text);
+    return esp__fail(ctx, ESP_E_STATE,
+                     "never pushed in this step: %s. It took part with zeros so that other ranks go on; call "
+                     "esp_push_zero for a tensor that is unused in a step",
+                     ctx->steps.missing_text);
 }
 
 static esp_status esp__close_step(esp_ctx *ctx) {

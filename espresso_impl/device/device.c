@@ -7,10 +7,6 @@ ESP__FN esp__device *esp__device_at(const esp_ctx *ctx, uint32_t index) {
 
 static bool esp__device_same(esp_device a, esp_device b) { return a.kind == b.kind && a.ordinal == b.ordinal; }
 
-static const char *esp__device_why(esp_status s) {
-    return *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s);
-}
-
 /* Opens `d` and appends it to the context's devices. The caller holds the lock. */
 static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *who) {
     esp__device_list *all = esp__device_list_of(ctx);
@@ -34,13 +30,12 @@ static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *
         return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: a context opens at most %d devices", who, (int)ESP__DEVICES_MAX);
     esp__plugin_detail_clear();
     esp_status s = t->probe(host, &count);
-    if (s) return esp__fail(ctx, s, "%s: device '%s': probe() failed: %s", who, t->name, esp__device_why(s));
+    if (s) return esp__fail(ctx, s, "%s: device '%s': probe() failed: %s", who, t->name, esp__plugin_why(s));
     if (count <= 0)
-        return esp__fail(
-            ctx, ESP_E_UNSUPPORTED,
-            "%s: no device of plugin '%s' can be used here: see its driver, and which devices this process "
-            "may see (ESPRESSO_LOG=info says what the driver answers)",
-            who, t->name);
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "%s: no device of plugin '%s' can be used here: see its driver, and which devices this "
+                         "process may see (ESPRESSO_LOG=info says what the driver answers)",
+                         who, t->name);
     if (d.ordinal < 0 || d.ordinal >= count)
         return esp__fail(ctx, ESP_E_UNSUPPORTED, "%s: there is no device %s:%d here: %d can be used, from 0 on", who,
                          t->name, (int)d.ordinal, (int)count);
@@ -52,7 +47,7 @@ static esp_status esp__device_open_next(esp_ctx *ctx, esp_device d, const char *
     s = t->open(host, d.ordinal, &o->self);
     if (s)
         return esp__fail(ctx, s, "%s: device %s:%d cannot be opened: %s", who, t->name, (int)d.ordinal,
-                         esp__device_why(s));
+                         esp__plugin_why(s));
     all->n++;
     return ESP_OK;
 }
@@ -71,11 +66,11 @@ ESP__FN esp_status esp__device_open(esp_ctx *ctx, esp_device d, const char *who,
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what) {
     const esp__device *d = esp__device_at(ctx, index);
     return esp__fail(ctx, s, "device %s:%d: %s failed: %s", d->table->name, (int)d->id.ordinal, what,
-                     esp__device_why(s));
+                     esp__plugin_why(s));
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
-ESP__FN esp_status esp__device_event(const esp__device *d, void **event) {
+static esp_status esp__device_event(const esp__device *d, void **event) {
     *event = NULL;
     return d->async ? d->table->event_create(d->self, event) : ESP_OK;
 }
@@ -119,7 +114,7 @@ ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels
     if (!s) return ESP_OK;
     esp__device_unuse(d);
     return esp__fail(ctx, s, "%s: device %s:%d gives no streams, event or pinned memory: %s", who, d->table->name,
-                     (int)d->id.ordinal, esp__device_why(s));
+                     (int)d->id.ordinal, esp__plugin_why(s));
 }
 
 ESP__FN void *esp__device_take(esp_ctx *ctx, uint32_t index, uint64_t bytes, uint32_t where) {

@@ -68,12 +68,11 @@ static esp_status esp__level_key(esp_ctx *ctx, const char *key, uint32_t *words,
         return esp__fail(ctx, ESP_E_ARG, "backend 'levels': '%s' is there twice: give each level one backend", key);
     if (scope < ESP__SCOPES) *words |= 1u << scope;
     if (*words & ~1u && (scope == ESP__SCOPES || ctx->job.names.n))
-        return esp__fail(
-            ctx, ESP_E_ARG,
-            "backend 'levels': '%s' is no level: expected intra, inter, outer or flat, as in "
-            "levels:intra=(shm),inter=(mpi), or names of your own for all levels, the innermost first, as in "
-            "levels:gpu=(shm),machine=(mpi)",
-            scope == ESP__SCOPES ? key : ctx->job.names.of[1]);
+        return esp__fail(ctx, ESP_E_ARG,
+                         "backend 'levels': '%s' is no level: expected intra, inter, outer or flat, as in "
+                         "levels:intra=(shm),inter=(mpi), or names of your own for all levels, the innermost first, as "
+                         "in levels:gpu=(shm),machine=(mpi)",
+                         scope == ESP__SCOPES ? key : ctx->job.names.of[1]);
     *out = scope;
     if (scope < ESP__SCOPES) return ESP_OK;
     const char *wrong = esp__level_name_add(&ctx->job.names, key);
@@ -114,12 +113,11 @@ static const char *esp__backend_default(esp_ctx *ctx, const esp__where *w) {
     if (!w->several_hosts || w->n_levels > ESP__LEVELS) return NULL;
     if (esp__registry_backend(ctx, w->by_mpi ? "mpi" : "gloo")) return by_levels[w->by_mpi][w->n_levels];
     if (!w->rank)
-        esp__log(
-            ctx, ESP_LOG_WARN, "context",
-            "the ranks are on several hosts, and backend %s is not there: %s. Build it (make plugins, with %s), or "
-            "name a backend in ESPRESSO_BACKEND",
-            w->by_mpi ? "mpi" : "gloo", esp_last_error(ctx),
-            w->by_mpi ? "an MPI compiler mpicc" : "the library gloo, Debian's libgloo-dev");
+        esp__log(ctx, ESP_LOG_WARN, "context",
+                 "the ranks are on several hosts, and backend %s is not there: %s. Build it (make plugins, with %s), "
+                 "or name a backend in ESPRESSO_BACKEND",
+                 w->by_mpi ? "mpi" : "gloo", esp_last_error(ctx),
+                 w->by_mpi ? "an MPI compiler mpicc" : "the library gloo, Debian's libgloo-dev");
     return NULL;
 }
 
@@ -159,9 +157,7 @@ ESP__FN esp_status esp__backends_meet(esp_ctx *ctx, const esp__comm_plan plans[E
     m.struct_size = sizeof m;
     esp__plugin_detail_clear();
     const esp_status s = p->backend->meet(&ctx->host, p->params, &m);
-    if (s)
-        return esp__fail(ctx, s, "backend '%s' cannot find the ranks: %s", p->backend->name,
-                         *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+    if (s) return esp__fail(ctx, s, "backend '%s' cannot find the ranks: %s", p->backend->name, esp__plugin_why(s));
     if (m.size < 1 || m.rank < 0 || m.rank >= m.size || !m.oob_allgather)
         return esp__fail(ctx, ESP_E_ABI, "backend '%s': meet() gives rank %d of %d", p->backend->name, (int)m.rank,
                          (int)m.size);
@@ -264,10 +260,7 @@ static esp_status esp__comm_open(esp_ctx *ctx, uint8_t scope, const esp__comm_pl
         comm->handle = s ? NULL : handle;
         if (!s && !g.parent) ctx->job.parents[ctx->job.n_parents++] = scope;
         pthread_mutex_unlock(&ctx->lanes.lock);
-        if (s) {
-            s = esp__fail(ctx, s, "backend '%s' cannot open: %s", plan->backend->name,
-                          *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
-        }
+        if (s) s = esp__fail(ctx, s, "backend '%s' cannot open: %s", plan->backend->name, esp__plugin_why(s));
     }
     esp__free(ctx, oob.members);
     esp__free(ctx, machine);
@@ -293,18 +286,19 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     return s;
 }
 
+static void esp__comm_close(esp__comm *c) {
+    if (c->handle) c->backend->close(c->handle);
+    c->handle = NULL;
+}
+
 ESP__FN void esp__comms_close(esp_ctx *ctx) {
     for (uint32_t k = ESP__SCOPES; k-- > 0;) { /* first those that were split from another one */
         esp__comm *c = &ctx->job.comms[k];
         int parent = 0;
         for (uint32_t p = 0; p < ctx->job.n_parents; p++) parent |= ctx->job.parents[p] == k;
-        if (c->handle && !parent) c->backend->close(c->handle), c->handle = NULL;
+        if (!parent) esp__comm_close(c);
     }
-    for (uint32_t p = ctx->job.n_parents; p-- > 0;) {
-        esp__comm *c = &ctx->job.comms[ctx->job.parents[p]];
-        if (c->handle) c->backend->close(c->handle);
-        c->handle = NULL;
-    }
+    for (uint32_t p = ctx->job.n_parents; p-- > 0;) esp__comm_close(&ctx->job.comms[ctx->job.parents[p]]);
     ctx->job.n_parents = 0;
 }
 

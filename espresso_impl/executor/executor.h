@@ -12,10 +12,10 @@
 /* A link (such as the network between machines) runs at most one collective at a time. */
 typedef struct esp__link {
     uint32_t cursor;
-    const esp__comm *comm; /* of the op in flight; used by one thread at a time */
+    const esp__comm *comm; /* of its collective; used by one thread at a time */
     void *req;
     bool busy;
-    uint64_t started_ns, core_ns; /* of the op in flight: start, and ns of CPU time so far */
+    uint64_t started_ns, core_ns; /* its collective's start, and CPU time so far */
 } esp__link;
 
 /* A collective outside training steps, such as esp_broadcast. The link thread runs it. */
@@ -49,7 +49,7 @@ typedef struct esp__config {
     bool sample_errors;
     uint32_t optimizer;
     double momentum;                   /* 0 if the optimizer has none */
-    esp__comm_plan plans[ESP__SCOPES]; /* kept from esp_open, because esp_shrink opens again */
+    esp__comm_plan plans[ESP__SCOPES]; /* chosen by esp_open; esp_shrink opens them again */
 } esp__config;
 
 /* The threads that run ops, and the trainer's threads that wait for them. */
@@ -81,7 +81,7 @@ typedef struct esp__steps {
     bool closed, open;
     bool weighted;        /* esp_weight was called, on all ranks */
     float weight, factor; /* esp_weight of this rank, and what its gradients are multiplied by */
-    uint32_t lent;        /* root of the tree of gradients (context/lent.c) */
+    uint32_t lent;        /* root of the tree of addresses (context/lent.c) */
     char missing_text[ESP__NAME_MAX * 4];
     esp__step_clock clock;
     esp_stats stats;
@@ -98,7 +98,7 @@ typedef struct esp__health {
     bool suspected;
     int32_t left_rank;
     esp_status left_after;
-    uint64_t got_bytes, got_ns; /* bytes received by now, and when they last grew */
+    uint64_t got_bytes, got_ns; /* bytes received so far, time of the last increase */
     bool behind;
     uint32_t behind_op, behind_tensor;
     int32_t behind_rank;

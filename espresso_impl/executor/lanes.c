@@ -156,7 +156,7 @@ static void esp__link_failed(esp_ctx *ctx, const esp__comm *comm, esp_status s, 
     struct timespec pause = {0, 1000000};
     bool known = false;
     int32_t left = -1;
-    snprintf(detail, sizeof detail, "%.500s", *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+    snprintf(detail, sizeof detail, "%.500s", esp__plugin_why(s));
     if (s == ESP_E_PEER) esp__peers_check(ctx->job.peers);
     for (int i = 0; i < 200 && s == ESP_E_PEER && !known && left < 0; i++) {
         if (i) nanosleep(&pause, NULL);

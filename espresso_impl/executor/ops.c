@@ -36,7 +36,7 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     if (u->after_on != stream) s = esp__device_follow(d, u->after, d->stream[stream]);
     if (!s && esp__op_is_copy(op, ESP__COPY_PACK) && ctx->model.tensors[op->copy.member].ordered)
         s = esp__device_follow(d, ctx->model.tensors[op->copy.member].pushed, d->stream[stream]);
-    /* a copy to the GPU in pieces has begun during the op before it (esp__piece_made) */
+    /* the op before a copy to the GPU in pieces has begun that copy, and recorded its begin (esp__piece_made) */
     if (!s && op->timed_later && !(op->n_pieces && esp__op_is_copy(op, ESP__COPY_UP)))
         s = esp__device_record(d, esp__op_event(f, op, false), d->stream[stream]);
     return esp__op_failed(ctx, op->on, op, s, "");
@@ -363,7 +363,7 @@ static void esp__flag_number(uint8_t *at, esp_dtype dtype, esp_reduce op) {
 ESP__FN void esp__headers_hide(const esp__active *f, const esp__op *op, int32_t rank) {
     const esp__collective_op *c = &op->collective;
     uint8_t *sent = esp__at(f, op, c->src), *kept = esp__at(f, op, c->headers);
-    /* a sum of 256 i8 flags would be 0, so ranks set different places of the header */
+    /* ranks set their flags at different places of the header, since 256 flags of i8 at one place would add up to 0 */
     const uint64_t width = esp_dtype_bytes(c->coll.dtype), places = ESP_PAYLOAD_HEADER / width;
     const uint64_t place = (uint64_t)rank % places * width;
     for (uint64_t i = 0; i < c->n_sent; i++) {

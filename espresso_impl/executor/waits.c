@@ -21,11 +21,10 @@ static void esp__unpushed_look(esp_ctx *ctx, uint64_t waited_ns, bool over) {
         if (t) unpushed = t;
     }
     if (!unpushed || (!over && (ctx->health.said_unpushed || waited_ns < ESP__UNPUSHED_AFTER_MS * 1000000ull))) return;
-    snprintf(
-        text, sizeof text,
-        "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's order: "
-        "push every tensor of a step (or call esp_step_end) before waiting for one",
-        (unsigned)(waited_ns / 1000000u), unpushed->name);
+    snprintf(text, sizeof text,
+             "waiting for %u ms, but this rank has not pushed tensor '%.200s', whose turn it is in the strategy's "
+             "order: push every tensor of a step (or call esp_step_end) before waiting for one",
+             (unsigned)(waited_ns / 1000000u), unpushed->name);
     ctx->health.said_unpushed = true;
     if (over)
         esp__fatal_locked(ctx, ESP_E_TIMEOUT, text);

@@ -82,9 +82,8 @@ static esp_status esp__agree_report(esp_ctx *ctx, const char *text, uint64_t lin
     if (!s)
         s = esp__fail(
             ctx, ESP_E_MISMATCH,
-            "ranks disagree: rank 0 has '%s', rank %d has '%s' (differing ranks: %s). Every rank must have the "
-            "same backend and link, and add the same tensors in the same order, with the same codec, strategy "
-            "and seed",
+            "ranks disagree: rank 0 has '%s', rank %d has '%s' (differing ranks: %s). Every rank must have the same "
+            "backend and link, and add the same tensors in the same order, with the same codec, strategy and seed",
             all[0].text, other, all[other].text, ranks.data ? ranks.data : "");
     esp__text_free(&ranks);
     esp__free(ctx, all);

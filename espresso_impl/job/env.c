@@ -69,7 +69,6 @@ static esp_status esp__env_pair(const char *rank_name, const char *size_name, es
     return ESP_OK;
 }
 
-/* Returns the launcher whose variables are set, or NULL. */
 static const esp__launcher *esp__env_launcher(void) {
     for (size_t i = 0; i < sizeof esp__launchers / sizeof *esp__launchers; i++) {
         const esp__launcher *l = &esp__launchers[i];
@@ -298,12 +297,11 @@ static esp_status esp__env_root(const esp_config *cfg, const esp__launcher *l, e
 }
 
 ESP__FN esp_status esp__env_no_root(esp_ctx *ctx, const esp__where *w) {
-    return esp__fail(
-        ctx, ESP_E_ARG,
-        "rank %d of %d (from %s) does not know where the ranks meet: set ESPRESSO_ROOT=HOST:PORT, the same on "
-        "all ranks, with the host of rank 0 and a free port there; jobs of mpirun and srun meet by themselves "
-        "with backend mpi",
-        (int)w->rank, (int)w->size, w->launcher);
+    return esp__fail(ctx, ESP_E_ARG,
+                     "rank %d of %d (from %s) does not know where the ranks meet: set ESPRESSO_ROOT=HOST:PORT, the "
+                     "same on all ranks, with the host of rank 0 and a free port there; jobs of mpirun and srun meet "
+                     "by themselves with backend mpi",
+                     (int)w->rank, (int)w->size, w->launcher);
 }
 
 /* Fails if the secret is set but empty, since the user meant to protect the job. */
@@ -376,19 +374,19 @@ ESP__FN const char *esp__optimizer_name(uint32_t optimizer) { return esp__optimi
 static esp_status esp__config_optimizer(esp_config *c) {
     const bool has = c->optimizer == ESP_OPTIMIZER_MOMENTUM || c->optimizer == ESP_OPTIMIZER_ADAM;
     if (c->optimizer > ESP_OPTIMIZER_ADAM)
-        return esp__fail(NULL, ESP_E_ARG,
-                         "esp_config.optimizer is %u: it must be ESP_OPTIMIZER_UNKNOWN (0), _SGD (1), _MOMENTUM (2) or "
-                         "_ADAM (3)",
-                         (unsigned)c->optimizer);
+        return esp__fail(
+            NULL, ESP_E_ARG,
+            "esp_config.optimizer is %u: it must be ESP_OPTIMIZER_UNKNOWN (0), _SGD (1), _MOMENTUM (2) or _ADAM (3)",
+            (unsigned)c->optimizer);
     if (!(c->momentum == -1.0f || (c->momentum >= 0.0f && c->momentum < 1.0f)))
         return esp__fail(NULL, ESP_E_ARG,
                          "esp_config.momentum is %g: it must be a number from 0 (for %g) to below 1, or -1 (for none)",
                          (double)c->momentum, (double)esp__momentum_default);
     if (!has && c->momentum > 0.0f)
-        return esp__fail(NULL, ESP_E_ARG,
-                         "esp_config.momentum is %g, but optimizer %s has none: set ESP_OPTIMIZER_MOMENTUM or "
-                         "ESP_OPTIMIZER_ADAM",
-                         (double)c->momentum, esp__optimizer_names[c->optimizer].name);
+        return esp__fail(
+            NULL, ESP_E_ARG,
+            "esp_config.momentum is %g, but optimizer %s has none: set ESP_OPTIMIZER_MOMENTUM or ESP_OPTIMIZER_ADAM",
+            (double)c->momentum, esp__optimizer_names[c->optimizer].name);
     if (c->momentum == 0.0f && has) c->momentum = esp__momentum_default;
     if (c->momentum < 0.0f || !has) c->momentum = 0.0f;
     return ESP_OK;
@@ -403,12 +401,11 @@ static esp_status esp__env_optimizer(const char *text, esp_config *out) {
     double m = i < names ? esp__optimizer_names[i].momentum : 0;
     if (i == names || (text[n] && (k < ESP_OPTIMIZER_MOMENTUM || !esp_params_number(text + n + 1, NULL, &m) ||
                                    !(m >= 0.0 && m < 1.0))))
-        return esp__fail(
-            NULL, ESP_E_ARG,
-            "ESPRESSO_OPTIMIZER is \"%s\": it must be sgd, momentum, adam, adamw, rmsprop, adagrad, lion or "
-            "unknown, the nearest of them; behind momentum and adam also a number from 0 to below 1, such "
-            "as adam:0.9, the decay of the first moment",
-            text);
+        return esp__fail(NULL, ESP_E_ARG,
+                         "ESPRESSO_OPTIMIZER is \"%s\": it must be sgd, momentum, adam, adamw, rmsprop, adagrad, lion "
+                         "or unknown, the nearest of them; behind momentum and adam also a number from 0 to below 1, "
+                         "such as adam:0.9, the decay of the first moment",
+                         text);
     out->optimizer = k;
     out->momentum = (float)m;
     return ESP_OK;
@@ -422,10 +419,10 @@ static esp_status esp__config_check(const esp_config *c) {
                          "struct zeroed (esp_config cfg = ESP_ZERO)?",
                          (unsigned)c->flags, (unsigned)ESP_ALLOW_OVERRIDE, (unsigned)ESP_DISCARDABLE);
     if (c->log_level < 0 || c->log_level > ESP_LOG_DEBUG)
-        return esp__fail(NULL, ESP_E_ARG,
-                         "esp_config.log_level is %d: it must be 0 (for ESP_LOG_WARN) or ESP_LOG_ERROR (%d) to "
-                         "ESP_LOG_DEBUG (%d)",
-                         (int)c->log_level, (int)ESP_LOG_ERROR, (int)ESP_LOG_DEBUG);
+        return esp__fail(
+            NULL, ESP_E_ARG,
+            "esp_config.log_level is %d: it must be 0 (for ESP_LOG_WARN) or ESP_LOG_ERROR (%d) to ESP_LOG_DEBUG (%d)",
+            (int)c->log_level, (int)ESP_LOG_ERROR, (int)ESP_LOG_DEBUG);
     if (c->n_builtin && !c->builtin)
         return esp__fail(NULL, ESP_E_ARG, "esp_config.n_builtin is %u, but builtin is NULL: set both, or neither",
                          (unsigned)c->n_builtin);
@@ -446,11 +443,10 @@ static esp_status esp__env_workers(const char *what, const char *text, bool bare
     }
     long v = number ? strtol(number, &end, 10) : 0;
     if (!known || (number && (end == number || *end || v < 1 || v > 4096)))
-        return esp__fail(
-            NULL, ESP_E_ARG,
-            "%s is \"%s\": it must be %s\"pthreads\" or \"openmp\", also with a number of threads from 1 to "
-            "4096 behind it (\"openmp:4\")",
-            what, text, bare ? "a number of threads from 1 to 4096, " : "");
+        return esp__fail(NULL, ESP_E_ARG,
+                         "%s is \"%s\": it must be %s\"pthreads\" or \"openmp\", also with a number of threads from 1 "
+                         "to 4096 behind it (\"openmp:4\")",
+                         what, text, bare ? "a number of threads from 1 to 4096, " : "");
     out->workers = omp ? "openmp" : NULL;
     if (number) out->cpu_workers = (uint32_t)v;
     return ESP_OK;

@@ -41,7 +41,7 @@ static bool esp__env_known(const char *name, size_t length) {
     return false;
 }
 
-/* Does not warn of names that resemble none in the list, because scripts and plugins may have their own variables. */
+/* Warns only of variables that look like misspelt names of the list, because scripts and plugins may have their own. */
 ESP__FN void esp__env_check_names(const esp_ctx *ctx) {
     for (char **v = environ; v && *v; v++) {
         size_t length = strcspn(*v, "=");

@@ -62,8 +62,8 @@ static esp__exchange *esp__exchange_find(esp__peers *p, uint64_t tag, uint64_t s
 }
 
 ESP__FN void esp__exchange_free(esp__peers *p, esp__exchange *x) {
-    if (x->members) esp__free(p->ctx, x->members);
-    if (x->data) esp__free(p->ctx, x->data);
+    esp__free(p->ctx, x->members);
+    esp__free(p->ctx, x->data);
     esp__free(p->ctx, x);
 }
 
@@ -118,7 +118,7 @@ static void esp__exchange_end(esp__peers *p, esp__exchange *x) {
         if (packed) esp__pack(x->data, x->bytes, all, packed);
     }
     for (int32_t i = 0; x->failed < 0 && !p->no_memory && i < x->n; i++) esp__exchange_answer(p, x, i, packed, bytes);
-    if (packed) esp__free(p->ctx, packed);
+    esp__free(p->ctx, packed);
     while (*at != x) at = &(*at)->next;
     *at = x->next;
     p->n_exchanges--;

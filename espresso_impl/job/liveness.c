@@ -333,7 +333,7 @@ static void esp__watchdog_look(esp__peers *p, uint64_t waited) {
         return;
     }
     s->poll_ns = now + ESP__WAIT_POLL_NS;
-    if (!s->long_ns || now - s->long_ns > after) { /* repeats the message, because rank 0 may have ended its report */
+    if (!s->long_ns || now - s->long_ns > after) { /* sent again, as rank 0 may have ended its report */
         s->long_ns = now;
         if (p->rank == 0)
             esp__watchdog_open(p);

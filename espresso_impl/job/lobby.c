@@ -19,7 +19,7 @@ ESP__FN bool esp__lobby_open(esp_ctx *ctx, esp__lobby *l, int listen_fd, int32_t
 
 ESP__FN void esp__lobby_close(esp_ctx *ctx, esp__lobby *l) {
     for (int32_t i = 0; i < l->n; i++) esp__conn_free(ctx, &l->candidates[i].conn);
-    if (l->candidates) esp__free(ctx, l->candidates);
+    esp__free(ctx, l->candidates);
 }
 
 ESP__FN void esp__lobby_drop(esp_ctx *ctx, esp__lobby *l, esp__candidate *c, int why) {

@@ -63,7 +63,7 @@ typedef struct esp__conn {
     int pidfd;
     int32_t rank;
     int state;
-    bool broken; /* writing failed; the watch thread reads to learn why */
+    bool broken; /* writing failed; the watch thread finds out why */
     bool shut;
     bool no_memory;
     uint64_t got; /* bytes of the incoming message so far */
@@ -105,7 +105,7 @@ typedef struct esp__inquiry {
     bool report, decide;
     uint64_t number;
     uint64_t until_ns;   /* when it ends at the latest */
-    uint64_t silence_ns; /* when it ends, if the missing ranks were silent before it began */
+    uint64_t silence_ns; /* earlier end, if the missing ranks were silent before */
     int32_t suspecting;  /* the rank whose timeout started the inquiry */
     bool decided;
     int32_t failed;

@@ -173,11 +173,10 @@ static bool esp__group_excluded(esp__group *m) {
 }
 
 static esp_status esp__group_exclude(const esp__group *m) {
-    return esp__fail(
-        m->old->ctx, ESP_E_PEER,
-        "the other ranks excluded rank %d, because its connection failed or it did not answer in time: close "
-        "this context, and start the job again to take part",
-        (int)m->old->rank);
+    return esp__fail(m->old->ctx, ESP_E_PEER,
+                     "the other ranks excluded rank %d, because its connection failed or it did not answer in time: "
+                     "close this context, and start the job again to take part",
+                     (int)m->old->rank);
 }
 
 static void esp__group_poll_add(esp__group *m, const esp__conn *c, bool connecting) {
@@ -266,7 +265,7 @@ static esp_status esp__rejoin_at(esp__group *m, int32_t to, esp__survivors *out)
 static bool esp__host_admit(esp__group *m, esp__candidate *c) {
     const int32_t member = esp__group_find(m, c->response.survivor.origin);
     if (member <= m->old->rank || m->state[member] == ESP__MEMBER_HERE) {
-        /* it was excluded before, or it is a lower rank, which this rank believed to be gone */
+        /* the joining rank was excluded before, or is a lower rank that this one believed to be gone */
         esp__conn_send(m->old->ctx, &c->conn, (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0}, NULL, 0);
         return false;
     }

@@ -266,7 +266,7 @@ static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     esp__meet_refused(&meet.lobby, refused, sizeof refused);
     if (s == ESP_OK && refused[0]) esp__log(p->ctx, ESP_LOG_INFO, "peers", "all ranks have met.%s", refused);
     esp__lobby_close(p->ctx, &meet.lobby);
-    if (meet.polls) esp__free(p->ctx, meet.polls);
+    esp__free(p->ctx, meet.polls);
     /* closes first, because a rank that connects after WELCOME belongs to another context's meeting */
     close(listen_fd);
     if (s == ESP_OK) esp__send_all(p, (esp__msg){ESP__MSG_WELCOME, 0, 0, 0, 0});
@@ -512,11 +512,11 @@ static esp_status esp__meet(esp__peers *p, const esp_config *cfg, const esp__whe
 ESP__FN void esp__peers_free(esp__peers *p) {
     esp_ctx *ctx = p->ctx;
     for (int32_t i = 0; i < p->n_conns; i++) esp__conn_free(ctx, &p->conns[i]);
-    if (p->conns) esp__free(ctx, p->conns);
-    if (p->polls) esp__free(ctx, p->polls);
-    if (p->left) esp__free(ctx, p->left);
-    if (p->leaving) esp__free(ctx, p->leaving);
-    if (p->asked) esp__free(ctx, p->asked);
+    esp__free(ctx, p->conns);
+    esp__free(ctx, p->polls);
+    esp__free(ctx, p->left);
+    esp__free(ctx, p->leaving);
+    esp__free(ctx, p->asked);
     for (esp__exchange *x = p->exchanges, *next; x; x = next) {
         next = x->next;
         esp__exchange_free(p, x);
@@ -532,7 +532,6 @@ ESP__FN void esp__peers_free(esp__peers *p) {
 ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev) {
     esp__peers *p = (esp__peers *)esp__alloc(ctx, sizeof *p);
-    pthread_condattr_t attr;
     if (!p) return NULL;
     p->ctx = ctx;
     if (ev) p->ev = *ev;
@@ -544,10 +543,7 @@ ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const es
     p->wake_fd = -1;
     p->dead = -1;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    esp__cond_init(&p->changed);
     if (p->size == 1) return p;
     const int32_t n = p->rank == 0 ? p->size : 1;
     p->conns = (esp__conn *)esp__alloc(ctx, sizeof *p->conns * (uint64_t)n);

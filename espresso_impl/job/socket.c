@@ -13,22 +13,16 @@
 #include <unistd.h>
 
 ESP__FN bool esp__bytes_add(esp_ctx *ctx, esp__bytes *b, const void *data, uint64_t n) {
-    if (b->len + n > b->cap) {
-        uint64_t cap = (b->len + n) * 2;
-        uint8_t *bigger = (uint8_t *)esp__alloc(ctx, cap);
-        if (!bigger) return false;
-        if (b->len) memcpy(bigger, b->data, b->len);
-        if (b->data) esp__free(ctx, b->data);
-        b->data = bigger;
-        b->cap = cap;
-    }
+    uint8_t *grown = esp__grow(ctx, b->data, &b->cap, b->len + n);
+    if (n && !grown) return false;
+    if (grown) b->data = grown;
     if (n) memcpy(b->data + b->len, data, n);
     b->len += n;
     return true;
 }
 
 ESP__FN void esp__bytes_free(esp_ctx *ctx, esp__bytes *b) {
-    if (b->data) esp__free(ctx, b->data);
+    esp__free(ctx, b->data);
     memset(b, 0, sizeof *b);
 }
 
@@ -331,7 +325,7 @@ static bool esp__conn_room(esp_ctx *ctx, esp__conn *c, uint64_t have) {
     if (cap > c->head.bytes) cap = c->head.bytes;
     if (!(body = (uint8_t *)esp__alloc(ctx, cap))) return false;
     if (have) memcpy(body, c->body, have);
-    if (c->body) esp__free(ctx, c->body);
+    esp__free(ctx, c->body);
     c->body = body;
     c->body_cap = cap;
     return true;

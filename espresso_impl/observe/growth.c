@@ -64,13 +64,12 @@ static double esp__growth_square(const float *x, uint64_t n) {
 
 static void esp__growth_warn(const esp_ctx *ctx, const esp__op *op, double feedback) {
     const esp__unit *u = &ctx->active.strategy.units[op->unit];
-    esp__log(
-        ctx, ESP_LOG_WARN, "feedback",
-        "step %llu: tensor '%s': what codec '%s' leaves out has grown to %.0f times the gradient, so that training "
-        "hardly learns from it: let the codec send more (a larger ratio or rank; for twobit a smaller threshold, or "
-        "relative=1.2), give it feedback=(residual:beta=0.9), or lower the learning rate or the momentum "
-        "(docs/use/codecs.md)",
-        (unsigned long long)ctx->steps.step, u->name, u->codec->spec, feedback);
+    esp__log(ctx, ESP_LOG_WARN, "feedback",
+             "step %llu: tensor '%s': what codec '%s' leaves out has grown to %.0f times the gradient, so that "
+             "training hardly learns from it: let the codec send more (a larger ratio or rank; for twobit a smaller "
+             "threshold, or relative=1.2), give it feedback=(residual:beta=0.9), or lower the learning rate or the "
+             "momentum (docs/use/codecs.md)",
+             (unsigned long long)ctx->steps.step, u->name, u->codec->spec, feedback);
 }
 
 static void esp__growth_check(esp_ctx *ctx, esp__growth *g, const esp__op *op, const esp__range *r) {

@@ -42,9 +42,7 @@ static esp_status esp__profile_parse(esp_ctx *ctx, esp__profile *r, const char *
     while (!s && (more = esp_params_next(&at, key, sizeof key, val, sizeof val)) != 0) {
         if (more < 0)
             s = esp__fail(ctx, ESP_E_ARG,
-                          "ESPRESSO_PROFILE=%s: write FILE,steps=100: what follows the file is no "
-                          "key=value",
-                          spec);
+                          "ESPRESSO_PROFILE=%s: write FILE,steps=100: what follows the file is no key=value", spec);
         else if (!strcmp(key, "steps"))
             s = esp__profile_count(ctx, key, val, 1, &r->steps);
         else if (!strcmp(key, "skip"))
@@ -242,8 +240,7 @@ static void esp__profile_write(esp_ctx *ctx, esp__profile *r, uint32_t steps, in
     if (noisy && !error)
         esp__log(ctx, ESP_LOG_WARN, "profile",
                  "%s is noisy: the backward time spread by %.0f%% of a step, %.1f%% of the machine's time was stolen: "
-                 "measure again "
-                 "on a quieter machine",
+                 "measure again on a quieter machine",
                  r->path, head->spread * 100, head->stolen * 100);
 }
 
@@ -277,9 +274,8 @@ static void esp__profile_close(esp_ctx *ctx, void *self) {
         memcpy(r->all, r->mine, r->bytes);
         esp__profile_write(ctx, r, n, 1);
         esp__log(ctx, ESP_LOG_WARN, "profile",
-                 "only %u of %u steps were made (after %u that do not count): %s has the "
-                 "times of rank 0 alone",
-                 n, r->steps, r->skip, r->path);
+                 "only %u of %u steps were made (after %u that do not count): %s has the times of rank 0 alone", n,
+                 r->steps, r->skip, r->path);
     } else if (!r->done && ctx->job.rank == 0) {
         esp__log(ctx, ESP_LOG_WARN, "profile",
                  "%s was not written: %llu step(s) were made, and the first %u do not count "

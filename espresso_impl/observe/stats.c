@@ -61,8 +61,7 @@ static esp_status esp__stats_parse(esp_ctx *ctx, esp__stats_file *f) {
             s = esp__stats_every(ctx, word + 6, &f->every_ns);
         else if (key && word[key] == '=')
             s = esp__fail(ctx, ESP_E_ARG,
-                          "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that "
-                          "name write ./%s)",
+                          "ESPRESSO_STATS: '%s' is not known: there is every=1s (for a file of that name write ./%s)",
                           word, word);
         else if (len && named++ == ESP__STATS_FILES)
             s = esp__fail(ctx, ESP_E_ARG, "ESPRESSO_STATS: at most %d files", ESP__STATS_FILES);
@@ -238,12 +237,8 @@ static esp_status esp__stats_step(esp_ctx *ctx, void *self) {
 
 /* A pipe without a reader cannot end the process by SIGPIPE, because esp__thread_start blocks signals in the thread. */
 static int esp__stats_start(esp__stats_file *f) {
-    pthread_condattr_t attr;
     pthread_mutex_init(&f->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&f->cond, &attr);
-    pthread_condattr_destroy(&attr);
+    esp__cond_init(&f->cond);
     f->has_lock = true;
     const int error = esp__thread_start(&f->thread, esp__stats_main, f);
     f->has_thread = !error;

@@ -183,11 +183,10 @@ static void esp__stragglers_silent(void *user, uint64_t waited_ns) {
     esp__waits_answer(self->ctx, &a);
     self->step = a.step;
     self->in_call = a.trainer == ESP__TRAINER_IN_CALL;
-    esp__log(
-        self->ctx, ESP_LOG_WARN, "straggler",
-        "step %llu: for %.1f s this rank could not go on, and rank 0, which reports stragglers, does not answer: it "
-        "is stopped, or its machine is overloaded (ESPRESSO_STRAGGLER_MS)",
-        (unsigned long long)a.step, (double)waited_ns * 1e-9);
+    esp__log(self->ctx, ESP_LOG_WARN, "straggler",
+             "step %llu: for %.1f s this rank could not go on, and rank 0, which reports stragglers, does not answer: "
+             "it is stopped, or its machine is overloaded (ESPRESSO_STRAGGLER_MS)",
+             (unsigned long long)a.step, (double)waited_ns * 1e-9);
 }
 
 /* ---- the observer ---- */

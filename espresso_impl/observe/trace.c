@@ -34,8 +34,8 @@ ESP__FN esp_status esp__trace_open(esp_ctx *ctx, uint64_t capacity, esp__trace *
 
 ESP__FN void esp__trace_free(esp_ctx *ctx, esp__trace *t) {
     if (!t) return;
-    if (t->labels) esp__free(ctx, t->labels);
-    if (t->events) esp__free(ctx, t->events);
+    esp__free(ctx, t->labels);
+    esp__free(ctx, t->events);
     esp__free(ctx, t);
 }
 
@@ -257,8 +257,7 @@ static esp_status esp__trace_parse(esp_ctx *ctx, esp__trace *t, char path[PATH_M
     if (!esp__path_of_rank(name, ctx->job.rank, path, PATH_MAX) && ctx->job.size > 1)
         return esp__fail(ctx, ESP_E_ARG,
                          "ESPRESSO_TRACE=%s: with steps= every rank writes a file of its own: put %%r for the rank "
-                         "into the name, such as "
-                         "trace.%%r.json,steps=60",
+                         "into the name, such as trace.%%r.json,steps=60",
                          spec);
     return ESP_OK;
 }
@@ -283,7 +282,7 @@ static void esp__trace_write_own(esp_ctx *ctx, esp__trace *t) {
     uint64_t bytes;
     t->origin_ns = 0;
     if (esp__trace_pack(ctx, t, &data, &bytes) == ESP_OK) esp__trace_file_rank(t->file, ctx->job.rank, data, bytes);
-    if (data) esp__free(ctx, data);
+    esp__free(ctx, data);
     esp__trace_file_close(t->file);
     t->file = NULL;
     t->done = true;

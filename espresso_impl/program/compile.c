@@ -8,7 +8,7 @@ static bool esp__wants_mean(const esp__compile *c) {
 
 static bool esp__power_of_two(uint64_t n) { return (n & (n - 1)) == 0; }
 
-/* If step `i` is the last that changes the numbers, divides the sum by the number of ranks. f16 and bf16 are divided
+/* If stage `i` is the last that changes the numbers, divides the sum by the number of ranks. f16 and bf16 are divided
  * later, when they are copied back into the gradient. */
 static void esp__compile_mean(esp__compile *c, uint32_t i) {
     uint64_t n = (uint64_t)c->job->size;

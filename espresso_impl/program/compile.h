@@ -1,6 +1,6 @@
-/* compile.h: shared by the files that turn a tensor's option (its sequence of compress steps and collectives) into ops:
- * compile.c, comps.c (compress steps), pieces.c (copies cut into pieces), spaces.c (memory and number formats) and
- * emit.c (new ops). */
+/* compile.h: shared by the files that turn a tensor's option (its sequence of compress stages and collectives) into
+ * ops: compile.c, comps.c (compress stages), pieces.c (copies cut into pieces), spaces.c (memory and number formats)
+ * and emit.c (new ops). */
 #ifndef ESP__COMPILE_H
 #define ESP__COMPILE_H
 #include "espresso_impl/job/job.h"
@@ -24,7 +24,7 @@ typedef struct esp__compile {
     esp__ref work, slots;
     uint64_t slot_bytes;
     esp_dtype body_dtype;
-    /* the last compress step: */
+    /* the last compress stage: */
     esp__region comp_region;
     esp__region reduced_region;
     uint32_t comp_range, comp_ranges;

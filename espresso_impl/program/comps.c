@@ -1,5 +1,5 @@
-/* comps.c: turns a compress step into ops. A codec with several rounds, such as PowerSGD, gets one compress op for each
- * round, with collectives between them. A slot is memory for one payload. */
+/* comps.c: turns a compress stage into ops. A codec with several rounds, such as PowerSGD, gets one compress op for
+ * each round, with collectives between them. A slot is memory for one payload. */
 #include "espresso_impl/program/compile.h"
 
 static uint32_t esp__slot_reduced(const esp__compile *c, const esp__region *r, const uint32_t *index) {

@@ -4,13 +4,12 @@
 static bool esp__may_take(const esp_ctx *ctx, const esp__active *f, uint64_t bytes, esp_status *s) {
     if (!bytes || !f->most_bytes || (bytes <= f->most_bytes && f->memory_bytes <= f->most_bytes - bytes)) return true;
     if (!*s)
-        *s = esp__fail(
-            ctx, ESP_E_NOMEM,
-            "the strategy needs more memory than ESPRESSO_MEMORY_MAX: %.1f MiB is the limit of a rank, %.1f MiB are "
-            "taken, and %.1f MiB more are needed (room for payloads takes %.1f MiB): raise the limit, or make "
-            "a plan that needs less: espresso plan --max-memory",
-            (double)f->most_bytes / 1048576.0, (double)f->memory_bytes / 1048576.0, (double)bytes / 1048576.0,
-            (double)f->slots_bytes / 1048576.0);
+        *s = esp__fail(ctx, ESP_E_NOMEM,
+                       "the strategy needs more memory than ESPRESSO_MEMORY_MAX: %.1f MiB is the limit of a rank, %.1f "
+                       "MiB are taken, and %.1f MiB more are needed (room for payloads takes %.1f MiB): raise the "
+                       "limit, or make a plan that needs less: espresso plan --max-memory",
+                       (double)f->most_bytes / 1048576.0, (double)f->memory_bytes / 1048576.0,
+                       (double)bytes / 1048576.0, (double)f->slots_bytes / 1048576.0);
     return false;
 }
 
@@ -149,13 +148,12 @@ static esp_status esp__arena_announce(esp_ctx *ctx, const esp_buf *arena, esp__a
         const esp_status s = c->backend->reg(c->handle, arena, &a->given[p]);
         if (s)
             return esp__fail(ctx, s, "backend '%s' cannot use the strategy's %llu bytes of memory: reg(): %s",
-                             c->backend->name, (unsigned long long)arena->bytes,
-                             *esp__plugin_detail() ? esp__plugin_detail() : esp_status_text(s));
+                             c->backend->name, (unsigned long long)arena->bytes, esp__plugin_why(s));
         a->to |= 1u << p;
     }
     return ESP_OK;
 }
-ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f) {
+static esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f) {
     esp_status s = ESP_OK;
     for (uint32_t k = 0; k < esp__device_list_of(ctx)->n && !s; k++) {
         esp__memory_on *m = &f->on[k];

@@ -32,8 +32,8 @@ typedef struct esp__ref {
 /* Elements that one call of the codec compresses or decompresses, and the payloads of them. */
 typedef struct esp__range {
     uint64_t begin, length; /* in elements of the tensor or group */
-    uint32_t first_slot;    /* index in program.slots, which has slot numbers */
-    uint32_t reduced_slot;  /* slot of the sum of the previous round's payloads */
+    uint32_t first_slot;    /* index in program.slots of its first payload's slot */
+    uint32_t reduced_slot;  /* number of the slot with the previous round's sum */
     uint64_t state_offset, state_bytes;
 } esp__range;
 
@@ -46,11 +46,11 @@ typedef struct esp__copy_piece {
 } esp__copy_piece;
 
 typedef struct esp__collective_op {
-    esp_coll coll; /* without pointers: they follow from src and dst */
+    esp_coll coll; /* pointers are set when it starts, from src and dst */
     uint8_t scope; /* which ranks take part, such as ESP__INTRA */
-    uint8_t links; /* bit set of links that it uses; bit 0 is intra */
+    uint8_t links; /* set of links that it uses; bit 0: inside machines */
     bool stream_ordered;
-    bool rebuild; /* sums payloads; their headers are not sent */
+    bool rebuild; /* sums payloads, whose headers are restored afterwards */
     esp__ref src, dst;
     /* set if `rebuild` is true */
     uint64_t slot_bytes, n_sent, n_slots; /* payloads at src (n_sent) and at dst (n_slots) */
@@ -61,7 +61,7 @@ typedef struct esp__collective_op {
 typedef struct esp__codec_op {
     const esp__codec *codec; /* implementation for the op's device */
     bool raw;                /* compresses the rank's own gradient, not a sum */
-    bool headers_later;      /* headers stay on the GPU until the step's end */
+    bool headers_later;      /* headers are copied from the GPU at the step's end */
     uint8_t comp_index;
     uint32_t first_range, n_ranges, n_sources;
     int32_t feedback;
@@ -121,14 +121,14 @@ static inline bool esp__op_behind(const esp__op *op) {
 static inline uint32_t esp__scratch_of(const esp__op *op) {
     return esp__op_behind(op) ? (uint32_t)(op->stream - ESP__ON_LINKS) / 2 + 1 : 0;
 }
-/* Returns how many ranges one call of the codec takes: all, if the codec takes lists. */
+/* Returns how many of the op's ranges of elements one codec call handles: all if the codec accepts lists, else 1. */
 static inline uint32_t esp__op_list(const esp__op *op) {
     return op->codec.codec->traits.caps & ESP_CODEC_LISTS && op->codec.n_ranges ? op->codec.n_ranges : 1;
 }
 
 typedef struct esp__program_on {
     uint64_t arena_bytes, pinned_bytes;
-    uint64_t scratch_bytes, phi_count; /* most that a codec call needs: bytes, and floats */
+    uint64_t scratch_bytes, phi_count; /* largest need of a codec call, in bytes and floats */
     uint32_t n_events, n_headers;
     uint32_t n_behind;
 } esp__program_on;
@@ -140,13 +140,13 @@ typedef struct esp__program {
     esp__copy_piece *pieces;
     uint32_t n_ops, n_ranges, n_slots, n_pieces;
     uint64_t cap_ops, cap_ranges, cap_slots, cap_pieces;
-    uint32_t max_payloads, max_list; /* most payloads, and most ranges, of a codec call */
+    uint32_t max_payloads, max_list; /* largest numbers in one codec call */
     esp__program_on on[ESP__DEVICES_MAX];
 } esp__program;
 
 static inline uint32_t esp__list_most(const esp__program *p) { return p->max_list ? p->max_list : 1; }
 
-/* What error feedback keeps for one compress step on this rank. The context owns the memory. */
+/* What error feedback keeps for one compress stage on this rank. The context owns the memory. */
 typedef struct esp__feedback {
     esp__extent place;
     uint64_t codec, option; /* hashes, to find the same codec and option in the next strategy */
@@ -162,9 +162,9 @@ typedef struct esp__feedback {
     uint8_t *state_before;
 } esp__feedback;
 
-/* The backends whose reg() was called with an arena, so that they can send from it directly. */
+/* The backends with which an arena (block of payload memory) is registered by reg(), so that they can send from it. */
 typedef struct esp__announced {
-    uint32_t to;              /* bit p is set if the backend of job.parents[p] knows it */
+    uint32_t to;              /* bit p: the backend of job.parents[p] has it */
     void *given[ESP__SCOPES]; /* [p] is the handle that its reg() returned */
 } esp__announced;
 
@@ -200,7 +200,7 @@ typedef struct esp__active {
     uint32_t *sequence[ESP__LEVELS], n_sequence[ESP__LEVELS]; /* ops of each link, in the strategy's order */
     uint32_t *order, n_order;                                 /* collectives of all links, in the strategy's order */
     bool has_behind;                                          /* some streams wait for collectives */
-    uint32_t behind;      /* ops that wait for order[0] to order[behind - 1] are enqueued */
+    uint32_t behind;                                          /* ops after order[0] to order[behind - 1] are enqueued */
     esp__span *op_time;   /* [program.n_ops] begin and end in this step, or the last */
     uint64_t *op_core_ns; /* [program.n_ops] ns of CPU time; 0 if it is not measured */
     esp__memory_on on[ESP__DEVICES_MAX];
@@ -225,12 +225,11 @@ static inline void *esp__op_event(const esp__active *f, const esp__op *op, bool 
 
 /* Announces the arenas to each backend that has reg() and can send from such memory. Call withdraw between steps,
  * before the backends close. */
-ESP__FN esp_status esp__arenas_announce(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__arenas_withdraw(esp_ctx *ctx, esp__active *f);
 
 /* ---- feedback.c: residuals move from one strategy to the next ---- */
-/* Allocates pending[tensor] where the new strategy `to` does not keep a residual of all[n]. `pending` has n_tensors
- * pointers. */
+/* Allocates pending[tensor] for each tensor with a residual in all[n] for which the new strategy `to` has no residual.
+ * `pending` has n_tensors pointers. */
 ESP__FN esp_status esp__feedback_pending_take(esp_ctx *ctx, const esp__active *to, const esp__feedback *all, uint32_t n,
                                               float **pending);
 /* Moves the residuals of all[n] into `to`, or else adds them to `pending`; if `states`, also moves the codecs' states.

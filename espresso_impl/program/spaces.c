@@ -28,15 +28,13 @@ static void esp__warn_of_cpu(const esp__compile *c) {
     if (devices->warned || (d->async && c->device_codec)) return;
     devices->warned = true;
     if (d->async)
-        esp__log(
-            c->ctx, ESP_LOG_WARN, "executor",
-            "codec '%s' has no table for device '%s', where tensor '%s' lies: comp@gpu and decomp@gpu of it run on "
-            "the CPU workers",
-            c->u->codec->spec, d->table->name, c->u->name);
+        esp__log(c->ctx, ESP_LOG_WARN, "executor",
+                 "codec '%s' has no table for device '%s', where tensor '%s' lies: comp@gpu and decomp@gpu of it run "
+                 "on the CPU workers",
+                 c->u->codec->spec, d->table->name, c->u->name);
     else
         esp__log(c->ctx, ESP_LOG_WARN, "executor",
-                 "this machine has no GPU that the library can use: comp@gpu and "
-                 "decomp@gpu run on the CPU workers");
+                 "this machine has no GPU that the library can use: comp@gpu and decomp@gpu run on the CPU workers");
 }
 
 ESP__FN int esp__codec_space(esp__compile *c, const esp__step *s) {
@@ -108,13 +106,12 @@ ESP__FN void esp__room_for_codec(esp__compile *c, int space, uint64_t count, uin
     esp_status s = ESP_OK;
     if (codec != c->u->codec) s = esp__codec_bound(c->ctx, codec, c->u, count, round, n_reduced, &t);
     if (!s && (t.payload_bytes > b->payload_bytes || t.state_bytes != b->state_bytes || t.dtype != b->dtype))
-        s = esp__fail(
-            c->ctx, ESP_E_ABI,
-            "codec '%s': for %llu elements its tables ask for %llu bytes of payload and %llu of state on the CPU, "
-            "and %llu and %llu on device '%s': they must be the same",
-            c->u->codec->spec, (unsigned long long)count, (unsigned long long)b->payload_bytes,
-            (unsigned long long)b->state_bytes, (unsigned long long)t.payload_bytes, (unsigned long long)t.state_bytes,
-            esp__device_at(c->ctx, c->device)->table->name);
+        s = esp__fail(c->ctx, ESP_E_ABI,
+                      "codec '%s': for %llu elements its tables ask for %llu bytes of payload and %llu of state on the "
+                      "CPU, and %llu and %llu on device '%s': they must be the same",
+                      c->u->codec->spec, (unsigned long long)count, (unsigned long long)b->payload_bytes,
+                      (unsigned long long)b->state_bytes, (unsigned long long)t.payload_bytes,
+                      (unsigned long long)t.state_bytes, esp__device_at(c->ctx, c->device)->table->name);
     if (s)
         c->status = s;
     else

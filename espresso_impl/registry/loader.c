@@ -9,11 +9,10 @@ static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path)
         char name[32];
         snprintf(name, sizeof name, "espresso_plugin_v%d", major);
         if (major == (int)ESP_ABI_MAJOR || !dlsym(so, name)) continue;
-        return esp__fail(
-            ctx, ESP_E_ABI,
-            "%s: made for plugin ABI %d, and this library has %u: rebuild it with this library's espresso.h "
-            "(before 1.0 each major is the only one that loads)",
-            path, major, ESP_ABI_MAJOR);
+        return esp__fail(ctx, ESP_E_ABI,
+                         "%s: made for plugin ABI %d, and this library has %u: rebuild it with this library's "
+                         "espresso.h (before 1.0 each major is the only one that loads)",
+                         path, major, ESP_ABI_MAJOR);
     }
     return esp__fail(ctx, ESP_E_ABI, "%s: not an Espresso plugin (it does not export espresso_plugin_v%u)", path,
                      ESP_ABI_MAJOR);

@@ -73,11 +73,10 @@ static esp_status esp__refuse_rounds(const esp__checked *x, const esp_codec *c) 
         return esp__refuse(x, ESP_E_ABI, "rounds", "NULL, but n_rounds is %u: give [n_rounds] of them",
                            (unsigned)c->n_rounds);
     if (c->n_rounds > 1 && !(c->caps & ESP_CODEC_FUSED_RESIDUAL))
-        return esp__refuse(
-            x, ESP_E_ABI, "caps",
-            "lacks ESP_CODEC_FUSED_RESIDUAL, but n_rounds is %u: what such a codec loses is known only to "
-            "itself, so it must read and write args->residual",
-            (unsigned)c->n_rounds);
+        return esp__refuse(x, ESP_E_ABI, "caps",
+                           "lacks ESP_CODEC_FUSED_RESIDUAL, but n_rounds is %u: what such a codec loses is known only "
+                           "to itself, so it must read and write args->residual",
+                           (unsigned)c->n_rounds);
     if (!c->rounds && c->caps & ESP_CODEC_REDUCIBLE)
         return esp__refuse(x, ESP_E_ABI, "rounds", "NULL, but caps has ESP_CODEC_REDUCIBLE: give [n_rounds] of them");
     for (uint32_t i = 0; c->rounds && i < c->n_rounds && !s; i++) s = esp__refuse_round(x, c, i);
@@ -93,11 +92,10 @@ ESP__FN esp_status esp__codec_validate(esp_ctx *ctx, const esp_codec *c, const c
         s = esp__refuse_bits(&x, "dtypes", c->dtypes, esp__all_dtypes, ESP_BIT(ESP_F32),
                              "the library calls codecs with f32: set ESP_BIT(ESP_F32)");
     if (!s && c->devices & ~ESP_BIT(ESP_CPU) && !(c->caps & ESP_CODEC_FUSED_RESIDUAL))
-        s = esp__refuse(
-            &x, ESP_E_UNSUPPORTED, "caps",
-            "lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x%x: on other devices than the CPU a codec must "
-            "read and write the residual itself",
-            (unsigned)c->devices);
+        s = esp__refuse(&x, ESP_E_UNSUPPORTED, "caps",
+                        "lacks ESP_CODEC_FUSED_RESIDUAL, and devices is 0x%x: on other devices than the CPU a codec "
+                        "must read and write the residual itself",
+                        (unsigned)c->devices);
     if (!s && c->reserved0) s = esp__refuse(&x, ESP_E_UNSUPPORTED, "reserved0", "%u: it must be 0", c->reserved0);
     if (!s) s = esp__refuse_rounds(&x, c);
     if (!s && c->caps & ESP_CODEC_OWN_FEEDBACK && c->caps & ESP_CODEC_NO_FEEDBACK && !(c->caps & ESP_CODEC_WRAPPER))

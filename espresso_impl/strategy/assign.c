@@ -1,4 +1,4 @@
-/* assign.c: chooses a tensor's (or chunk's or group's) codec and option (the steps that compress and send it), and
+/* assign.c: chooses a tensor's (or chunk's or group's) codec and option (the stages that compress and send it), and
  * checks that job, codec and shape allow them. */
 #include "espresso_impl/strategy/strategy.h"
 
@@ -24,8 +24,8 @@ ESP__FN void esp__raw_option(const esp_ctx *ctx, bool shard, esp__option *o) {
     }
 }
 
-/* Returns the usual steps (option) for a tensor with this codec. If machines differ in size or have one rank each,
- * these are collectives over all ranks (flat), else the codec's default option or a usual hierarchical one. */
+/* Returns the usual option (list of stages) for a tensor with this codec. If machines differ in size or have one rank
+ * each, these are collectives over all ranks (flat), else the codec's default option or a usual hierarchical one. */
 static const char *esp__codec_option(const esp_ctx *ctx, const esp_traits *codec) {
     const bool reducible = (codec->caps & ESP_CODEC_REDUCIBLE) != 0;
     const char *text = codec->default_option;
@@ -83,31 +83,28 @@ static esp_status esp__unit_check(esp_ctx *ctx, const esp__unit *u, const char *
     const uint32_t last = u->codec->traits.n_rounds - 1;
     for (uint32_t i = 0; esp__codec_needs_all(u->codec) && i < u->option.n; i++)
         if (u->option.steps[i].compressed && u->option.steps[i].coll != ESP_COLL_ALLREDUCE)
-            return esp__fail(
-                ctx, ESP_E_ARG,
-                "%s: tensor '%s': every rank must get the sum of all payloads of codec '%s', so '%s' cannot "
-                "be used with it: use allreduce between comp and decomp, as in '%s'",
-                where, u->name, u->codec->spec, option,
-                esp__hierarchical(ctx)
-                    ? "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
-                    : "comp@cpu > flat.allreduce > decomp@cpu");
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s': every rank must get the sum of all payloads of codec '%s', so '%s' "
+                             "cannot be used with it: use allreduce between comp and decomp, as in '%s'",
+                             where, u->name, u->codec->spec, option,
+                             esp__hierarchical(ctx)
+                                 ? "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather"
+                                 : "comp@cpu > flat.allreduce > decomp@cpu");
     esp_bound bound;
     if (u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !u->rows &&
         esp__codec_bound(ctx, u->codec, u, u->place.elements, last, 1, &bound) == ESP_E_UNSUPPORTED)
         return esp__fail(
             ctx, ESP_E_ARG, "%s: tensor '%s': codec '%s' needs rows and cols%s", where, u->name, u->codec->spec,
-            esp__unit_is_group(u) ? ", which a group has not: take the matrices out of it, or use another codec"
-            : esp__unit_is_chunk(ctx, u)
-                ? ", which a chunk has only if it consists of whole rows: leave the tensor whole, make its chunks "
-                  "multiples of cols, or use another codec"
-                : " in its description");
+            esp__unit_is_group(u)        ? ", which a group has not: take the matrices out of it, or use another codec"
+            : esp__unit_is_chunk(ctx, u) ? ", which a chunk has only if it consists of whole rows: leave the tensor "
+                                           "whole, make its chunks multiples of cols, or use another codec"
+                                         : " in its description");
     for (uint32_t k = 0; esp__unit_is_group(u) && k < u->place.n; k++)
         if (esp__model_of(ctx)->tensors[u->place.first + k].flags & ESP_RAW)
-            return esp__fail(
-                ctx, ESP_E_ARG,
-                "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take the "
-                "tensor out of the group, or give the group an option without comp",
-                where, esp__model_of(ctx)->tensors[u->place.first + k].name, u->name);
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s' must not be compressed (ESP_RAW), but the group '%s' compresses: take "
+                             "the tensor out of the group, or give the group an option without comp",
+                             where, esp__model_of(ctx)->tensors[u->place.first + k].name, u->name);
     return ESP_OK;
 }
 

@@ -33,11 +33,10 @@ ESP__FN const char *esp__order_entry_word(const esp__order_entry *e, char buf[ES
 }
 
 ESP__FN esp_status esp__order_entry_fail(const esp_ctx *ctx, const char *where, const char *word) {
-    return esp__fail(
-        ctx, ESP_E_ARG,
-        "%s: order: '%s' names no collective or other op; expected UNIT:STAGE, both from 0, or b, UNIT:STAGEd, "
-        "UNIT:STAGEu, UNIT:p, UNIT:u",
-        where, word);
+    return esp__fail(ctx, ESP_E_ARG,
+                     "%s: order: '%s' names no collective or other op; expected UNIT:STAGE, both from 0, or b, "
+                     "UNIT:STAGEd, UNIT:STAGEu, UNIT:p, UNIT:u",
+                     where, word);
 }
 
 ESP__FN bool esp__order_entry_fits(const esp__order_entry *e, const esp__order_units *units) {
@@ -48,7 +47,7 @@ ESP__FN bool esp__order_entry_fits(const esp__order_entry *e, const esp__order_u
     return e->step < o->n && (e->what == ESP__ENTRY_STEP || o->steps[e->step].kind != ESP__STAGE_COLLECTIVE);
 }
 
-/* The steps of an option in the order in which they run; a codec such as PowerSGD runs some of them several times. */
+/* The stages of an option in the order in which they run; a codec such as PowerSGD runs some of them several times. */
 typedef struct esp__order_chain {
     const esp__option *option;
     uint32_t n;
@@ -100,7 +99,7 @@ static esp_status esp__order_check_collectives(const esp_ctx *ctx, const char *n
     return ESP_OK;
 }
 
-/* Numbers a tensor's entries in the sequence in which they must run: pack, each step with its copies, unpack. An entry
+/* Numbers a tensor's entries in the sequence in which they must run: pack, each stage with its copies, unpack. An entry
  * that runs several times has several numbers. Returns the smallest number of `e` above `from`, or 0 if there is none.
  * */
 static uint32_t esp__order_place(const esp__order_units *units, const esp__order_entry *e, uint32_t from) {

@@ -71,21 +71,21 @@ static const esp__rule esp__rules[] = {
     /* T6: second collective between machines, if its input is compressed */
     ESP__R(T6, BACK, 0, BACK_COMP, ESP__S_COMM2C),
     ESP__R(T6, SAME, 0, T5, ESP__S_DECOMP),
-    /* T4C: steps between machines that begin with a collective of payloads */
+    /* T4C: stages between machines that begin with a collective of payloads */
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMMC),
     ESP__R(T4C, SAME, 0, T5, ESP__S_COMM1C, ESP__S_DECOMP),
     ESP__R(T4C, BACK, 0, BACK_COMP, ESP__S_COMM1C, ESP__S_COMM2C),
     ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUMC),
     ESP__R(T4C, SAME, 1, T5, ESP__S_SUM1C, ESP__S_DECOMP),
     ESP__R(T4C, BACK, 1, BACK_COMP, ESP__S_SUM1C, ESP__S_COMM2C),
-    /* T3: steps between machines, if their input is not compressed */
+    /* T3: stages between machines, if their input is not compressed */
     ESP__R(T3, BACK, 0, BACK_RAW, ESP__S_COMM),
     ESP__R(T3, SAME, 0, T5, ESP__S_COMM1),
     ESP__R(T3, SAME, 0, T4C, ESP__S_COMP),
-    /* T4: steps between machines, if their input is compressed */
+    /* T4: stages between machines, if their input is compressed */
     ESP__R(T4, SAME, 0, T4C, ESP__S_NONE),
     ESP__R(T4, SAME, 0, T3, ESP__S_DECOMP),
-    /* HIER: first steps inside machines. MID: first steps of a middle level, if their input is compressed. */
+    /* HIER: first stages inside machines. MID: first stages of a middle level, if their input is compressed. */
     ESP__R(HIER, OUTWARD, 0, OUT_RAW, ESP__S_COMM1),
     ESP__R(HIER, OUTWARD, 0, OUT_COMP, ESP__S_COMP, ESP__S_COMM1C),
     ESP__R(HIER, OUTWARD, 1, OUT_COMP, ESP__S_COMP, ESP__S_SUM1C),
@@ -154,16 +154,18 @@ static uint8_t esp__walk_next(const esp__walk *w, uint8_t next, uint32_t block) 
     }
 }
 
+/* Adds `text` to what the parser expected at the furthest position that it has reached. */
+static void esp__walk_expect(esp__walk *w, const char *text) {
+    if (w->option.n > w->furthest) w->furthest = w->option.n, w->expected[0] = 0;
+    const size_t n = strlen(w->expected);
+    if (w->option.n == w->furthest && !strstr(w->expected, text))
+        snprintf(w->expected + n, sizeof w->expected - n, "%s%s", n ? ", " : "", text);
+}
+
 static void esp__walk_subtree(esp__walk *w, uint8_t subtree, uint32_t block) {
     if (subtree == ESP__N_END) {
         if (w->want && w->option.n != w->n_want) {
-            if (w->option.n >= w->furthest) {
-                if (w->option.n > w->furthest) w->expected[0] = 0;
-                w->furthest = w->option.n;
-                if (!strstr(w->expected, "the end"))
-                    snprintf(w->expected + strlen(w->expected), sizeof w->expected - strlen(w->expected), "%sthe end",
-                             w->expected[0] ? ", " : "");
-            }
+            esp__walk_expect(w, "the end");
             return;
         }
         w->visited++;
@@ -204,10 +206,7 @@ static void esp__walk_step(esp__walk *w, const esp__rule *r, uint32_t block, uin
     if (w->want && (n >= w->n_want || !esp__step_same(&w->want[n], s))) {
         char text[40];
         esp__step_print(s, text, sizeof text);
-        if (n > w->furthest) w->furthest = n, w->expected[0] = 0;
-        if (n == w->furthest && !strstr(w->expected, text))
-            snprintf(w->expected + strlen(w->expected), sizeof w->expected - strlen(w->expected), "%s%s",
-                     w->expected[0] ? ", " : "", text);
+        esp__walk_expect(w, text);
         return;
     }
     if (n == ESP__MAX_STEPS) return; /* never happens: every option of the grammar is shorter */
@@ -279,8 +278,6 @@ static void esp__walk_flat(esp__walk *w) {
     esp__walk_subtree(w, w->narrow ? ESP__N_SHARD_LAST : ESP__N_FLAT, 0);
 }
 
-static void esp__walk_hierarchical(esp__walk *w) { esp__walk_subtree(w, w->narrow ? ESP__N_SHARD : ESP__N_HIER, 0); }
-
 static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
     for (uint32_t ends = 1; ends < 1u << (n_levels - 1) && !w->stop; ends++) {
         uint32_t first = 1;
@@ -290,7 +287,7 @@ static void esp__walk_blocks(esp__walk *w, uint32_t n_levels) {
             w->scope[w->n_blocks++] = esp__scope_of(first, level, n_levels);
             first = level + 1;
         }
-        esp__walk_hierarchical(w);
+        esp__walk_subtree(w, w->narrow ? ESP__N_SHARD : ESP__N_HIER, 0);
     }
 }
 
@@ -403,13 +400,11 @@ static esp_status esp__option_words_read(const esp_ctx *ctx, const char *text, e
         if (w->n == ESP__MAX_STEPS)
             return esp__fail(ctx, ESP_E_ARG, "option: position %zu: more than %d stages", column, (int)ESP__MAX_STEPS);
         if (!esp__step_read(p, len, &w->steps[w->n]))
-            return esp__fail(
-                ctx, ESP_E_ARG,
-                "option: position %zu: '%.*s' is no stage; expected comp@cpu, comp@gpu, decomp@cpu, decomp@gpu, "
-                "or flat., intra. or inter. with allreduce, "
-                "reduce_scatter, reduce, allgather, broadcast, "
-                "alltoall or gather",
-                column, (int)(len > 40 ? 40 : len), p);
+            return esp__fail(ctx, ESP_E_ARG,
+                             "option: position %zu: '%.*s' is no stage; expected comp@cpu, comp@gpu, decomp@cpu, "
+                             "decomp@gpu, or flat., intra. or inter. with allreduce, reduce_scatter, reduce, "
+                             "allgather, broadcast, alltoall or gather",
+                             column, (int)(len > 40 ? 40 : len), p);
         w->position[w->n++] = column;
         p += len;
         p += strspn(p, " \t");
@@ -442,7 +437,7 @@ ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__
         if (w.visited) break;
         s = esp__walk_wanted(ctx, &w);
         if (s) return s;
-        esp__walk_hierarchical(&w);
+        esp__walk_subtree(&w, w.narrow ? ESP__N_SHARD : ESP__N_HIER, 0);
     }
     if (w.visited) return ESP_OK;
     if (w.furthest >= words.n)

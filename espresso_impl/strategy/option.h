@@ -1,4 +1,4 @@
-/* option.h: an option is the list of collectives, compress (Comp) and decompress (Decomp) steps that synchronize a
+/* option.h: an option is the list of collectives, compress (Comp) and decompress (Decomp) stages that synchronize a
  * tensor. */
 #ifndef ESP__OPTION_H
 #define ESP__OPTION_H
@@ -52,7 +52,7 @@ typedef struct esp__option {
 
 enum { ESP__TEXT_MAX = 512 }; /* bytes, with the NUL */
 
-/* Parses an option's text. If it fails, the error text has the position and the steps that would be valid there. */
+/* Parses an option's text. If it fails, the error text has the position and the stages that would be valid there. */
 ESP__FN esp_status esp__option_parse(const esp_ctx *ctx, const char *text, esp__option *out);
 ESP__FN size_t esp__option_print(const esp__option *o, char *buf, size_t cap);
 ESP__FN void esp__step_print(const esp__step *s, char *buf, size_t cap);
@@ -64,7 +64,7 @@ enum { ESP__CUTS_TEXT = 96 };
 ESP__FN void esp__scopes_print(const uint8_t *scopes, uint32_t n, char *buf, size_t cap);
 ESP__FN bool esp__option_compresses(const esp__option *o);
 /* ---- rounds.c ---- */
-/* A step of an option, and the round in which it runs: a codec such as PowerSGD compresses and sums several times (in
+/* A stage of an option, and the round in which it runs: a codec such as PowerSGD compresses and sums several times (in
  * several rounds) per training step. */
 typedef struct esp__chain_step {
     uint8_t step, round;
@@ -73,7 +73,7 @@ enum { ESP__CHAIN_MAX = ESP__MAX_STEPS * ESP_ROUNDS_MAX };
 ESP__FN uint32_t esp__option_chain(const esp__option *o, uint32_t first_round, uint32_t n_rounds,
                                    esp__chain_step out[ESP__CHAIN_MAX]);
 ESP__FN uint32_t esp__chain_collective(const esp__option *o, const esp__chain_step *chain, uint32_t n, uint32_t at);
-/* For codecs that compress several times in each step: returns true if collective `i` runs after each of these
+/* For codecs that compress several times in each training step: returns true if collective `i` runs after each of these
  * compressions, not only after the last. After the others it is an allreduce if it sums. */
 ESP__FN bool esp__early_step(const esp__option *o, uint32_t comp, uint32_t i);
 

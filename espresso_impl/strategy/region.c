@@ -1,5 +1,5 @@
-/* region.c: computes which elements of a tensor a rank holds after each step (compression or collective) of its option.
- * */
+/* region.c: computes which elements of a tensor a rank holds after each stage (compression or collective) of its
+ * option. */
 #include "espresso_impl/strategy/region.h"
 
 ESP__FN void esp__region_start(esp__region *r) { memset(r, 0, sizeof *r); }
@@ -53,7 +53,7 @@ ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s)
     uint32_t first, last;
     if (s->kind != ESP__STAGE_COLLECTIVE || !esp__coll_rooted(s->coll)) return -1;
     esp__scope_levels(s->level, 0, &first, &last);
-    /* the groups of a machine's ranks have their roots on different machines, to share the load */
+    /* ranks of one machine are in different groups, whose roots lie on different machines, to share the load */
     for (uint32_t level = 1; level < first; level++) turn += (uint64_t)at->index[level];
     return (int32_t)(turn % (uint64_t)at->size[s->level]);
 }

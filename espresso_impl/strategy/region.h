@@ -1,5 +1,4 @@
-/* region.h: a region is the elements of a tensor or group that a rank holds between two steps (compressions,
- * collectives). */
+/* region.h: a region is the elements of a tensor or group that a rank holds between two stages of its option. */
 #ifndef ESP__REGION_H
 #define ESP__REGION_H
 #include "espresso_impl/strategy/option.h"
@@ -54,8 +53,8 @@ ESP__FN uint64_t esp__region_slots(const esp__region *r, const esp__coordinates 
 ESP__FN bool esp__region_active(const esp__region *r);
 ESP__FN bool esp__region_takes_part(const esp__region *r, const esp__step *s);
 ESP__FN int32_t esp__region_root(const esp__coordinates *at, const esp__step *s); /* -1 if `s` has no root */
-/* Changes `r` to what the rank holds after step `i`. If *swap is not 0, the array of payloads must be reordered before
- * the step, so that dimension *swap becomes the outermost. */
+/* Changes `r` to what the rank holds after stage `i`. If *swap is not 0, the array of payloads must be reordered before
+ * that stage, so that dimension *swap becomes the outermost. */
 ESP__FN void esp__region_step(esp__region *r, const esp__coordinates *at, const esp__option *o, uint32_t i,
                               uint32_t *swap);
 #endif

@@ -1,6 +1,6 @@
-/* rounds.c: the order of steps for codecs such as PowerSGD, which compress several times in each training step. After
- * each compression but the last, an allreduce sums the payloads of all ranks. Then the last payloads go through all
- * steps of the option. */
+/* rounds.c: the order of an option's stages for codecs such as PowerSGD, which compress several times in each training
+ * step. After each compression but the last, an allreduce sums the payloads of all ranks. Then the last payloads go
+ * through all stages. */
 #include "espresso_impl/strategy/option.h"
 
 ESP__FN bool esp__early_step(const esp__option *o, uint32_t comp, uint32_t i) {

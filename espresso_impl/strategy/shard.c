@@ -28,19 +28,18 @@ ESP__FN esp_status esp__shard_check(const esp_ctx *ctx, const esp__unit *u, cons
                              "of codec '%s': use another codec for it, or leave ESP_SHARD out",
                              where, x->name, u->codec->spec);
         if (!narrow)
-            return esp__fail(
-                ctx, ESP_E_ARG,
-                "%s: tensor '%s' is sharded (ESP_SHARD), but option '%s' gives every rank all of it: end it "
-                "with a reduce_scatter or an alltoall, as in '%s'",
-                where, x->name, option, esp__shard_option(ctx, &u->codec->traits, !esp__option_compresses(&u->option)));
+            return esp__fail(ctx, ESP_E_ARG,
+                             "%s: tensor '%s' is sharded (ESP_SHARD), but option '%s' gives every rank all of it: end "
+                             "it with a reduce_scatter or an alltoall, as in '%s'",
+                             where, x->name, option,
+                             esp__shard_option(ctx, &u->codec->traits, !esp__option_compresses(&u->option)));
         return ESP_OK;
     }
     if (!narrow) return ESP_OK;
-    return esp__fail(
-        ctx, ESP_E_ARG,
-        "%s: tensor '%s': option '%s' leaves each rank with a part of the result only: set ESP_SHARD in the "
-        "tensor's flags if that is what you want, or spread the result, for example with an allgather",
-        where, u->name, option);
+    return esp__fail(ctx, ESP_E_ARG,
+                     "%s: tensor '%s': option '%s' leaves each rank with a part of the result only: set ESP_SHARD in "
+                     "the tensor's flags if that is what you want, or spread the result, for example with an allgather",
+                     where, u->name, option);
 }
 
 static esp__shard esp__shard_of(const esp__unit *u) {

@@ -6,10 +6,6 @@
 
 enum { ESP__STRATEGY_BYTES = 1 << 30 };
 
-ESP__FN bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
-    return t->count < esp__model_of(ctx)->min_compress_elements && !t->codec_override && !t->option_override;
-}
-
 static esp_status esp__strategy_builtin(esp_ctx *ctx, esp__strategy *y, const char *name, esp__codec **asked) {
     const bool fp32 = !strcmp(name, "fp32");
     const char *spec = fp32 ? NULL : esp__model_of(ctx)->codec_spec;

@@ -1,5 +1,5 @@
 /* strategy.h: the model's tensors, and the strategy, which says what is synchronized together (a tensor, a chunk of
- * one, or a group), and with which codec and steps. */
+ * one, or a group), and with which codec and stages. */
 #ifndef ESP__STRATEGY_H
 #define ESP__STRATEGY_H
 #include "espresso_impl/base/base.h"
@@ -99,7 +99,7 @@ typedef struct esp__strategy {
     esp__unit *units;
     uint32_t n_units;
     esp__tensor_units *of_tensor; /* [n_tensors of the model] */
-    /* The order of collectives: each is the index of its unit << 8 | the index of its step in the unit's option. */
+    /* The order of collectives: each is the index of its unit << 8 | the index of its stage in the unit's option. */
     uint32_t n_order, *order;
     esp__order_entry *entries;
     uint32_t n_entries;

@@ -79,25 +79,23 @@ static esp_status esp__read_name(esp__reading *r, const char *name, uint64_t cou
     const char *wrong = esp__word_wrong(name, ESP__TENSOR_NAME_MAX);
     uint64_t want_count;
     if (m && r->n_tensors >= m->n)
-        return esp__fail(
-            r->ctx, ESP_E_ARG,
-            "%s: tensor '%s' is one too many: this model has %u tensors. The strategy was made for another "
-            "model: make a new one",
-            r->where, name, m->n);
+        return esp__fail(r->ctx, ESP_E_ARG,
+                         "%s: tensor '%s' is one too many: this model has %u tensors. The strategy was made for "
+                         "another model: make a new one",
+                         r->where, name, m->n);
     const char *want = m ? m->name(m->user, r->n_tensors, &want_count) : NULL;
     if (want && (strcmp(want, name) != 0 || want_count != count))
         return esp__fail(
             r->ctx, ESP_E_ARG,
-            "%s: tensor %u is '%s' with %llu elements in the strategy, but '%s' with %llu in this model. "
-            "The strategy was made for another model, or tensors were added in another order: make a new one",
+            "%s: tensor %u is '%s' with %llu elements in the strategy, but '%s' with %llu in this model. The strategy "
+            "was made for another model, or tensors were added in another order: make a new one",
             r->where, r->n_tensors, name, (unsigned long long)count, want, (unsigned long long)want_count);
     if (wrong) return esp__fail(r->ctx, ESP_E_ARG, "%s: tensor '%.60s': %s", r->where, name, wrong);
     if (!count || count > ESP__ELEMENTS_MAX - r->n_elements || r->n_tensors == ESP__UNITS_MAX)
-        return esp__fail(
-            r->ctx, ESP_E_ARG,
-            "%s: tensor '%s' with %llu elements: expected at least one element, and in all tensors at most "
-            "2^58; and at most %d tensors",
-            r->where, name, (unsigned long long)count, (int)ESP__UNITS_MAX);
+        return esp__fail(r->ctx, ESP_E_ARG,
+                         "%s: tensor '%s' with %llu elements: expected at least one element, and in all tensors at "
+                         "most 2^58; and at most %d tensors",
+                         r->where, name, (unsigned long long)count, (int)ESP__UNITS_MAX);
     r->n_elements += count;
     r->n_tensors++;
     r->last = name;
@@ -229,16 +227,15 @@ static esp_status esp__read_end(esp__reading *r) {
         return esp__fail(r->ctx, ESP_E_ARG, "%s: the text ends after %u of %u chunks of tensor '%s'", r->where,
                          r->chunk, r->n_chunks, r->last);
     if (m && r->n_tensors < m->n)
+        return esp__fail(r->ctx, ESP_E_ARG,
+                         "%s: has %u tensors, but this model has %u; the first without a line is '%s'. The strategy "
+                         "was made for another model: make a new one",
+                         r->name, r->n_tensors, m->n, m->name(m->user, r->n_tensors, &count));
+    if (r->members)
         return esp__fail(
             r->ctx, ESP_E_ARG,
-            "%s: has %u tensors, but this model has %u; the first without a line is '%s'. The strategy was "
-            "made for another model: make a new one",
-            r->name, r->n_tensors, m->n, m->name(m->user, r->n_tensors, &count));
-    if (r->members)
-        return esp__fail(r->ctx, ESP_E_ARG,
-                         "%s: the text ends before the group of tensor '%s' is closed: expected 'group ELEMENTS CODEC "
-                         "OPTION'",
-                         r->where, r->last);
+            "%s: the text ends before the group of tensor '%s' is closed: expected 'group ELEMENTS CODEC OPTION'",
+            r->where, r->last);
     if (!r->n_tensors && !m) return esp__fail(r->ctx, ESP_E_ARG, "%s: expected at least one 'tensor' line", r->where);
     return ESP_OK;
 }

@@ -13,7 +13,7 @@ enum {
 #define ESP__ELEMENTS_MAX ((uint64_t)1 << 58) /* most elements of all tensors together */
 
 /* ---- order entries: entries.c ---- */
-/* An entry of a strategy's order of ops. STEP: a step of an option. DOWN and UP: a copy from GPU to host, and back.
+/* An entry of a strategy's order of ops. STEP: a stage of an option. DOWN and UP: a copy from GPU to host, and back.
  * PACK and UNPACK: the copy of a group's gradients into one buffer, and back. BACKWARD: the computation of the next
  * gradient. */
 enum { ESP__ENTRY_STEP, ESP__ENTRY_DOWN, ESP__ENTRY_UP, ESP__ENTRY_PACK, ESP__ENTRY_UNPACK, ESP__ENTRY_BACKWARD };

@@ -15,6 +15,10 @@ ESP__FN bool esp__segment_next(const esp_ctx *ctx, const esp__extent *place, uin
     return true;
 }
 
+ESP__FN bool esp__tensor_small(const esp_ctx *ctx, const esp__tensor *t) {
+    return t->count < esp__model_of(ctx)->min_compress_elements && !t->codec_override && !t->option_override;
+}
+
 ESP__FN bool esp__unit_is_group(const esp__unit *u) { return u->place.n > 1; }
 ESP__FN bool esp__unit_is_chunk(const esp_ctx *ctx, const esp__unit *u) {
     return u->place.n == 1 && u->place.elements != esp__model_of(ctx)->tensors[u->place.first].count;

@@ -58,7 +58,7 @@ static void esp__published_cpu(esp__costs *out, const esp__published *p, double 
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[ESP_ON_CPU][d];
         for (int i = 0; i < ESP__V100_SIZES; i++)
-            at[i] = (esp_cost_point){(double)(1u << (ESP__V100_FIRST + i)) * faster, 1000.0 * p->cpu[i][d]};
+            at[i] = (esp_cost_point){(double)(1u << (ESP__V100_FIRST + i)) * faster, 1000.0 * p->cpu[d][i]};
         *esp__costs_curve(out, ESP_ON_CPU, d) = (esp_cost_curve){at, ESP__V100_SIZES, 1};
     }
 }
@@ -82,10 +82,10 @@ static esp_status esp__accelerator_find(esp_ctx *ctx, const char *spec, const ch
         if (!strcmp((*out)->name, name)) return ESP_OK;
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", (*out)->name);
     }
-    return esp__fail(ctx, ESP_E_ARG,
-                     "codec '%s': no costs are known for accelerator '%s'. Known: %s; for another, give a file of the "
-                     "codec's costs",
-                     spec, name, list);
+    return esp__fail(
+        ctx, ESP_E_ARG,
+        "codec '%s': no costs are known for accelerator '%s'. Known: %s; for another, give a file of the codec's costs",
+        spec, name, list);
 }
 
 /* Sets the size of payloads as published. The codec's parameter "ratio" is the share of the elements that it sends. */
@@ -113,8 +113,7 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     esp__codec *on_gpu = NULL;
     if (!esp__codec_has_model(c) || !c->model.n_times)
         return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "codec '%s' has no model() of its costs: measure it with espresso profile, "
-                         "and give the file",
+                         "codec '%s' has no model() of its costs: measure it with espresso profile, and give the file",
                          c->spec);
     const int matrices = (c->traits.caps & ESP_CODEC_NEEDS_MATRIX) != 0;
     if (!matrices && !esp__codec_shrinks(c))
@@ -192,8 +191,8 @@ ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_
     if (!accelerator && k) accelerator = k->accelerator;
     if (!accelerator && system && system->devices & 1u << ESP_ON_GPU)
         return esp__fail(ctx, ESP_E_ARG,
-                         "codec '%s': system '%s' can compress on GPUs of unknown type: name its "
-                         "\"accelerator\" (such as \"V100\"), or give a file of the codec's costs",
+                         "codec '%s': system '%s' can compress on GPUs of unknown type: name its \"accelerator\" (such "
+                         "as \"V100\"), or give a file of the codec's costs",
                          spec ? spec : "", system->name ? system->name : "");
     return esp__builtin_costs_for(ctx, spec, accelerator, k ? k->cpu_workers : 0, out);
 }

@@ -24,16 +24,14 @@ static const esp__known_system esp__known_systems[] = {
      "V100",
      48,
      "Espresso (EuroSys 2023), NVLink testbed, with the numbers of its artifact; alpha within a machine, copies to the "
-     "host and "
-     "packing: estimate"},
+     "host and packing: estimate"},
     {{ESP__SYSTEM, .machines = 8, .ranks_per_machine = 8, .devices = ESP__BOTH, .name = "paper-pcie",
       .intra = {.alpha_ns = 30e3, .bytes_per_us = 2500.0}, .inter = {.alpha_ns = 150e3, .bytes_per_us = 2500.0},
       .host_bytes_per_us = 2500.0, .pack_ns = 10e3, .pack_bytes_per_us = 400000.0},
      "V100",
      48,
      "Espresso (EuroSys 2023), PCIe testbed, with the numbers of its artifact; alpha within a machine, 25 Gbit/s at "
-     "80%, "
-     "copies to the host and packing: estimate"},
+     "80%, copies to the host and packing: estimate"},
     {{ESP__SYSTEM, .machines = 8, .ranks_per_machine = 8, .devices = ESP__BOTH, .name = "cloud-h100",
       .intra = {.alpha_ns = 4e3, .bytes_per_us = 360000.0, .alpha_is = ESP_ALPHA_HOP},
       .inter = {.alpha_ns = 14e3, .bytes_per_us = 45000.0, .alpha_is = ESP_ALPHA_HOP}, .host_bytes_per_us = 50000.0,
@@ -41,8 +39,7 @@ static const esp__known_system esp__known_systems[] = {
      "H100",
      48,
      "8 x H100 SXM with NVLink 4 and one 400 Gbit/s NIC a machine: usual nccl-tests bus bandwidth, 90% of the NIC, "
-     "NCCL's "
-     "latency constants (src/graph/tuning.cc); PCIe 5, packing: estimate"},
+     "NCCL's latency constants (src/graph/tuning.cc); PCIe 5, packing: estimate"},
     {{ESP__SYSTEM, .machines = 8, .ranks_per_machine = 4, .devices = ESP__BOTH, .name = "commodity-10g",
       .intra = {.alpha_ns = 5.7e3, .bytes_per_us = 6000.0, .alpha_is = ESP_ALPHA_HOP},
       .inter = {.alpha_ns = 40e3, .bytes_per_us = 1125.0, .alpha_is = ESP_ALPHA_HOP}, .host_bytes_per_us = 12000.0,

@@ -14,7 +14,7 @@ typedef struct esp__published {
     double header_bytes, unit_bytes, units;
     double error;    /* used only if the library does not have the codec */
     uint16_t gpu[2]; /* time of compress, of decompress; up to 2^20 elements */
-    uint32_t cpu[ESP__V100_SIZES][2];
+    uint32_t cpu[2][ESP__V100_SIZES];
 } esp__published;
 
 ESP__FN const esp__published *esp__published_find(const char *name);

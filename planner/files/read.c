@@ -131,11 +131,10 @@ ESP__FN void files_get_version(files_input *in, const files_place *root, const c
         files_fail(in, version, "missing: expected the version of the format, 1; is this a %s file?", kind);
     files_get_whole(in, version, &range, FILES_NEEDED, &v);
     if (v > 1)
-        files_fail(
-            in, version,
-            "the file was made by a newer espresso: expected version 1, found %llu; update espresso, or make the "
-            "file again",
-            (unsigned long long)v);
+        files_fail(in, version,
+                   "the file was made by a newer espresso: expected version 1, found %llu; update espresso, or make "
+                   "the file again",
+                   (unsigned long long)v);
     if (json_object_get(root->value, "costs") && strcmp(kind, "costs") != 0)
         files_fail(in, *root, "this is a costs file; expected a %s file: --costs reads it", kind);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

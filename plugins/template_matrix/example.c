@@ -54,7 +54,6 @@ static esp_status example_compress(void *self, const esp_codec_args *a) {
     return ESP_OK;
 }
 
-/* Reads and checks a payload's header. */
 static esp_status example_read(const esp_payload *p, const esp_tensor *t, esp_payload_header *h) {
     if (esp_payload_read(p, esp_name_hash(example_name), EXAMPLE_WIRE, t->count, h) != ESP_OK) return ESP_E_CORRUPT;
     return h->body_bytes == (h->flags & ESP_PAYLOAD_EMPTY ? 0 : example_numbers(t) * 4) ? ESP_OK : ESP_E_CORRUPT;

@@ -53,7 +53,6 @@ static esp_status example_params(const esp_host *h, const char *params, uint64_t
                : example_fail(h, ESP_E_ARG, "of= is missing: name a codec, as in every=4,of=(topk:ratio=0.01)");
 }
 
-/* Opens the inner codec and reads its traits. */
 static esp_status example_open_inner(example *c, const char *of) {
     esp_status s = c->host->codec_open(c->host->user, of, &c->inner, &c->inner_self);
     if (s) return c->inner = NULL, s; /* the host has logged the reason */

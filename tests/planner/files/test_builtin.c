@@ -131,7 +131,7 @@ TEST(test_published_figures) {
         assert_non_null(p);
         for (int d = 0; d < 2; d++) {
             uint32_t sum = 0, weighted = 0;
-            for (uint32_t k = 0; k < ESP__V100_SIZES; k++) sum += p->cpu[k][d], weighted += (k + 1) * p->cpu[k][d];
+            for (uint32_t k = 0; k < ESP__V100_SIZES; k++) sum += p->cpu[d][k], weighted += (k + 1) * p->cpu[d][k];
             assert_int_equal(p->gpu[d], figures[i].gpu[d]);
             assert_int_equal(sum, figures[i].sum[d]);
             assert_int_equal(weighted, figures[i].weighted[d]);
