@@ -69,10 +69,10 @@ static uint64_t esp__calibration_last_push(const esp_ctx *ctx) {
     return last;
 }
 
-/* Returns the time from which ops count. If ops run inside the trainer's calls and each rank has a processor core, this
- * is the last push. An op that starts earlier ends only at the trainer's next call. */
-static uint64_t esp__calibration_observed_from(const esp_ctx *ctx, const esp__calibration *s) {
-    return ctx->lanes.caller_drives && s->sharing <= s->cores ? esp__calibration_last_push(ctx) : 0;
+/* Returns the time from which ops count. If ops run inside the trainer's calls, this is the last push. An op that
+ * starts earlier ends only at the trainer's next call. */
+static uint64_t esp__calibration_observed_from(const esp_ctx *ctx) {
+    return ctx->lanes.caller_drives ? esp__calibration_last_push(ctx) : 0;
 }
 
 ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, double ns, double core_ns,
@@ -92,7 +92,7 @@ ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__o
 }
 
 static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s, esp__calibration_longer *longer) {
-    const uint64_t observed_from = esp__calibration_observed_from(ctx, s);
+    const uint64_t observed_from = esp__calibration_observed_from(ctx);
     const uint32_t n = ctx->active.strategy.n_order;
     const uint64_t each = 2ull * n * sizeof(float);
     float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);

@@ -94,6 +94,37 @@ static void calibration(esp_ctx *ctx, void *user) {
 
 TEST(test_survey) { RUN_RANKS(.size = 4, .per_machine = 2, .body = calibration, .config.progress = "threads"); }
 
+/* Ops of the first tensor that wait for 100 ms during backward, and last 150 ms longer than usual, cost the step no
+ * time. */
+static void slow_in_backward(esp_ctx *ctx, void *user) {
+    static esp__calibration calibrations[2];
+    static float grads[2][2000];
+    esp__calibration *s = &calibrations[esp_rank(ctx)];
+    const esp_stream cpu = ESP_ZERO;
+    float *g = grads[esp_rank(ctx)];
+    tensor_add(ctx, "a", 1000);
+    tensor_add(ctx, "b", 1000);
+    CHECK(!esp_start(ctx));
+    CHECK(!esp__calibration_open(ctx, s, 1 << 12, 1 << 12));
+    for (uint8_t level = 0; level < 3; level++)
+        CHECK(!esp__calibration_link(ctx, s, level, ESP_COLL_ALLREDUCE, 4096, 3));
+    s->sharing = s->cores + 1;
+    CHECK(!esp_push(ctx, 0, g, cpu));
+    CHECK(!esp_push(ctx, 1, g + 1000, cpu));
+    CHECK(!esp_wait_all(ctx));
+    const esp__unit *a = &ctx->active.strategy.units[ctx->active.strategy.of_tensor[0].first];
+    esp__span *op = &ctx->active.op_time[a->first_op];
+    CHECK(a->n_ops == 1 && ctx->model.tensors[1].enter_ns > 400000000);
+    ctx->model.tensors[0].enter_ns = ctx->model.tensors[1].enter_ns - 400000000;
+    op->start_ns = ctx->model.tensors[0].enter_ns + 100000000;
+    op->end_ns = op->start_ns + 150000000;
+    CHECK(!esp__calibration_step(ctx, s));
+    for (int lane = 0; lane < ESP__LANES; lane++) CHECK(s->dispatch_ns[lane] < 30e6);
+    esp__calibration_close(ctx, s);
+}
+
+TEST(test_slow_in_backward) { RUN_RANKS(.size = 2, .body = slow_in_backward, .config.progress = "caller"); }
+
 static void alone(esp_ctx *ctx, void *user) {
     static esp__calibration s;
     CHECK(!esp__calibration_open(ctx, &s, 1 << 12, 1 << 12));
