@@ -379,7 +379,8 @@ typedef struct esp_stats {
     uint64_t intra_bytes, inter_bytes; /* received from this, and from other machines */
     uint64_t nonfinite;                /* payloads with NaN or Inf; they do not change residuals */
     uint64_t memory_bytes;             /* memory allocated for the active strategy */
-    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* total time of such work */
+    uint64_t compress_ns, decompress_ns, intra_ns, inter_ns; /* total time of such work; of work on a GPU only in
+                                                              * steps after the first call */
     /* Sums over all steps. A step lasts from one return of esp_wait_all to the next. */
     uint64_t step_ns;
     uint64_t backward_ns; /* from the step's first push to its last */

@@ -97,6 +97,9 @@ struct esp_host {
     /** Returns the open device `d`, where all zero is the CPU. Do not close it. Returns ESP_E_UNSUPPORTED if no loaded
      *  plugin has this device. */
     esp_status (*device)(void *user, esp_device d, const struct esp_device_table **table, void **self);
+    /** Returns nonzero if the library has started the calling thread. Such a thread is of no other use to the program,
+     *  so a plugin may change its settings for good, such as its current device. */
+    int (*own_thread)(void *user);
 };
 
 /* ---- codecs ------------------------------------------------------------------------------------------------------ */
@@ -484,6 +487,9 @@ typedef struct esp_device_table {
     esp_status (*core_time)(void *self, uint64_t *ns);
     /** Copies the device's name, such as "NVIDIA H100", to `out`, cut off after room - 1 characters. */
     esp_status (*device_name)(void *self, char *out, uint64_t room);
+    /** Creates an event that is never passed to elapsed(), which may cost less to record. Without it, the host uses
+     *  event_create. */
+    esp_status (*event_create_untimed)(void *self, void **event);
 } esp_device_table;
 
 /* ---- the plugin's entry ------------------------------------------------------------------------------------------ */

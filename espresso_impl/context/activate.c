@@ -63,10 +63,7 @@ static void esp__activate_swap(esp_ctx *ctx, esp__active *next, float **pending)
     const esp_status s = esp__feedback_move(ctx, next, before.feedback, before.n_feedback, pending, 1.0, true);
     if (s) esp__fatal(ctx, s, esp_last_error(ctx));
     pthread_mutex_lock(&ctx->lanes.lock);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
-        ctx->model.tensors[i].pending_residual = pending[i];
-        esp__pending_before_free(ctx, &ctx->model.tensors[i]);
-    }
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) ctx->model.tensors[i].pending_residual = pending[i];
     esp__shards_set(&next->strategy, ctx->model.tensors, ctx->model.n_tensors);
     ctx->active = *next;
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
@@ -74,6 +71,7 @@ static void esp__activate_swap(esp_ctx *ctx, esp__active *next, float **pending)
     ctx->steps.stats.slots_bytes = next->slots_bytes;
     ctx->steps.stats.feedback_bytes = next->feedback_bytes;
     pthread_mutex_unlock(&ctx->lanes.lock);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) esp__pending_before_free(ctx, &ctx->model.tensors[i]);
     esp__active_free(ctx, &before);
 }
 

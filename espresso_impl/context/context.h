@@ -14,6 +14,7 @@ ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
 ESP__FN esp_status esp__open_alone(esp_ctx **out);
 ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what);
 /* Prepares the next step. Call it with the lock, or while no thread runs ops. */
+ESP__FN void esp__step_free(esp_ctx *ctx);
 ESP__FN void esp__step_reset(esp_ctx *ctx);
 ESP__FN void esp__pending_before_free(esp_ctx *ctx, esp__tensor *t);
 ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t count, void *data, int32_t root);

@@ -268,6 +268,7 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     ctx->host.codec_open = esp__host_codec_open;
     ctx->host.codec_close = esp__host_codec_close;
     ctx->host.device = esp__host_device;
+    ctx->host.own_thread = esp__host_own_thread;
     ctx->host.alloc = esp__host_alloc_on;
     ctx->host.free_ = esp__host_free_on;
     ctx->registry.host = &ctx->host;
@@ -469,7 +470,7 @@ static esp_status esp__tensor_device(esp_ctx *ctx, esp__tensor *t) {
     const esp__device *d = esp__device_at(ctx, index);
     t->device = index;
     s = esp__device_use(ctx, index, ctx->job.levels, who);
-    if (!s) s = d->table->event_create(d->self, &t->pushed);
+    if (!s) s = esp__device_event(d, false, &t->pushed);
     return s ? esp__fail(ctx, s, "%s: device %s:%d gives no streams or events", who, d->table->name, (int)d->id.ordinal)
              : ESP_OK;
 }

@@ -77,9 +77,9 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__topology_keep(&j->topo, now->was, now->n, now->rank, j->levels);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) { /* restores pending residuals from before the failed step */
         esp__tensor *t = &ctx->model.tensors[i];
-        if (t->pending_before && t->phase != ESP__IDLE)
-            t->pending_residual = t->pending_before, t->pending_before = NULL;
+        if (t->pending_added) t->pending_residual = t->pending_before, t->pending_before = NULL;
     }
+    esp__step_free(ctx);
     esp__step_reset(ctx);
     ctx->steps.step = step;
     pthread_mutex_lock(&ctx->lanes.lock);

@@ -425,8 +425,9 @@ static void esp__state_apply(esp_ctx *ctx, const esp__state_set *set) {
     pthread_mutex_lock(&ctx->lanes.lock);
     ctx->steps.step = in->head.step;
     ctx->config.seed = in->head.seed;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     const esp_status s = esp__state_apply_comps(ctx, set);
-    if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
+    if (s) esp__fatal(ctx, s, esp_last_error(ctx));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         esp__device_give(ctx, t->device, t->pending_residual, t->count * sizeof(float), ESP_MEM_DEVICE);
@@ -434,7 +435,6 @@ static void esp__state_apply(esp_ctx *ctx, const esp__state_set *set) {
         t->pending_residual = in->pending_residual[i];
         in->pending_residual[i] = NULL;
     }
-    pthread_mutex_unlock(&ctx->lanes.lock);
 }
 
 static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, bool has_argument) {

@@ -10,7 +10,7 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     t->phase = ESP__PUSHED;
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     t->units_left = of->n;
-    ctx->steps.n_pushed++;
+    if (!ctx->steps.n_pushed++) ctx->steps.timed = __atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED) != 0;
     ctx->steps.open = 1;
     for (uint32_t i = of->first; i < of->first + of->n; i++) {
         esp__unit *u = &ctx->active.strategy.units[i];
@@ -46,7 +46,6 @@ static esp_status esp__claim(esp_ctx *ctx, esp__tensor *t, const void *grad) {
                          t->name, other->name);
     t->phase = ESP__CLAIMED;
     ctx->steps.open = 1;
-    esp__pending_before_free(ctx, t);
     return ESP_OK;
 }
 
@@ -257,7 +256,16 @@ ESPRESSO_API esp_status esp_test(esp_ctx *ctx, uint32_t id) {
     return s;
 }
 
-/* Pushes zeros for tensors that the trainer did not push, so that the other ranks' collectives complete. Lock held. */
+static esp_status esp__push_zeros(esp_ctx *ctx, esp__tensor *t) {
+    const esp_stream none = {{0, 0}, NULL};
+    t->zeros = esp__device_take(ctx, t->device, esp__tensor_bytes(t), ESP_MEM_DEVICE);
+    return t->zeros ? esp__push_order(ctx, t, none, t->zeros, false)
+                    : esp__fail(ctx, ESP_E_NOMEM,
+                                "tensor '%s' was never pushed, and there is no memory to stand in for it", t->name);
+}
+
+/* Pushes zeros for tensors that the trainer did not push, so that the other ranks' collectives complete. The step is
+ * closed, so no other thread pushes them. Lock held, but released meanwhile. */
 static esp_status esp__push_missing(esp_ctx *ctx) {
     uint64_t now = esp__now_ns();
     ctx->steps.missing_text[0] = 0;
@@ -267,20 +275,12 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
         if (t->phase != ESP__IDLE) continue;
         snprintf(ctx->steps.missing_text + len, sizeof ctx->steps.missing_text - len, "%s'%s'", len ? ", " : "",
                  t->name);
-        t->zeros = esp__device_take(ctx, t->device, esp__tensor_bytes(t), ESP_MEM_DEVICE);
-        if (!t->zeros) {
-            char text[ESP__ERROR_MAX];
-            snprintf(text, sizeof text, "tensor '%s' was never pushed, and there is no memory to stand in for it",
-                     t->name);
-            esp__fatal_locked(ctx, ESP_E_NOMEM, text);
-            return ESP_E_NOMEM;
-        }
-        esp__pending_before_free(ctx, t);
-        const esp_stream none = {{0, 0}, NULL};
-        if (esp__push_order(ctx, t, none, t->zeros, false)) {
-            esp__fatal_locked(ctx, ESP_E_DEVICE, esp_last_error(ctx));
-            return ESP_E_DEVICE;
-        }
+        t->phase = ESP__CLAIMED;
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        const esp_status s = esp__push_zeros(ctx, t);
+        pthread_mutex_lock(&ctx->lanes.lock);
+        if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
+        if (ctx->health.fatal) return esp__dead(ctx);
         esp__push_locked(ctx, i, t->zeros, now);
     }
     return ESP_OK;
@@ -313,14 +313,24 @@ ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx) {
     return s;
 }
 
+/* Call it between the last work of a step and esp__step_reset, and without the lock: to free memory of a device may
+ * wait for all its work, and so for other ranks, whose collectives may wait for this rank's link thread. */
+ESP__FN void esp__step_free(esp_ctx *ctx) {
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        esp__tensor *t = &ctx->model.tensors[i];
+        esp__device_give(ctx, t->device, t->zeros, esp__tensor_bytes(t), ESP_MEM_DEVICE);
+        t->zeros = NULL;
+        if (!t->pending_added || !(ctx->config.flags & ESP_DISCARDABLE)) esp__pending_before_free(ctx, t);
+        t->pending_added = false;
+    }
+}
+
 ESP__FN void esp__step_reset(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         esp__tensor *t = &ctx->model.tensors[i];
         t->phase = ESP__IDLE;
         t->grad = NULL;
         t->lent.now = false;
-        esp__device_give(ctx, t->device, t->zeros, esp__tensor_bytes(t), ESP_MEM_DEVICE);
-        t->zeros = NULL;
     }
     for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++) {
         ctx->active.strategy.units[i].phase = ESP__IDLE;
@@ -359,6 +369,11 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     ctx->lanes.waiters--;
     esp__collectives_settle(ctx, 0, ctx->active.strategy.n_units);
     if (esp__devices_any(ctx)) s = esp__devices_end(ctx);
+    if (!s && ctx->steps.n_done == ctx->model.n_tensors) {
+        pthread_mutex_unlock(&ctx->lanes.lock);
+        esp__step_free(ctx);
+        pthread_mutex_lock(&ctx->lanes.lock);
+    }
     if (ctx->steps.n_done < ctx->model.n_tensors) {
         s = esp__dead(ctx);
     } else if (!s) {

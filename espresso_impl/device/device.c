@@ -70,9 +70,12 @@ ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_st
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
-static esp_status esp__device_event(const esp__device *d, void **event) {
+ESP__FN esp_status esp__device_event(const esp__device *d, bool timed, void **event) {
     *event = NULL;
-    return d->async ? d->table->event_create(d->self, event) : ESP_OK;
+    if (!d->async) return ESP_OK;
+    return !timed && ESP_HAS(esp_device_table, d->table, event_create_untimed)
+               ? d->table->event_create_untimed(d->self, event)
+               : d->table->event_create(d->self, event);
 }
 
 ESP__FN void esp__device_event_free(const esp__device *d, void *event) {
@@ -83,8 +86,10 @@ ESP__FN esp_status esp__device_events_take(esp_ctx *ctx, uint32_t index, uint32_
     const esp__device *d = esp__device_at(ctx, index);
     esp_status s = ESP_OK;
     *events = d->async ? esp__alloc(ctx, (uint64_t)n * sizeof **events + 1) : NULL;
-    if (d->async && !*events) return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the events of %u ops", n / 2);
-    for (uint32_t i = 0; i < n && *events && !s; i++) s = esp__device_event(d, &(*events)[i]);
+    if (d->async && !*events)
+        return esp__fail(ctx, ESP_E_NOMEM, "out of memory for the events of %u ops", n / ESP__EVENTS);
+    for (uint32_t i = 0; i < n && *events && !s; i++)
+        s = esp__device_event(d, i % ESP__EVENTS != ESP__EVENT_AFTER, &(*events)[i]);
     return s ? esp__device_failed(ctx, index, s, "event_create") : ESP_OK;
 }
 
@@ -109,7 +114,7 @@ ESP__FN esp_status esp__device_use(esp_ctx *ctx, uint32_t index, uint32_t levels
     if (d->used) return ESP_OK;
     esp__plugin_detail_clear();
     for (; d->used < streams && !s; d->used += !s) s = d->table->stream_create(d->self, &d->stream[d->used]);
-    if (!s) s = esp__device_event(d, &d->settled);
+    if (!s) s = esp__device_event(d, true, &d->settled);
     if (!s && d->async) s = d->table->alloc(d->self, ESP__BOUNCE_BYTES, ESP_MEM_PINNED, &d->bounce);
     if (!s) return ESP_OK;
     esp__device_unuse(d);

@@ -58,8 +58,11 @@ ESP__FN void esp__device_give(esp_ctx *ctx, uint32_t index, void *p, uint64_t by
 ESP__FN esp_status esp__device_failed(const esp_ctx *ctx, uint32_t index, esp_status s, const char *what);
 /* An event may be NULL, on devices whose calls return when their work is done. Then recording it or waiting for it
  * does nothing. */
+ESP__FN esp_status esp__device_event(const esp__device *d, bool timed, void **event); /* makes an event */
 ESP__FN void esp__device_event_free(const esp__device *d, void *event);
-/* Makes an array of n events, or NULL if the device needs none. After an error some events may be NULL. */
+/* Makes an array of n events, of which every third is not timed (ESP__EVENT_AFTER), or NULL if the device needs none.
+ * After an error some events may be NULL. */
+enum { ESP__EVENT_AFTER, ESP__EVENT_BEGIN, ESP__EVENT_END, ESP__EVENTS };
 ESP__FN esp_status esp__device_events_take(esp_ctx *ctx, uint32_t index, uint32_t n, void ***events);
 ESP__FN void esp__device_events_give(esp_ctx *ctx, uint32_t index, uint32_t n, void **events);
 static inline esp_status esp__device_record(const esp__device *d, void *event, esp_stream s) {

@@ -79,6 +79,7 @@ typedef struct esp__steps {
     uint64_t step;
     uint32_t n_pushed, n_done;
     bool closed, open;
+    bool timed;           /* devices measure the times of this step's ops */
     bool weighted;        /* esp_weight was called, on all ranks */
     float weight, factor; /* esp_weight of this rank, and what its gradients are multiplied by */
     uint32_t lent;        /* root of the tree of addresses (context/lent.c) */
@@ -166,11 +167,14 @@ ESP__FN void esp__drive_nap(esp_ctx *ctx);
 ESP__FN bool esp__drive_wait(esp_ctx *ctx);
 /* Wakes the threads that wait in esp_wait and similar calls, to run parts of a long loop over elements. */
 ESP__FN void esp__executor_offer(esp_ctx *ctx);
-/* Turns the measuring of ops' CPU times (op_core_ns, request.core_ns) on or off for trace or calibration. It stays on
- * while either wants it. Each reading of the clock costs up to 2 us. */
-enum { ESP__CORE_TRACE = 1, ESP__CORE_CALIBRATION = 2 };
+/* Turns the measuring of ops' times on devices, from the next step on, and of their CPU times (op_core_ns,
+ * request.core_ns) on or off for trace or calibration. It stays on while either wants it. Statistics want times on
+ * devices only. Each reading of the CPU's clock costs up to 2 us; a timed op costs two more events on its stream, and
+ * two calls at the step's end. */
+enum { ESP__CORE_TRACE = 1, ESP__CORE_CALIBRATION = 2, ESP__CORE_STATS = 4 };
 ESP__FN void esp__core_times(esp_ctx *ctx, int who, bool on);
-ESP__FN void esp__core_enter(esp_ctx *ctx); /* starts to measure this thread's CPU time. Lock held */
+ESP__FN void esp__core_enter(esp_ctx *ctx);   /* starts to measure this thread's CPU time. Lock held */
+ESP__FN int esp__host_own_thread(void *user); /* esp_host.own_thread */
 ESP__FN esp_status esp__executor_open(esp_ctx *ctx);
 ESP__FN void esp__executor_close(esp_ctx *ctx);
 
@@ -204,7 +208,7 @@ ESP__FN esp_status esp__waits_left_error(const esp_ctx *ctx, char *text, size_t 
 /* ---- meter.c: when pushes and ops of a step ran ------------------------------------------------------------------ */
 ESP__FN void esp__meter_push(esp_ctx *ctx, esp__tensor *t, esp__span in_push);
 ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real);
-ESP__FN void esp__devices_times(esp_ctx *ctx); /* reads the times of ops from device events */
+ESP__FN void esp__devices_times(esp_ctx *ctx); /* reads the times of ops from device events, if the step is timed */
 /* Adds the step's times to the statistics. Call it when all tensors are synchronized. Lock held. */
 ESP__FN void esp__meter_step(esp_ctx *ctx);
 /* Stores in out[n_tensors] the ns from the last step's begin to each tensor's push, without the time inside esp_push. A

@@ -27,7 +27,8 @@ static __thread uint64_t esp__core_mark;
 
 static uint64_t esp__core_now(const esp_ctx *ctx) {
     uint64_t now = 0;
-    if (__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED)) esp__device_cpu()->core_time(NULL, &now);
+    if (__atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED) & (ESP__CORE_TRACE | ESP__CORE_CALIBRATION))
+        esp__device_cpu()->core_time(NULL, &now);
     return now;
 }
 
@@ -99,10 +100,18 @@ static void esp__cpu_run(esp_ctx *ctx, const esp__op *op) {
     if (ctx->health.fatal) pthread_cond_broadcast(&ctx->lanes.done_cv);
 }
 
+static __thread bool esp__thread_own;
+ESP__FN int esp__host_own_thread(void *user) { return (void)user, esp__thread_own; }
+
+static void esp__thread_begin(void) {
+    esp__thread_own = true;
+    esp__workers_never_lend();
+}
+
 static void *esp__cpu_main(void *arg) {
     esp_ctx *ctx = arg;
     const esp__op *op;
-    esp__workers_never_lend();
+    esp__thread_begin();
     pthread_mutex_lock(&ctx->lanes.lock);
     while ((op = esp__cpu_next(ctx)) != NULL) esp__cpu_run(ctx, op);
     pthread_mutex_unlock(&ctx->lanes.lock);
@@ -424,7 +433,7 @@ static void *esp__link_main(void *arg) {
     esp_ctx *ctx = arg;
     uint64_t looked = 0;
     int yields = 0;
-    esp__workers_never_lend();
+    esp__thread_begin();
     pthread_mutex_lock(&ctx->lanes.lock);
     while (!ctx->lanes.stopping) {
         if (ctx->lanes.caller_drives) {

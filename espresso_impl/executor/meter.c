@@ -28,15 +28,15 @@ ESP__FN void esp__op_took(esp_ctx *ctx, const esp__op *op, esp__span real) {
 }
 
 ESP__FN void esp__devices_times(esp_ctx *ctx) {
-    for (uint32_t i = 0; i < ctx->active.program.n_ops; i++) {
-        const esp__op *op = &ctx->active.program.ops[i];
+    const esp__active *f = &ctx->active;
+    for (uint32_t i = 0; i < f->program.n_ops && ctx->steps.timed; i++) {
+        const esp__op *op = &f->program.ops[i];
         if (!op->timed_later) continue;
-        const esp__memory_on *m = &ctx->active.on[op->on];
+        const esp__memory_on *m = &f->on[op->on];
         const esp__device *d = m->device;
-        void *const *event = &m->events[2 * op->event];
+        void *begin = esp__op_event(f, op, ESP__EVENT_BEGIN), *end = esp__op_event(f, op, ESP__EVENT_END);
         uint64_t took = 0, ago = 0;
-        if (d->table->elapsed(d->self, event[0], event[1], &took) ||
-            d->table->elapsed(d->self, event[1], d->settled, &ago))
+        if (d->table->elapsed(d->self, begin, end, &took) || d->table->elapsed(d->self, end, d->settled, &ago))
             took = ago = 0;
         esp__op_took(ctx, op, (esp__span){m->settled_ns - ago - took, m->settled_ns - ago});
     }

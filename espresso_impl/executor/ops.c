@@ -23,6 +23,19 @@ ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_
 }
 
 /* ---- before and after an op -------------------------------------------------------------------------------------- */
+static esp_status esp__op_mark(const esp_ctx *ctx, const esp__op *op, int which, esp_stream on) {
+    const bool timed = op->timed_later && ctx->steps.timed;
+    const esp__active *f = &ctx->active;
+    return timed ? esp__device_record(f->on[op->on].device, esp__op_event(f, op, which), on) : ESP_OK;
+}
+
+/* True if the unit's next op follows in the same stream, and so needs no event to wait for. */
+static bool esp__op_continues(const esp__active *f, const esp__unit *u, const esp__op *op) {
+    const esp__op *next = op + 1;
+    return op->kind != ESP__OP_COLLECTIVE && next < &f->program.ops[u->first_op + u->n_ops] &&
+           next->kind != ESP__OP_COLLECTIVE && next->on == op->on && next->stream == op->stream;
+}
+
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     const esp__active *f = &ctx->active;
     esp__unit *u = esp__unit_of(f, op);
@@ -37,13 +50,14 @@ ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
     if (!s && esp__op_is_copy(op, ESP__COPY_PACK) && ctx->model.tensors[op->copy.member].ordered)
         s = esp__device_follow(d, ctx->model.tensors[op->copy.member].pushed, d->stream[stream]);
     /* the op before a copy to the GPU in pieces has begun that copy, and recorded its begin (esp__piece_made) */
-    if (!s && op->timed_later && !(op->n_pieces && esp__op_is_copy(op, ESP__COPY_UP)))
-        s = esp__device_record(d, esp__op_event(f, op, false), d->stream[stream]);
+    if (!s && !(op->n_pieces && esp__op_is_copy(op, ESP__COPY_UP)))
+        s = esp__op_mark(ctx, op, ESP__EVENT_BEGIN, d->stream[stream]);
     return esp__op_failed(ctx, op->on, op, s, "");
 }
 
 static void *esp__piece_event(const esp__active *f, const esp__op *op, uint32_t k) {
-    return f->on[esp__unit_of(f, op)->device].events[2 * f->program.pieces[op->first_piece + k].event + 1];
+    const esp__memory_on *m = &f->on[esp__unit_of(f, op)->device];
+    return m->events[ESP__EVENTS * f->program.pieces[op->first_piece + k].event + ESP__EVENT_AFTER];
 }
 
 ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
@@ -56,8 +70,9 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
         s = d->table->copy2d(d->self, m->headers + (uint64_t)op->codec.first_header * ESP_PAYLOAD_HEADER,
                              ESP_PAYLOAD_HEADER, esp__at(f, op, op->codec.slots), op->codec.slot_bytes,
                              ESP_PAYLOAD_HEADER, op->codec.n_ranges, d->stream[stream]);
-    u->after = esp__op_event(f, op, true);
-    if (!s) s = esp__device_record(d, u->after, d->stream[stream]);
+    u->after = esp__op_event(f, op, ESP__EVENT_AFTER);
+    if (!s) s = esp__op_mark(ctx, op, ESP__EVENT_END, d->stream[stream]);
+    if (!s && !esp__op_continues(f, u, op)) s = esp__device_record(d, u->after, d->stream[stream]);
     u->after_on = stream;
     if (op->n_pieces && esp__op_is_copy(op, ESP__COPY_DOWN)) u->after = esp__piece_event(f, op, 0);
     return esp__op_failed(ctx, op->on, op, s, "");
@@ -97,8 +112,7 @@ static esp_status esp__piece_made(const esp_ctx *ctx, const esp__op *op, uint32_
     const esp__op *copy = op + 1;
     esp_status s = ESP_OK;
     if (!esp__piece_pair(op, copy, ESP__COPY_UP)) return ESP_OK;
-    if (!k && copy->timed_later)
-        s = esp__device_record(f->on[copy->on].device, esp__op_event(f, copy, false), esp__stream_of(f, copy));
+    if (!k) s = esp__op_mark(ctx, copy, ESP__EVENT_BEGIN, esp__stream_of(f, copy));
     if (!s) s = esp__piece_copy(f, copy, k);
     return esp__op_failed(ctx, copy->on, copy, s, "");
 }
@@ -408,7 +422,7 @@ ESP__FN const esp__op *esp__collective_behind(const esp__active *f, uint32_t fir
         for (uint32_t k = u->first_op; u->phase != ESP__IDLE && k < u->first_op + u->pc; k++) {
             const esp__op *op = &f->program.ops[k];
             if (esp__stream_ordered(op) &&
-                esp__device_passed(f->on[op->on].device, esp__op_event(f, op, true)) == ESP_PENDING)
+                esp__device_passed(f->on[op->on].device, esp__op_event(f, op, ESP__EVENT_AFTER)) == ESP_PENDING)
                 return op;
         }
     }
@@ -436,9 +450,10 @@ ESP__FN esp_status esp__push_order(esp_ctx *ctx, esp__tensor *t, esp_stream user
     if (!s && t->pending_residual)
         s = d->table->convert(d->self, grad, t->dtype, t->pending_residual, ESP_F32, 1.0f, 1, t->count, on);
     if (!s && work) s = esp__device_record(d, t->pushed, on);
-    if (t->pending_residual) { /* freed at the next push, as the device may still read it */
+    if (t->pending_residual) { /* freed at the step's end, as the device may still read it */
         t->pending_before = t->pending_residual;
         t->pending_residual = NULL;
+        t->pending_added = true;
     }
     return s ? esp__device_failed(ctx, t->device, s, "esp_push") : ESP_OK;
 }

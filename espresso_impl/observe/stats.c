@@ -307,6 +307,7 @@ ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out) {
     if (s) return s;
     if (!out || out->struct_size < 8)
         return esp__fail(ctx, ESP_E_ARG, "esp_stats_read: set struct_size to sizeof(esp_stats)");
+    esp__core_times(ctx, ESP__CORE_STATS, true);
     pthread_mutex_lock(&ctx->lanes.lock);
     esp_stats all = ctx->steps.stats;
     pthread_mutex_unlock(&ctx->lanes.lock);

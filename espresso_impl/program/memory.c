@@ -100,15 +100,15 @@ static esp_status esp__memory_on_take(esp_ctx *ctx, esp__active *f, uint32_t dev
     m->used = esp__take_on(ctx, f, device, esp__used_bytes(&f->program, p), ESP_MEM_DEVICE, &s);
     m->headers = esp__take_on(ctx, f, device, headers, ESP_MEM_DEVICE, &s);
     m->flags = esp__take_on(ctx, f, device, headers, ESP_MEM_PINNED, &s);
-    if (!s) s = esp__device_events_take(ctx, device, 2 * p->n_events, &m->events);
-    if (m->events) f->memory_bytes += (uint64_t)p->n_events * 2u * sizeof *m->events;
+    if (!s) s = esp__device_events_take(ctx, device, ESP__EVENTS * p->n_events, &m->events);
+    if (m->events) f->memory_bytes += (uint64_t)p->n_events * ESP__EVENTS * sizeof *m->events;
     f->has_behind |= p->n_behind != 0;
     return s;
 }
 
 static void esp__memory_on_give(esp_ctx *ctx, const esp__program *p, uint32_t device, esp__memory_on *m) {
     const uint64_t headers = (uint64_t)m->has.n_headers * ESP_PAYLOAD_HEADER;
-    esp__device_events_give(ctx, device, 2 * m->has.n_events, m->events);
+    esp__device_events_give(ctx, device, ESP__EVENTS * m->has.n_events, m->events);
     esp__device_give(ctx, device, m->arena, m->has.arena_bytes, ESP_MEM_DEVICE);
     esp__device_give(ctx, device, m->pinned, m->has.pinned_bytes, ESP_MEM_PINNED);
     esp__device_give(ctx, device, m->scratch, (1u + m->has.n_behind) * m->has.scratch_bytes, ESP_MEM_DEVICE);

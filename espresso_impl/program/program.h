@@ -92,7 +92,7 @@ typedef struct esp__op {
     uint8_t round, n_rounds; /* the codec's round, from 0, and the number of rounds */
     uint8_t on, stream;      /* index of the device, and of a stream on it */
     bool timed_later;        /* its duration is read from device events at the step's end */
-    uint32_t event;          /* index of its end in esp__memory_on.events */
+    uint32_t event;          /* number of its events in esp__memory_on.events */
     uint32_t unit;
     /* pieces of a copy between GPU and host, and of the host's op before or after it; n_pieces is 0 if it is copied at
      * once */
@@ -177,7 +177,7 @@ typedef struct esp__memory_on {
     uint8_t *headers;    /* headers of the payloads compressed in this step */
     uint8_t *flags;      /* copy of `headers` in host memory, made at the step's end */
     uint64_t settled_ns; /* when the device finished the last step */
-    void **events;       /* [2 n_events] begin and end of ops, or NULL */
+    void **events;       /* [ESP__EVENTS * n_events], or NULL */
     esp__program_on has;
     esp__announced announced;
 } esp__memory_on;
@@ -217,10 +217,11 @@ ESP__FN esp_status esp__memory_take(esp_ctx *ctx, esp__active *f);
 ESP__FN void esp__active_free(esp_ctx *ctx, esp__active *f);
 
 ESP__FN uint8_t *esp__at(const esp__active *f, const esp__op *op, esp__ref r);
-/* Returns the event at the op's begin or end, or NULL if the op's work is done when its call returns. */
-static inline void *esp__op_event(const esp__active *f, const esp__op *op, bool end) {
+/* Returns an event of the op, or NULL if the op's work is done when its call returns. Later work waits for
+ * ESP__EVENT_AFTER; _BEGIN and _END are for its time, and recorded only in steps that are timed. */
+static inline void *esp__op_event(const esp__active *f, const esp__op *op, int which) {
     void *const *events = f->on[op->on].events;
-    return events ? events[2 * op->event + end] : NULL;
+    return events ? events[ESP__EVENTS * op->event + (uint32_t)which] : NULL;
 }
 
 /* Announces the arenas to each backend that has reg() and can send from such memory. Call withdraw between steps,

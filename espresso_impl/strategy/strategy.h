@@ -54,7 +54,8 @@ typedef struct esp__tensor {
     uint32_t device;  /* index in the context's list of devices; 0 is the CPU */
     esp__shard shard; /* set by esp_start if ESP_SHARD is set */
     float *pending_residual;
-    float *pending_before;
+    float *pending_before; /* what the last push added, if it may still be needed */
+    bool pending_added;    /* this step's push has added it */
     int phase;
     uint32_t units_left;
     uint64_t enter_ns, leave_ns; /* when esp_push began and returned */

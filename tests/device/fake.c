@@ -112,6 +112,7 @@ static ESP__UNUSED void fake_get(void *to, const void *device, uint64_t bytes) {
 typedef struct fake_event {
     uint64_t recorded, passed;
     uint64_t ns;
+    int untimed;
 } fake_event;
 
 typedef struct fake_item {
@@ -131,6 +132,7 @@ typedef struct fake_stream {
 } fake_stream;
 
 typedef struct fake_device {
+    esp_ctx *ctx; /* the context that opened it, or NULL */
     int32_t ordinal;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -258,6 +260,7 @@ static void fake_count(int n) {
 static esp_status fake_probe(const esp_host *h, int32_t *count) { return (void)h, *count = FAKE_ORDINALS, ESP_OK; }
 static esp_status fake_open(const esp_host *h, int32_t ordinal, void **self) {
     fake_device *d = calloc(1, sizeof *d);
+    d->ctx = h && h->own_thread == esp__host_own_thread ? h->user : NULL;
     d->ordinal = ordinal;
     d->random = (unsigned)(uintptr_t)d ^ (unsigned)getpid();
     pthread_mutex_init(&d->lock, NULL);
@@ -283,7 +286,17 @@ static void fake_close(void *self) {
     fake_count(-1);
 }
 
+/* Ends the process if this thread holds the context's lock: no call may wait for a device with it, since the link
+ * thread needs the lock to enqueue what other ranks' devices wait for. */
+static void fake_may_wait(const fake_device *d, const char *call) {
+#ifdef __GLIBC__
+    if (!d->ctx || __atomic_load_n(&d->ctx->lanes.lock.__data.__owner, __ATOMIC_RELAXED) != syscall(SYS_gettid)) return;
+    fprintf(stderr, "%s is called with the context's lock held\n", call);
+    abort();
+#endif
+}
 static esp_status fake_alloc(void *self, uint64_t bytes, uint32_t where, void **out) {
+    fake_may_wait(self, "alloc()");
     pthread_mutex_lock(&fake_lock);
     const int fits = bytes <= fake_left;
     if (fits && fake_left != UINT64_MAX) fake_left -= bytes;
@@ -291,7 +304,19 @@ static esp_status fake_alloc(void *self, uint64_t bytes, uint32_t where, void **
     *out = fits ? fake_take(bytes, where == ESP_MEM_PINNED) : NULL;
     return fits ? ESP_OK : ESP_E_NOMEM;
 }
-static void fake_free(void *self, void *p, uint64_t bytes, uint32_t where) { fake_give(p); }
+/* Waits for all work of the device, as cudaFree does. */
+static void fake_free(void *self, void *p, uint64_t bytes, uint32_t where) {
+    fake_device *d = self;
+    fake_may_wait(d, "free_()");
+    pthread_mutex_lock(&d->lock);
+    for (const fake_stream *s = d->streams; s;) {
+        const int busy = s->first != NULL;
+        if (busy) pthread_cond_wait(&d->passed, &d->lock);
+        s = busy ? d->streams : s->next;
+    }
+    pthread_mutex_unlock(&d->lock);
+    fake_give(p);
+}
 
 static esp_status fake_stream_create(void *self, esp_stream *out) {
     fake_device *d = self;
@@ -322,6 +347,11 @@ static esp_status fake_event_create(void *self, void **event) {
     *event = calloc(1, sizeof(fake_event));
     fake_count(1);
     return ESP_OK;
+}
+static esp_status fake_event_create_untimed(void *self, void **event) {
+    const esp_status s = fake_event_create(self, event);
+    ((fake_event *)*event)->untimed = 1;
+    return s;
 }
 static void fake_event_destroy(void *self, void *event) {
     free(event);
@@ -356,6 +386,7 @@ static esp_status fake_event_query(void *self, void *event) {
 }
 static esp_status fake_event_sync(void *self, void *event) {
     fake_device *d = self;
+    fake_may_wait(d, "event_sync()");
     const fake_event *e = event;
     pthread_mutex_lock(&d->lock);
     while (e->passed < e->recorded) pthread_cond_wait(&d->passed, &d->lock);
@@ -367,6 +398,7 @@ static esp_status fake_event_sync(void *self, void *event) {
 static esp_status fake_elapsed(void *self, void *from, void *to, uint64_t *ns) {
     fake_device *d = self;
     const fake_event *a = from, *b = to;
+    if (a->untimed || b->untimed) abort();
     pthread_mutex_lock(&d->lock);
     const int passed = a->recorded && b->recorded && a->passed == a->recorded && b->passed == b->recorded;
     *ns = b->ns - a->ns;
@@ -448,7 +480,8 @@ static const esp_device_table fake_table = {.struct_size = sizeof(esp_device_tab
                                             .copy2d = fake_copy2d,
                                             .fill = fake_fill,
                                             .convert = fake_convert,
-                                            .elapsed = fake_elapsed};
+                                            .elapsed = fake_elapsed,
+                                            .event_create_untimed = fake_event_create_untimed};
 
 #include "tests/device/fake_codecs.c"
 #endif

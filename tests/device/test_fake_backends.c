@@ -36,6 +36,25 @@ TEST(test_one_queue) {
     fake_one_queue = 0;
 }
 
+/* A change of strategy leaves residuals of sums, which the second step adds to its gradients. The third frees them,
+ * while other ranks' collectives on two links wait for this rank. */
+static void change(esp_ctx *ctx, device_job *j, int step) {
+    const text t = strategy_of((j->task.kind + 1) % KINDS, "topk:ratio=0.1", j->task.kind % 2 ? TREE_DEEP : TREE_RAW);
+    if (step == 0) CHECK(esp_strategy_set(ctx, t.data) == ESP_OK);
+}
+TEST(test_change_of_strategy) {
+    for (unsigned k = 0; k < KINDS * test_repeats(2); k++) {
+        device_job j = {.task.codec = "topk:ratio=0.1", .task.option = TREE_GPU};
+        j.task.kind = (int)k % KINDS;
+        j.task.dtype = ESP_F32;
+        j.wait = (int)k % 4;
+        j.between = change;
+        j.backend = "ordered";
+        j.backends = moved_plugin;
+        assert_int_equal(same_on_device(&j, 4, 2, k / KINDS % 2 ? ESP_DISCARDABLE : 0), 0);
+    }
+}
+
 TEST(test_host_does_not_wait) {
     static const char *const options[] = {FLAT_RAW, TREE_RAW, FLAT_GPU, TREE_GPU, TREE_SWAP, TREE_DEEP, TREE_LATE};
     for (size_t o = 0; o < sizeof options / sizeof *options; o++)

@@ -180,6 +180,7 @@ static void piece_body(esp_ctx *ctx, void *user) {
     *g = (gate){.ctx = ctx, .device = j->on_device ? p.self : NULL, .waits = j->waits, .first_up = j->first_up};
     piece_strategy(j, strategy, sizeof strategy);
     CHECK(esp_start(ctx) == ESP_OK);
+    esp__core_times(ctx, ESP__CORE_STATS, true);
     CHECK(esp_strategy_set(ctx, strategy) == ESP_OK);
     CHECK(esp_barrier(ctx) == ESP_OK);
     const int taken = get(&allocations);
