@@ -14,6 +14,7 @@
 const esp_plugin *espresso_plugin_v1_cuda(const esp_host *h);
 typedef struct cuda_host_counts {
     uint64_t launches, fills, copies, read, written;
+    uint64_t records, waits, queries, elapsed, captures, devices, untouched;
 } cuda_host_counts;
 cuda_host_counts cuda_host_counted(int reset) __attribute__((weak)); /* defined in tests/cuda; NULL on a GPU */
 
@@ -108,12 +109,15 @@ static void row(const char *spec, uint64_t n, const char *what, int feedback, ui
     if (cuda_host_counted) {
         cuda_host_counted(1);
         call(j);
+        const cuda_host_counts in = cuda_host_counted(0);
+        const uint64_t calls = in.launches + in.fills + in.copies + in.records + in.waits + in.queries + in.elapsed +
+                               in.captures + in.devices;
         must(table->event_record(device, end, stream), "event");
         must(table->event_sync(device, end), "work");
         const cuda_host_counts c = cuda_host_counted(1);
         const double moved = (double)(c.read + c.written);
-        printf("\"%s\",%llu,%s,%d,%u,%d,%d,%.3f,%.3f,%.1f\n", spec, (unsigned long long)n, what, feedback, payloads,
-               (int)c.launches, (int)c.fills, (double)c.read / (double)n, (double)c.written / (double)n,
+        printf("\"%s\",%llu,%s,%d,%u,%d,%d,%d,%.3f,%.3f,%.1f\n", spec, (unsigned long long)n, what, feedback, payloads,
+               (int)c.launches, (int)c.fills, (int)calls, (double)c.read / (double)n, (double)c.written / (double)n,
                moved / H100_BYTES_PER_NS / 1000);
     } else {
         double in_a_row;
@@ -239,7 +243,8 @@ int main(int argc, char **argv) {
     must(table->event_create(device, &begin), "event");
     must(table->event_create(device, &end), "event");
     if (cuda_host_counted)
-        puts("codec,elements,call,feedback,payloads,launches,fills,read_bytes_per_element,written_bytes_per_element,us_"
+        puts("codec,elements,call,feedback,payloads,launches,fills,calls,read_bytes_per_element,written_bytes_per_"
+             "element,us_"
              "at_3.35TBps");
     else
         puts("codec,elements,call,feedback,payloads,us,us_in_a_row,input_GBps,of_copy");

@@ -189,11 +189,10 @@ static __global__ void __launch_bounds__(CUDA_THREADS, R == 16 ? 3 : 4)
     const cuda_part *p = &all.part[blockIdx.y];
     const uint32_t mine = threadIdx.x / (32 * W);
     const chunktopk_kept list = {val + mine * SIZE, idx + mine * SIZE, warps};
-    const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
+    const uint32_t bad = p->e ? cuda_get(&cuda_flags_of(p)->bad) : 0; /* without `e`, this launch writes it */
     const uint64_t record = chunktopk_record(&f, f.chunk), chunks = chunktopk_chunks(&f, p->count);
     uint32_t any = 0;
-    for (uint64_t c = (uint64_t)blockIdx.x * GROUPS + mine; !(p->e && bad) && c < chunks;
-         c += (uint64_t)gridDim.x * GROUPS) {
+    for (uint64_t c = (uint64_t)blockIdx.x * GROUPS + mine; !bad && c < chunks; c += (uint64_t)gridDim.x * GROUPS) {
         const uint32_t n = chunktopk_size(&f, p->count, c), k = (uint32_t)chunktopk_codes(&f, n);
         const uint32_t first = group_me<W>() / 32 * (32 * R) + cuda_lane();
         float x[R];
@@ -289,14 +288,14 @@ typedef void (*chunktopk_kernel)(cuda_parts, chunktopk_shape);
 static chunktopk_kernel chunktopk_kernel_for(uint64_t chunk) {
     switch (chunk) {
     case 16:
-    case 32: return chunktopk_encode<1, 1>;
-    case 64: return chunktopk_encode<1, 2>;
-    case 128: return chunktopk_encode<1, 4>;
-    case 256: return chunktopk_encode<1, 8>;
-    case 512: return chunktopk_encode<1, 16>;
-    case 1024: return chunktopk_encode<CUDA_WARPS, 4>;
-    case 2048: return chunktopk_encode<CUDA_WARPS, 8>;
-    default: return chunktopk_encode<CUDA_WARPS, 16>;
+    case 32: return cuda_kernel<chunktopk_encode<1, 1>>;
+    case 64: return cuda_kernel<chunktopk_encode<1, 2>>;
+    case 128: return cuda_kernel<chunktopk_encode<1, 4>>;
+    case 256: return cuda_kernel<chunktopk_encode<1, 8>>;
+    case 512: return cuda_kernel<chunktopk_encode<1, 16>>;
+    case 1024: return cuda_kernel<chunktopk_encode<CUDA_WARPS, 4>>;
+    case 2048: return cuda_kernel<chunktopk_encode<CUDA_WARPS, 8>>;
+    default: return cuda_kernel<chunktopk_encode<CUDA_WARPS, 16>>;
     }
 }
 static esp_status chunktopk_cuda_compress(void *self, const esp_codec_args *a) {
@@ -308,7 +307,8 @@ static esp_status chunktopk_cuda_compress(void *self, const esp_codec_args *a) {
             cuda_parts parts = given;
             if (a->flags & ESP_ARG_OWN_MEMORY) parts.beta = s->decay, parts.gamma = 1;
             if (a->residual)
-                cuda_launch(c, "check", cuda_dense_check, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts);
+                cuda_launch(c, "check", cuda_kernel<cuda_dense_check>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
+                            parts);
             cuda_launch(c, "chunktopk", chunktopk_kernel_for(f.chunk),
                         cuda_grid(c, longest, f.chunk > 512 ? f.chunk : CUDA_WARPS * f.chunk, parts.n), parts, f);
         });
@@ -319,11 +319,12 @@ static esp_status chunktopk_cuda_decompress(void *self, const esp_codec_args *a)
     return cuda_each_sum(
         s->dense.host, "chunktopk", a, [&](uint64_t n) { return chunktopk_body(&f, n); },
         [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(c, "check payloads", chunktopk_check, cuda_grid(c, longest, CUDA_WARPS * f.chunk, sums.n), sums,
-                        f);
+            cuda_launch(c, "check payloads", cuda_kernel<chunktopk_check>,
+                        cuda_grid(c, longest, CUDA_WARPS * f.chunk, sums.n), sums, f);
         },
         [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(c, "add", chunktopk_decode, cuda_grid(c, longest, CUDA_WARPS * f.chunk, sums.n), sums, f);
+            cuda_launch(c, "add", cuda_kernel<chunktopk_decode>, cuda_grid(c, longest, CUDA_WARPS * f.chunk, sums.n),
+                        sums, f);
         });
 }
 CUDA_CODEC(chunktopk, chunktopk_codec, cuda_no_scratch, chunktopk_cuda_compress, chunktopk_cuda_decompress)

@@ -60,9 +60,11 @@ static esp_status efsign_cuda_compress(void *self, const esp_codec_args *a) {
     const uint32_t codec = esp_name_hash("efsignsgd");
     const esp_host *h = ((const dense_self *)self)->host;
     return cuda_each_part(h, "efsignsgd", a, efsign_body, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-        cuda_launch(c, "measure", efsign_measure_kernel, cuda_grid(c, longest, CUDA_TILE, parts.n), parts, codec);
+        cuda_launch(c, "measure", cuda_kernel<efsign_measure_kernel>, cuda_grid(c, longest, CUDA_TILE, parts.n), parts,
+                    codec);
         if (a->residual)
-            cuda_launch(c, "keep", efsign_keep_kernel, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts);
+            cuda_launch(c, "keep", cuda_kernel<efsign_keep_kernel>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
+                        parts);
     });
 }
 static esp_status efsign_cuda_decompress(void *self, const esp_codec_args *a) {

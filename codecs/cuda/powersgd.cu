@@ -27,7 +27,7 @@ static_assert(sizeof(cuda_sums) + sizeof(powersgd_shapes) <= 4096 && sizeof(powe
               "arguments of a kernel have at most 4096 bytes");
 
 /* Indices in cuda_flags.own: the number of finished blocks, and whether the sum of P is corrupt. */
-enum { POWERSGD_DONE, POWERSGD_CORRUPT };
+enum { POWERSGD_DONE, POWERSGD_CORRUPT, POWERSGD_BAD_Q };
 
 static __device__ __forceinline__ const float *powersgd_numbers(const unsigned char *payload) {
     return (const float *)(const void *)(payload + ESP_PAYLOAD_HEADER);
@@ -133,13 +133,13 @@ static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_combine_kernel(p
     if (!p->r || cuda_get(&flags->bad) || cuda_get(&flags->own[POWERSGD_CORRUPT])) return;
     const powersgd_room at = powersgd_room_of(p->scratch + CUDA_FLAGS, p->m, p->n, p->r);
     const uint32_t any = cuda_lowrank_combine(at.q, p->m, p->n, p->r, (float *)(void *)cuda_body(p));
-    if (any >> 31) atomicOr(&flags->bad, 1u);
+    if (any >> 31) atomicOr(&flags->own[POWERSGD_BAD_Q], 1u); /* not `bad`, which other blocks read */
 }
 /* Writes the payload's header and, if the tensor was compressed as a matrix, the new residual. */
 static __global__ void __launch_bounds__(CUDA_THREADS) powersgd_rest_kernel(powersgd_parts all) {
     __shared__ float ps[CUDA_LOWRANK_SIDE * CUDA_LOWRANK_ROWS];
     const powersgd_part *p = &all.part[blockIdx.y];
-    const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad);
+    const uint32_t bad = cuda_get(&cuda_flags_of(p)->bad) | cuda_get(&cuda_flags_of(p)->own[POWERSGD_BAD_Q]);
     if (cuda_get(&cuda_flags_of(p)->own[POWERSGD_CORRUPT])) return;
     powersgd_finish(&all, p, bad, p->r ? p->n * p->r : p->count, cuda_thread(), cuda_threads());
     if (bad || !p->r || !p->e) return;
@@ -183,16 +183,21 @@ static powersgd_kernel powersgd_kernel_for(uint64_t r, powersgd_kernel by1, powe
     return r <= 4 ? by1 : r <= 16 ? by4 : by16;
 }
 static void powersgd_first_round(cuda_call *c, const powersgd_parts &all, const powersgd_most &w) {
-    if (w.r) cuda_launch(c, "start", powersgd_start_kernel, powersgd_grid(c, w.r, 0, all.n), all);
-    cuda_launch(c, "p", powersgd_kernel_for(w.r, powersgd_p_kernel<1>, powersgd_p_kernel<4>, powersgd_p_kernel<16>),
+    if (w.r) cuda_launch(c, "start", cuda_kernel<powersgd_start_kernel>, powersgd_grid(c, w.r, 0, all.n), all);
+    cuda_launch(c, "p",
+                powersgd_kernel_for(w.r, cuda_kernel<powersgd_p_kernel<1>>, cuda_kernel<powersgd_p_kernel<4>>,
+                                    cuda_kernel<powersgd_p_kernel<16>>),
                 powersgd_grid(c, w.p_tiles, 0, all.n), all);
 }
 static void powersgd_second_round(cuda_call *c, const powersgd_parts &all, const powersgd_most &w) {
-    cuda_launch(c, "basis", powersgd_basis_kernel, powersgd_grid(c, 1, w.plain, all.n), all);
-    cuda_launch(c, "q", powersgd_kernel_for(w.r, powersgd_q_kernel<1>, powersgd_q_kernel<4>, powersgd_q_kernel<16>),
+    cuda_launch(c, "basis", cuda_kernel<powersgd_basis_kernel>, powersgd_grid(c, 1, w.plain, all.n), all);
+    cuda_launch(c, "q",
+                powersgd_kernel_for(w.r, cuda_kernel<powersgd_q_kernel<1>>, cuda_kernel<powersgd_q_kernel<4>>,
+                                    cuda_kernel<powersgd_q_kernel<16>>),
                 powersgd_grid(c, w.q_tiles, w.plain, all.n), all);
-    if (w.r) cuda_launch(c, "combine", powersgd_combine_kernel, powersgd_grid(c, 1, w.q_numbers, all.n), all);
-    cuda_launch(c, "rest", powersgd_rest_kernel, powersgd_grid(c, w.tiles, w.plain, all.n), all);
+    if (w.r)
+        cuda_launch(c, "combine", cuda_kernel<powersgd_combine_kernel>, powersgd_grid(c, 1, w.q_numbers, all.n), all);
+    cuda_launch(c, "rest", cuda_kernel<powersgd_rest_kernel>, powersgd_grid(c, w.tiles, w.plain, all.n), all);
 }
 static bool powersgd_has_reduced(const powersgd_self *s, const esp_codec_args *a) {
     for (uint32_t t = 0; t < a->n_tensors; t++) {
@@ -348,13 +353,17 @@ static esp_status powersgd_cuda_decompress(void *self, const esp_codec_args *a) 
         [&](cuda_call *c, const cuda_sums &sums, uint64_t) {
             powersgd_most w;
             const powersgd_shapes f = powersgd_shapes_of(s, a, sums, &w);
-            cuda_launch(c, "check payloads", powersgd_check_kernel, powersgd_grid(c, w.p_tiles, 0, sums.n), sums, f);
+            cuda_launch(c, "check payloads", cuda_kernel<powersgd_check_kernel>, powersgd_grid(c, w.p_tiles, 0, sums.n),
+                        sums, f);
         },
         [&](cuda_call *c, const cuda_sums &sums, uint64_t) {
             powersgd_most w;
             const powersgd_shapes f = powersgd_shapes_of(s, a, sums, &w);
-            if (w.r) cuda_launch(c, "basis", powersgd_bases_kernel, powersgd_grid(c, 1 + w.r, 0, sums.n), sums, f);
-            cuda_launch(c, "put", powersgd_put_kernel, powersgd_grid(c, w.tiles, w.plain, sums.n), sums, f);
+            if (w.r)
+                cuda_launch(c, "basis", cuda_kernel<powersgd_bases_kernel>, powersgd_grid(c, 1 + w.r, 0, sums.n), sums,
+                            f);
+            cuda_launch(c, "put", cuda_kernel<powersgd_put_kernel>, powersgd_grid(c, w.tiles, w.plain, sums.n), sums,
+                        f);
         });
 }
 

@@ -135,15 +135,16 @@ static esp_status int8_cuda_compress_shared(const quant_self *s, const esp_codec
         return cuda_each_part(
             s->dense.host, "int8", a, [](uint64_t n) { return n ? (uint64_t)sizeof(float) : 0; },
             [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-                cuda_launch(c, "range", int8_range_kernel, cuda_grid(c, longest, CUDA_TILE, parts.n), parts, codec);
+                cuda_launch(c, "range", cuda_kernel<int8_range_kernel>, cuda_grid(c, longest, CUDA_TILE, parts.n),
+                            parts, codec);
             });
     return cuda_each_part(
         s->dense.host, "int8", a, [&](uint64_t n) { return n * width; },
         [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
             cuda_launch(c, "levels",
-                        width == 1   ? int8_levels_kernel<int8_t>
-                        : width == 2 ? int8_levels_kernel<int16_t>
-                                     : int8_levels_kernel<int32_t>,
+                        width == 1   ? cuda_kernel<int8_levels_kernel<int8_t>>
+                        : width == 2 ? cuda_kernel<int8_levels_kernel<int16_t>>
+                                     : cuda_kernel<int8_levels_kernel<int32_t>>,
                         cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, codec, c->device->finding);
         });
 }

@@ -121,10 +121,10 @@ static esp_status randomk_cuda_compress(void *self, const esp_codec_args *a) {
                 d.part[i].factor = randomk_factor(t, p->count, d.part[i].k);
                 randomk_domain(p->count, &d.part[i].a, &d.part[i].b);
             }
-            cuda_launch(c, "check", cuda_dense_check, grid, parts);
-            cuda_launch(c, "draw", randomk_draw_kernel,
+            cuda_launch(c, "check", cuda_kernel<cuda_dense_check>, grid, parts);
+            cuda_launch(c, "draw", cuda_kernel<randomk_draw_kernel>,
                         cuda_grid(c, sparse_k(t->ratio, longest), CUDA_THREADS, parts.n), parts, d);
-            if (a->residual) cuda_launch(c, "keep", randomk_keep_kernel, grid, parts, d);
+            if (a->residual) cuda_launch(c, "keep", cuda_kernel<randomk_keep_kernel>, grid, parts, d);
         });
 }
 
@@ -226,7 +226,7 @@ static esp_status randomk_cuda_decompress(void *self, const esp_codec_args *a) {
     return cuda_each_sum(
         t->dense.host, randomk_name, a, [&](uint64_t n) { return 4 * sparse_k(t->ratio, n); },
         [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(c, "check payloads", randomk_check_kernel,
+            cuda_launch(c, "check payloads", cuda_kernel<randomk_check_kernel>,
                         cuda_grid(c, sparse_k(t->ratio, longest), CUDA_DENSE_EACH, sums.n), sums,
                         esp_name_hash(randomk_name));
         },
@@ -236,8 +236,8 @@ static esp_status randomk_cuda_decompress(void *self, const esp_codec_args *a) {
             memset((void *)&sizes, 0, sizeof sizes);
             for (uint32_t i = 0; i < sums.n; i++)
                 randomk_domain(sums.part[i].count, &sizes.part[i].a, &sizes.part[i].b);
-            if (sums.set) cuda_launch(c, "clear", randomk_clear_kernel, grid, sums);
-            cuda_launch(c, "add", randomk_add_kernel, grid, sums, sizes);
+            if (sums.set) cuda_launch(c, "clear", cuda_kernel<randomk_clear_kernel>, grid, sums);
+            cuda_launch(c, "add", cuda_kernel<randomk_add_kernel>, grid, sums, sizes);
         });
 }
 

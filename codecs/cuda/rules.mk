@@ -2,7 +2,7 @@
 $(call stamp,$(BUILD)/cuda-flags,$(NVCC) $(CUDA_BASE) $(CUDA_ARCH))
 # -Xptxas -v prints each kernel's registers, shared memory and spills; bench/cuda/kernels.sh makes a table of them
 NVCC_FLAGS = $(filter-out -Wall -Wno-unused-function -ffp-contract=off,$(CUDA_BASE)) -arch=$(CUDA_ARCH) -fmad=false -O3 \
-             -Xcompiler $(CUDA_HOST_FLAGS) -Werror all-warnings
+             -Xcompiler $(CUDA_HOST_FLAGS) -Werror all-warnings -Wno-deprecated-gpu-targets # CUDA 12 says so of sm_70
 $(BUILD)/cuda/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/
 	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@ 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); exit 1; }
 $(BUILD)/lib/espresso/libespresso-cuda.so: $(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o) | $(BUILD)/lib/espresso/

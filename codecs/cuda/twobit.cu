@@ -90,16 +90,16 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
         const cuda_dense_end end = {codec, 1, 0, 0, float_bits(s->threshold), 4, 16, 0, 0};
         return cuda_dense_compress_by(
             s->dense.host, "twobit", a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-                cuda_launch(c, "encode", twobit_encode_kernel, cuda_grid(c, longest, CUDA_TILE, parts.n), parts,
-                            s->threshold, end);
+                cuda_launch(c, "encode", cuda_kernel<twobit_encode_kernel>, cuda_grid(c, longest, CUDA_TILE, parts.n),
+                            parts, s->threshold, end);
             });
     }
-    return cuda_each_part(s->dense.host, "twobit", a, twobit_body,
-                          [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-                              const dim3 grid = cuda_grid(c, longest, CUDA_TILE, parts.n);
-                              cuda_launch(c, "measure", twobit_measure_kernel, grid, parts, codec, s->relative);
-                              cuda_launch(c, "encode", twobit_encode_kernel, grid, parts, 0.0f, cuda_dense_end{});
-                          });
+    return cuda_each_part(
+        s->dense.host, "twobit", a, twobit_body, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+            const dim3 grid = cuda_grid(c, longest, CUDA_TILE, parts.n);
+            cuda_launch(c, "measure", cuda_kernel<twobit_measure_kernel>, grid, parts, codec, s->relative);
+            cuda_launch(c, "encode", cuda_kernel<twobit_encode_kernel>, grid, parts, 0.0f, cuda_dense_end{});
+        });
 }
 static esp_status twobit_cuda_decompress(void *self, const esp_codec_args *a) {
     const twobit_cuda_format f = {esp_name_hash("twobit"), 1, 0};

@@ -409,4 +409,27 @@ TEST(damaged_rounds) {
         }
 }
 
+/* Each form of a kernel, such as those for other sizes of blocks, must be launched by this program. */
+TEST(every_kernel) {
+    static const char *const forms[] = {
+        "int8:block=32",       "int8:block=64",        "int8:block=128",       "int8:block=256",
+        "int8:block=512",      "int8:block=1024",      "int4:block=32",        "int4:block=64",
+        "int4:block=128",      "int4:block=256",       "int4:block=512",       "int4:block=1024",
+        "chunktopk:chunk=16",  "chunktopk:chunk=64",   "chunktopk:chunk=128",  "chunktopk:chunk=256",
+        "chunktopk:chunk=512", "chunktopk:chunk=1024", "chunktopk:chunk=2048", "chunktopk:chunk=4096",
+        "powersgd:rank=8",     "powersgd:rank=32",     "int8:shared=1",        "twobit:relative=1.2"};
+    const void *idle = NULL;
+    pair_open("4", 1);
+    for (size_t s = 0; s < CF_COUNT(specs) + CF_COUNT(forms); s++) {
+        pair_codec c;
+        pair_codec_open(&c, s < CF_COUNT(specs) ? specs[s] : forms[s - CF_COUNT(specs)]);
+        for (uint32_t ranks = 1; ranks < 100000; ranks *= 300)
+            one(&c, ranks == 1 ? 70000 : 9000, CF_RANDOM, cf_has(&c.cpu, ESP_CODEC_FUSED_RESIDUAL), ranks);
+        pair_codec_close(&c);
+    }
+    pair_close();
+    const int n = cuda_host_idle(&idle);
+    if (n) fail_msg("%d kernels were never launched, such as that at %p", n, idle);
+}
+
 int main(void) { return cuda_missing() ? 77 : test_main(); }

@@ -4,6 +4,7 @@
 /* runs: slow asan-long no-tsan: the emulator runs kernels as fibers, which the thread sanitizer does not follow */
 #define DEVICE_IS_CUDA
 #include "tests/lib/test.h"
+#include "tests/cuda/emulator/missing.h"
 #include "tests/device/device_options.h"
 
 static const char *const codecs[] = {
@@ -22,3 +23,5 @@ TEST(tree) {
                             .n_summed = sizeof summed / sizeof *summed};
     run_tree(&plan);
 }
+
+int main(void) { return cuda_missing() ? 77 : test_main(); }

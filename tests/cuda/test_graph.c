@@ -106,7 +106,7 @@ TEST(settings) {
         const char *name, *value, *says;
     } bad[] = {{"ESPRESSO_CUDA_SMS", "0", "ESPRESSO_CUDA_SMS: set it to a whole number"},
                {"ESPRESSO_CUDA_SMS", "4x", "ESPRESSO_CUDA_SMS: set it to a whole number"},
-               {"ESPRESSO_CUDA_PRIORITY", "fast", "ESPRESSO_CUDA_PRIORITY: set it to high or low"}};
+               {"ESPRESSO_CUDA_PRIORITY", "fast", "ESPRESSO_CUDA_PRIORITY: set it to high, or leave it out"}};
     void *device = NULL;
     pair_table = espresso_plugin_v1_cuda(&pair_host)->devices[0];
     for (size_t i = 0; i < CF_COUNT(bad); i++) {

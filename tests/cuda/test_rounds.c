@@ -266,3 +266,5 @@ TEST(before) {
         pair_close();
     }
 }
+
+int main(void) { return cuda_missing() ? 77 : test_main(); }

@@ -39,7 +39,8 @@ static inline esp_status cuda_check(cuda_call *c, const char *what, cudaError_t 
 }
 
 /* Returns a grid for `parts` tensors, of which the largest has `items` items. A block processes `per_block` items at a
- * time. The grid has no more blocks than fit the SMs that codecs may use, so kernels must loop. */
+ * time. The grid has at most CUDA_BLOCKS_PER_SM blocks for each SM that codecs may use, so kernels must loop. Blocks of
+ * kernels with more than 32 registers a thread do not all run at once. */
 static inline dim3 cuda_grid(const cuda_call *c, uint64_t items, uint64_t per_block, uint32_t parts) {
     const uint64_t want = items / per_block + (items % per_block != 0);
     uint64_t most = (uint64_t)c->device->sms * CUDA_BLOCKS_PER_SM / (parts ? parts : 1);
@@ -108,6 +109,15 @@ static __device__ __forceinline__ float cuda_phi(const cuda_parts *all, const cu
     return p->e ? all->beta * cuda_get(p->e + i) + all->gamma * g : g;
 }
 
+/* Zeroes the first `bytes` of n scratch memories. */
+static inline void cuda_clear(cuda_call *c, unsigned char *scratch, uint64_t stride, uint64_t bytes, uint32_t n) {
+    if (stride <= CUDA_PITCH_MAX)
+        cuda_check(c, "cudaMemset2DAsync", cudaMemset2DAsync(scratch, stride, 0, bytes, n, c->stream));
+    else
+        for (uint32_t i = 0; i < n; i++)
+            cuda_check(c, "cudaMemsetAsync", cudaMemsetAsync(scratch + i * stride, 0, bytes, c->stream));
+}
+
 static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t, uint64_t *stride) {
     *stride = a->scratch ? a->scratch->bytes / a->n_tensors / 64 * 64 : 0;
     return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
@@ -122,7 +132,7 @@ static esp_status cuda_each_part(const esp_host *h, const char *codec, const esp
     cuda_call call, *c = &call;
     const esp_status s = cuda_begin(c, h, codec, a);
     if (s != ESP_OK) return s;
-    const cuda_on on(c->device->ordinal);
+    const cuda_on on(c->device);
     uint64_t stride = 0;
     for (uint32_t t = 0; t < a->n_tensors; t++) {
         const esp_payload *p = &a->payload[t];
@@ -156,9 +166,7 @@ static esp_status cuda_each_part(const esp_host *h, const char *codec, const esp
         }
         if (stride < zero)
             return esp_codec_fail(h, c->codec, ESP_E_ARG, "scratch memory is less than bound() requires");
-        if (zero)
-            cuda_check(c, "cudaMemset2DAsync",
-                       cudaMemset2DAsync(parts.part[0].scratch, stride, 0, zero, parts.n, c->stream));
+        if (zero) cuda_clear(c, parts.part[0].scratch, stride, zero, parts.n);
         if (c->status == ESP_OK) launch(c, parts, longest);
     }
     return c->status;
@@ -253,9 +261,9 @@ static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, 
                                               "a payload on a CUDA device must begin at a multiple of 16 bytes");
     }
     if (!clear) return ESP_OK;
-    const cuda_on on(c->device->ordinal);
-    return cuda_check(c, "cudaMemset2DAsync",
-                      cudaMemset2DAsync(scratch, stride, 0, CUDA_FLAGS, a->n_tensors, c->stream));
+    const cuda_on on(c->device);
+    cuda_clear(c, scratch, stride, CUDA_FLAGS, a->n_tensors);
+    return c->status;
 }
 
 /* Decompresses the payloads in `a`. With `checks` it first calls check(call, sums, longest) for all payloads, then
@@ -267,7 +275,7 @@ static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_
     cuda_call call, *c = &call;
     const esp_status s = cuda_begin(c, h, codec, a);
     if (s != ESP_OK) return s;
-    const cuda_on on(c->device->ordinal);
+    const cuda_on on(c->device);
     const uint32_t per = a->n_payloads;
     uint64_t stride = 0;
     unsigned char *scratch = cuda_scratch_of(a, 0, &stride);

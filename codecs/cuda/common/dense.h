@@ -105,7 +105,8 @@ static esp_status cuda_dense_compress_by(const esp_host *h, const char *name, co
                                          const cuda_dense_end &f, Encode encode) {
     return cuda_each_part(h, name, a, cuda_dense_size(f), [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
         if (a->residual)
-            cuda_launch(c, "check", cuda_dense_check, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts);
+            cuda_launch(c, "check", cuda_kernel<cuda_dense_check>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
+                        parts);
         encode(c, parts, longest);
     });
 }
@@ -114,8 +115,8 @@ template <typename Code>
 static esp_status cuda_dense_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                       const cuda_dense_end &end, const Code &code) {
     return cuda_dense_compress_by(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-        cuda_launch(c, "encode", cuda_dense_encode<Code>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, code,
-                    end);
+        cuda_launch(c, "encode", cuda_kernel<cuda_dense_encode<Code>>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
+                    parts, code, end);
     });
 }
 
@@ -225,12 +226,12 @@ static esp_status cuda_dense_decompress(const esp_host *h, const char *name, con
     return cuda_each_sum(
         h, name, a, full,
         [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(c, "check payloads", cuda_dense_check_payloads<F>,
+            cuda_launch(c, "check payloads", cuda_kernel<cuda_dense_check_payloads<F>>,
                         cuda_grid(c, dense_pieces(longest), CUDA_DENSE_EACH, sums.n), sums, f);
         },
         [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(c, "add", cuda_dense_add<F>, cuda_grid(c, longest, CUDA_DENSE_EACH, sums.n), sums, f,
-                        checks_headers);
+            cuda_launch(c, "add", cuda_kernel<cuda_dense_add<F>>, cuda_grid(c, longest, CUDA_DENSE_EACH, sums.n), sums,
+                        f, checks_headers);
         },
         !checks_headers);
 }

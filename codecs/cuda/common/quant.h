@@ -57,7 +57,8 @@ template <int PER, typename F>
 static void cuda_quant_launch(cuda_call *c, const cuda_parts &parts, uint64_t longest, const F &f,
                               const cuda_dense_end &end) {
     const uint64_t each = (uint64_t)CUDA_THREADS * (PER < 16 ? 16 : PER);
-    cuda_launch(c, "levels", cuda_quant_encode<PER, F>, cuda_grid(c, longest, each, parts.n), parts, f, end);
+    cuda_launch(c, "levels", cuda_kernel<cuda_quant_encode<PER, F>>, cuda_grid(c, longest, each, parts.n), parts, f,
+                end);
 }
 template <typename F>
 static esp_status cuda_quant_compress(const esp_host *h, const char *name, const esp_codec_args *a,

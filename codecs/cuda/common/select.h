@@ -141,6 +141,9 @@ __global__ void __launch_bounds__(CUDA_THREADS) select_sample(cuda_parts all, cu
     if (threadIdx.x == 0) j.s->lo = b.bin ? b.bin << SHIFT : 1;
 }
 
+/* nvcc does not take this kernel, nor select_digit, as a template's argument (cuda_kernel). */
+template <typename M> inline const auto select_sample_kernel = cuda_add_kernel(select_sample<M>);
+
 /* ---- 2. filter --------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ uint64_t cuda_tile_first(uint64_t tile) { return cuda_tile_at(tile, 0); }
 static __device__ __forceinline__ uint32_t cuda_tile_room(uint64_t count, uint64_t first) {
@@ -244,6 +247,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, 4) select_digit(cuda_parts all, 
     const cuda_bin b = cuda_hist_pick<BINS>(j.s->hist, left, warps, found);
     if (threadIdx.x == 0) j.s->t = t << BITS | b.bin, j.s->left = b.left;
 }
+template <typename M, int STEP, int SHIFT, int BITS>
+inline const auto select_digit_kernel = cuda_add_kernel(select_digit<M, STEP, SHIFT, BITS>);
 
 /* ---- 4. count ---------------------------------------------------------------------------------------------------- */
 /* One warp counts the magnitudes of get(begin) to get(end - 1) that are above t (result x) or equal to t (result y). */
@@ -506,18 +511,19 @@ static esp_status cuda_select_compress(const esp_host *h, const char *codec, uin
                 want.k[i] = k_of(n);
                 sampled |= cuda_select_cap(n, want.k[i]) < n;
             }
-            if (small) return cuda_launch(c, "small", select_small<M>, dim3(1, parts.n), parts, want, m);
+            if (small) return cuda_launch(c, "small", cuda_kernel<select_small<M>>, dim3(1, parts.n), parts, want, m);
             if (sampled)
                 cuda_launch(
-                    c, "sample", select_sample<M>,
+                    c, "sample", select_sample_kernel<M>,
                     cuda_grid(c, longest / 4 < CUDA_SAMPLE ? longest / 4 : CUDA_SAMPLE, 4 * CUDA_THREADS, parts.n),
                     parts, want, m);
-            cuda_launch(c, "filter", select_filter<M>, tiles, parts, want, m);
-            if (sampled) cuda_launch(c, "first digit", select_digit<M, 0, 20, 11>, tiles, parts, want, m);
-            cuda_launch(c, "second digit", select_digit<M, 1, 9, 11>, tiles, parts, want, m);
-            cuda_launch(c, "third digit", select_digit<M, 2, 0, 9>, tiles, parts, want, m);
-            cuda_launch(c, "count", select_count<M>, cuda_grid(c, longest, SELECT_SPAN, parts.n), parts, want, m);
-            cuda_launch(c, "write", select_write<M>, tiles, parts, want, m);
+            cuda_launch(c, "filter", cuda_kernel<select_filter<M>>, tiles, parts, want, m);
+            if (sampled) cuda_launch(c, "first digit", select_digit_kernel<M, 0, 20, 11>, tiles, parts, want, m);
+            cuda_launch(c, "second digit", select_digit_kernel<M, 1, 9, 11>, tiles, parts, want, m);
+            cuda_launch(c, "third digit", select_digit_kernel<M, 2, 0, 9>, tiles, parts, want, m);
+            cuda_launch(c, "count", cuda_kernel<select_count<M>>, cuda_grid(c, longest, SELECT_SPAN, parts.n), parts,
+                        want, m);
+            cuda_launch(c, "write", cuda_kernel<select_write<M>>, tiles, parts, want, m);
         },
         small ? 0 : (uint64_t)CUDA_SELECT_ZERO);
 }

@@ -195,10 +195,10 @@ static esp_status cuda_sparse_decompress(const esp_host *h, const char *name, ui
             memset(&f, 0, sizeof f);
             f.codec = esp_name_hash(name), f.wire = wire;
             for (uint32_t i = 0; i < sums.n; i++) f.least[i] = k_min(sums.part[i].count);
-            cuda_launch(c, "check payloads", sparse_check, cuda_grid(c, longest, 16384, sums.n), sums, f);
+            cuda_launch(c, "check payloads", cuda_kernel<sparse_check>, cuda_grid(c, longest, 16384, sums.n), sums, f);
         },
         [&](cuda_call *c, const cuda_sums &sums, uint64_t longest) {
-            cuda_launch(c, "add", sparse_add, cuda_grid(c, longest, SELECT_SPAN, sums.n), sums);
+            cuda_launch(c, "add", cuda_kernel<sparse_add>, cuda_grid(c, longest, SELECT_SPAN, sums.n), sums);
         });
 }
 #endif

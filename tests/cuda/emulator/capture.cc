@@ -2,6 +2,14 @@
 #include "tests/cuda/emulator/capture.h"
 #include <cuda_runtime.h>
 
+int capture_all_begin(void *stream) {
+    return (int)cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeGlobal);
+}
+int capture_all_end(void *stream) {
+    cudaGraph_t graph = NULL;
+    const cudaError_t e = cudaStreamEndCapture((cudaStream_t)stream, &graph);
+    return (int)(e == cudaSuccess ? cudaGraphDestroy(graph) : e);
+}
 int capture_and_launch(void *stream, void (*call)(void *arg), void *arg, int times) {
     cudaStream_t s = (cudaStream_t)stream;
     cudaGraph_t graph = NULL;

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <type_traits>
 #define CUDA_HOST 1
+#define CUDART_VERSION 13000
 
 #define __global__
 #define __device__
@@ -48,11 +49,13 @@ enum cudaError_t {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorInvalidPitchValue = 12,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
+    cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900
 };
 typedef struct cuda_host_stream *cudaStream_t;
@@ -60,9 +63,18 @@ typedef struct cuda_host_event *cudaEvent_t;
 typedef struct cuda_host_graph *cudaGraph_t, *cudaGraphExec_t;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDefault = 4 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
+enum { cudaEnableDefault = 0 };
+struct cudaFuncAttributes {
+    int numRegs;
+};
 struct cudaLaunchAttribute;
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
@@ -76,6 +88,13 @@ struct cudaLaunchConfig_t {
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
+/* Knows the driver's functions for contexts. */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult *result = NULL);
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 struct cudaDeviceProp {
     char name[256];
@@ -107,7 +126,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream);
-/* While a stream is captured, its work goes to the graph, and a call that waits or allocates memory fails. */
+/* While a stream is captured, its work goes to the graph, and a call that waits or allocates memory fails: in this
+ * thread or, with the global mode, in all threads that have not exchanged theirs. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
@@ -116,20 +136,29 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, size_t argument_bytes, std::function<void()> kernel);
+cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name, std::function<void()> kernel);
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A &&...arguments) {
     static_assert((sizeof(P) + ... + 0) <= 4096, "arguments of a kernel have at most 4096 bytes");
     const std::tuple<P...> held(static_cast<P>(arguments)...);
-    return cuda_host_launch(c, (sizeof(P) + ... + 0), [kernel, held] { std::apply(kernel, held); });
+    return cuda_host_launch(c, (const void *)kernel, [kernel, held] { std::apply(kernel, held); });
 }
 
 /* ---- for tests --------------------------------------------------------------------------------------------------- */
 typedef struct cuda_host_counts {
     uint64_t launches, fills, copies;
     uint64_t read, written;
+    /* other calls: of events (queries: also those that wait), whether streams are captured, of current devices and
+     * contexts; and launches of kernels that may not be loaded yet */
+    uint64_t records, waits, queries, elapsed, captures, devices, untouched;
 } cuda_host_counts;
 extern "C" cuda_host_counts cuda_host_counted(int reset);
+/* Returns on which devices (bit d: device d) contexts were made since the last call. */
+extern "C" unsigned cuda_host_contexts(void);
+/* Returns how many loaded kernels were never launched, and sets *one to one of them. */
+extern "C" int cuda_host_idle(const void **one);
+/* Returns how many launches were of kernels that may not be loaded yet. */
+extern "C" uint64_t cuda_host_untouched(void);
 extern "C" void cuda_host_seed(uint64_t seed);
 
 /* ---- the device's side ------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* host.cc has memory, streams, events and graphs of the tests' CUDA emulator; block.cc runs kernels. One lock guards
  * everything. The thread that waits for work runs it, so the seed determines the order of work. */
 #include "tests/cuda/emulator/host.h"
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +21,10 @@ struct locked {
     locked() { pthread_mutex_lock(&lock); }
     ~locked() { pthread_mutex_unlock(&lock); }
 };
-static thread_local int current;
 static thread_local cudaError_t last;
 static cuda_host_counts counts;
 uint64_t cuda_host_read, cuda_host_written;
+static void count(uint64_t *what) { __atomic_fetch_add(what, 1u, __ATOMIC_SEQ_CST); }
 
 static cudaError_t said(cudaError_t e) {
     if (e) last = e;
@@ -46,17 +47,76 @@ static int device_count(void) {
     const char *n = getenv("CUDA_HOST_DEVICES");
     return n ? atoi(n) : 2;
 }
+static int driver_version(void) {
+    const char *version = getenv("CUDA_HOST_DRIVER");
+    return version ? atoi(version) : CUDART_VERSION;
+}
 cudaError_t cudaGetDeviceCount(int *count) {
+    *count = 0;
+    if (driver_version() < CUDART_VERSION / 1000 * 1000) return said(cudaErrorInsufficientDriver);
     *count = device_count();
     return *count ? cudaSuccess : said(cudaErrorNoDevice);
 }
+/* A thread's contexts: the last is current. As in CUDA 12, cudaSetDevice makes a context at once, and a call that needs
+ * one in a thread without any makes that of device 0. */
+static thread_local std::vector<int> contexts;
+static unsigned made;
+static int primary[32]; /* their addresses stand for the devices' primary contexts */
+static void make(int device) { __atomic_or_fetch(&made, 1u << device, __ATOMIC_SEQ_CST); }
+static int current(void) {
+    if (contexts.empty()) contexts.push_back(0), make(0);
+    return contexts.back();
+}
+unsigned cuda_host_contexts(void) { return __atomic_exchange_n(&made, 0u, __ATOMIC_SEQ_CST); }
 cudaError_t cudaSetDevice(int device) {
+    count(&counts.devices);
     if (device < 0 || device >= device_count()) return said(cudaErrorInvalidDevice);
-    current = device;
+    if (contexts.empty()) contexts.push_back(device);
+    contexts.back() = device;
+    make(device);
     return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int *device) { return *device = current, cudaSuccess; }
+cudaError_t cudaGetDevice(int *device) {
+    count(&counts.devices);
+    return *device = contexts.empty() ? 0 : contexts.back(), cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { return *value = 4, cudaSuccess; }
+static int device_get(int *device, int ordinal) {
+    return *device = ordinal, ordinal < 0 || ordinal >= device_count() ? cudaErrorInvalidDevice : 0;
+}
+static int context_retain(void **context, int device) { return *context = &primary[device], make(device), 0; }
+static int context_release(int) { return 0; }
+static int context_current(void **context) {
+    count(&counts.devices);
+    return *context = contexts.empty() ? NULL : &primary[contexts.back()], 0;
+}
+static int context_push(void *context) {
+    count(&counts.devices);
+    return contexts.push_back((int)((int *)context - primary)), 0;
+}
+static int context_pop(void **context) {
+    context_current(context);
+    if (!contexts.empty()) contexts.pop_back();
+    return 0;
+}
+cudaError_t cudaDriverGetVersion(int *version) { return *version = driver_version(), cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult *) {
+    static const struct {
+        const char *name;
+        void *function;
+    } all[] = {{"cuDeviceGet", (void *)device_get},
+               {"cuDevicePrimaryCtxRetain", (void *)context_retain},
+               {"cuDevicePrimaryCtxRelease", (void *)context_release},
+               {"cuCtxGetCurrent", (void *)context_current},
+               {"cuCtxPushCurrent", (void *)context_push},
+               {"cuCtxPopCurrent", (void *)context_pop}};
+    *function = NULL;
+    for (const auto &f : all)
+        if (!strcmp(f.name, name)) *function = f.function;
+    return *function ? cudaSuccess : said(cudaErrorInvalidValue);
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     snprintf(p->name, sizeof p->name, "the tests' runtime, device %d", device);
     return cudaSuccess;
@@ -81,6 +141,45 @@ const char *cudaGetErrorString(cudaError_t e) {
     }
 }
 
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+struct cuda_host_event {
+    uint64_t recorded, passed, ns;
+    int device, times;
+};
+typedef struct item {
+    std::function<void()> run;
+    cuda_host_event *mark, *wait;
+    uint64_t number;
+} item;
+struct cuda_host_graph {
+    std::vector<item> items;
+};
+struct cuda_host_stream {
+    int device, priority;
+    std::deque<item> queue;
+    cuda_host_graph *graph; /* NULL unless the stream is being captured, by thread `by` */
+    pthread_t by;
+    cudaStreamCaptureMode mode;
+};
+static std::vector<cuda_host_stream *> streams;
+/* While a stream is captured, CUDA refuses calls that might wait: by this thread, or by any if the mode is global. */
+static thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+static int refused(void) {
+    for (const cuda_host_stream *s : streams) {
+        if (!s->graph || capture_mode == cudaStreamCaptureModeRelaxed) continue;
+        if (pthread_equal(s->by, pthread_self()) ? s->mode != cudaStreamCaptureModeRelaxed
+                                                 : !s->mode && capture_mode == cudaStreamCaptureModeGlobal)
+            return 1;
+    }
+    return 0;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
+    const cudaStreamCaptureMode before = capture_mode;
+    count(&counts.devices);
+    capture_mode = *mode;
+    return *mode = before, cudaSuccess;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 typedef struct block {
     unsigned char *p;
@@ -88,11 +187,11 @@ typedef struct block {
     int pinned;
 } block;
 static std::vector<block> blocks;
-static int capturing;
 
 static cudaError_t take(void **p, size_t bytes, int pinned) {
     locked l;
-    if (capturing) return said(cudaErrorStreamCaptureUnsupported);
+    current();
+    if (refused()) return said(cudaErrorStreamCaptureUnsupported);
     if (posix_memalign(p, 256, bytes ? bytes : 1)) return said(cudaErrorMemoryAllocation);
     for (size_t i = 0; i < bytes; i++) ((unsigned char *)*p)[i] = (unsigned char)(0xA5 ^ cuda_host_random(256));
     cuda_host_unwritten(*p, bytes);
@@ -136,25 +235,6 @@ static int reached(const void *p, size_t bytes) {
 }
 
 /* ---- streams and events ------------------------------------------------------------------------------------------ */
-struct cuda_host_event {
-    uint64_t recorded, passed, ns;
-    int device, times;
-};
-typedef struct item {
-    std::function<void()> run;
-    cuda_host_event *mark, *wait;
-    uint64_t number;
-} item;
-struct cuda_host_graph {
-    std::vector<item> items;
-};
-struct cuda_host_stream {
-    int device, priority;
-    std::deque<item> queue;
-    cuda_host_graph *graph;
-};
-static std::vector<cuda_host_stream *> streams;
-
 static uint64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -184,11 +264,11 @@ int cuda_host_work(void) {
 static cudaStream_t meant(cudaStream_t s) {
     static std::vector<cudaStream_t> &defaults = *new std::vector<cudaStream_t>; /* never freed, as CUDA's */
     if (s) return s;
-    while (defaults.size() <= (size_t)current) {
-        defaults.push_back(new cuda_host_stream{(int)defaults.size(), 0, {}, NULL});
+    while (defaults.size() <= (size_t)current()) {
+        defaults.push_back(new cuda_host_stream{(int)defaults.size(), 0, {}, NULL, {}, {}});
         streams.push_back(defaults.back());
     }
-    return defaults[(size_t)current];
+    return defaults[(size_t)current()];
 }
 static int known(cudaStream_t s) {
     for (const cuda_host_stream *k : streams)
@@ -206,11 +286,13 @@ static cudaError_t enqueue(cudaStream_t s, item i) {
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned, int priority) {
     locked l;
-    streams.push_back(*out = new cuda_host_stream{current, priority, {}, NULL});
+    streams.push_back(*out = new cuda_host_stream{current(), priority, {}, NULL, {}, {}});
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    return *least = 0, *greatest = -5, cudaSuccess;
+    if (least) *least = 0;
+    if (greatest) *greatest = -5;
+    return cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { return *priority = s->priority, cudaSuccess; }
 template <typename F> static cudaError_t until(F holds) {
@@ -234,18 +316,18 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     locked l;
     s = meant(s);
     if (!known(s)) return said(cudaErrorInvalidResourceHandle);
-    if (s->graph) return said(cudaErrorStreamCaptureUnsupported);
+    if (s->graph || refused()) return said(cudaErrorStreamCaptureUnsupported);
     return until([&] { return s->queue.empty(); });
 }
 cudaError_t cudaDeviceSynchronize(void) {
     locked l;
-    if (capturing) return said(cudaErrorStreamCaptureUnsupported);
+    if (refused()) return said(cudaErrorStreamCaptureUnsupported);
     while (cuda_host_work()) {
     }
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
-    *out = new cuda_host_event{0, 0, 0, current, !(flags & cudaEventDisableTiming)};
+    *out = new cuda_host_event{0, 0, 0, current(), !(flags & cudaEventDisableTiming)};
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
@@ -256,25 +338,37 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     locked l;
+    current();
+    count(&counts.records);
     s = meant(s);
     if (!known(s) || e->device != s->device) return said(cudaErrorInvalidResourceHandle);
     return enqueue(s, {NULL, e, NULL, ++e->recorded});
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     locked l;
+    current();
+    count(&counts.waits);
     return enqueue(s, {NULL, NULL, e, e->recorded});
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
     locked l;
+    current();
+    count(&counts.queries);
+    if (refused()) return said(cudaErrorStreamCaptureUnsupported);
     if (cuda_host_random(2)) cuda_host_work();
     return e->passed < e->recorded ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     locked l;
+    current();
+    count(&counts.queries);
+    if (refused()) return said(cudaErrorStreamCaptureUnsupported);
     return until([&] { return e->passed >= e->recorded; });
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     locked l;
+    current();
+    count(&counts.elapsed);
     if (!from->times || !to->times || !from->recorded || !to->recorded) return said(cudaErrorInvalidResourceHandle);
     if (from->passed < from->recorded || to->passed < to->recorded) return cudaErrorNotReady;
     *ms = (float)((double)(int64_t)(to->ns - from->ns) / 1e6);
@@ -293,9 +387,11 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t height, cudaMemcpyKind, cudaStream_t s) {
     locked l;
     if (!width || !height) return cudaSuccess;
-    if (width > to_pitch || width > from_pitch || !reached(to, to_pitch * (height - 1) + width) ||
+    if (to_pitch > INT_MAX || from_pitch > INT_MAX) return said(cudaErrorInvalidPitchValue);
+    if ((height > 1 && (width > to_pitch || width > from_pitch)) || !reached(to, to_pitch * (height - 1) + width) ||
         !reached(from, from_pitch * (height - 1) + width))
         return said(cudaErrorInvalidValue);
+    current();
     counts.copies++;
     return enqueue(s, {[=] {
                            for (size_t r = 0; r < height; r++)
@@ -304,12 +400,14 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                        NULL, NULL, 0});
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s) {
-    return cudaMemcpy2DAsync(to, bytes, from, bytes, bytes, 1, kind, s);
+    return cudaMemcpy2DAsync(to, 0, from, 0, bytes, 1, kind, s); /* a pitch of 0: one row of any length */
 }
 cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int byte, size_t width, size_t height, cudaStream_t s) {
     locked l;
     if (!width || !height) return cudaSuccess;
-    if (width > pitch || !reached(p, pitch * (height - 1) + width)) return said(cudaErrorInvalidValue);
+    if (pitch > INT_MAX) return said(cudaErrorInvalidPitchValue);
+    if ((height > 1 && width > pitch) || !reached(p, pitch * (height - 1) + width)) return said(cudaErrorInvalidValue);
+    current();
     counts.fills++;
     return enqueue(s, {[=] {
                            for (size_t r = 0; r < height; r++) memset((char *)p + r * pitch, byte, width);
@@ -317,19 +415,21 @@ cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int byte, size_t width, siz
                        NULL, NULL, 0});
 }
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s) {
-    return cudaMemset2DAsync(p, bytes, byte, bytes, 1, s);
+    return cudaMemset2DAsync(p, 0, byte, bytes, 1, s);
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
     locked l;
     if (!known(s) || s->graph) return said(cudaErrorInvalidResourceHandle);
+    s->by = pthread_self(), s->mode = mode;
     s->graph = new cuda_host_graph;
-    capturing++;
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status) {
     locked l;
+    current();
+    count(&counts.captures);
     s = meant(s);
     if (!known(s)) return said(cudaErrorInvalidResourceHandle);
     *status = s->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
@@ -340,7 +440,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
     if (!known(s) || !s->graph) return said(cudaErrorInvalidResourceHandle);
     *graph = s->graph;
     s->graph = NULL;
-    capturing--;
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
@@ -357,16 +456,48 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cud
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
-cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, size_t, std::function<void()> kernel) {
+typedef struct loaded {
+    const void *kernel;
+    int launched;
+} loaded;
+static std::vector<loaded> touched;
+static loaded *find_loaded(const void *kernel) {
+    for (loaded &t : touched)
+        if (t.kernel == kernel) return &t;
+    return NULL;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *kernel) {
+    locked l;
+    current();
+    if (!find_loaded(kernel)) touched.push_back({kernel, 0});
+    return cudaSuccess;
+}
+int cuda_host_idle(const void **one) {
+    locked l;
+    int n = 0;
+    for (const loaded &t : touched)
+        if (!t.launched) n++, *one = t.kernel;
+    return n;
+}
+cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name, std::function<void()> kernel) {
     locked l;
     const dim3 g = c->gridDim, b = c->blockDim;
     const uint64_t threads = (uint64_t)b.x * b.y * b.z;
-    if (!known(c->stream) || c->stream->device != current) return said(cudaErrorInvalidResourceHandle);
+    if (!known(c->stream) || c->stream->device != current()) return said(cudaErrorInvalidResourceHandle);
     if (!g.x || !g.y || !g.z || g.y > 65535 || g.z > 65535 || g.x > 0x7FFFFFFFu || !threads || threads > 1024 ||
         c->dynamicSmemBytes > 0)
         return said(cudaErrorInvalidConfiguration);
     counts.launches++;
+    loaded *const found = find_loaded(name);
+    if (found)
+        found->launched = 1;
+    else
+        counts.untouched++;
     return enqueue(c->stream, {[=] { cuda_host_run(g, b, kernel); }, NULL, NULL, 0});
+}
+uint64_t cuda_host_untouched(void) {
+    locked l;
+    return counts.untouched;
 }
 cuda_host_counts cuda_host_counted(int reset) {
     locked l;
