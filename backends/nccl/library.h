@@ -55,12 +55,14 @@ typedef void *nccl_handle; /* NCCL's ncclComm_t */
 
 /* ---- from cuda.h, the driver's interface. Functions return CUresult ---------------------------------------------- */
 enum { CUDA_SUCCESS_ = 0, CUDA_NOT_READY = 600 };
+enum { CUDA_MULTIPROCESSORS = 16 }; /* an attribute of devices */
 enum { CUDA_STREAM_NON_BLOCKING = 1, CUDA_EVENT_NO_TIMES = 2, CUDA_HOST_PORTABLE = 1 };
 #define CUDA_FUNCTIONS(X)                                                                                              \
     X(cuInit, (unsigned flags))                                                                                        \
     X(cuDriverGetVersion, (int *version))                                                                              \
     X(cuDeviceGetCount, (int *count))                                                                                  \
     X(cuDeviceGet, (int *device, int ordinal))                                                                         \
+    X(cuDeviceGetAttribute, (int *value, int attribute, int device))                                                   \
     X(cuDevicePrimaryCtxRetain, (void **context, int device))                                                          \
     X(cuDevicePrimaryCtxRelease_v2, (int device))                                                                      \
     X(cuCtxGetDevice, (int *device))                                                                                   \

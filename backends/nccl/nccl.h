@@ -48,6 +48,7 @@ typedef struct nccl_job {
     int ordinal, device;
     void *context;
     uint32_t open;
+    uint64_t active_ns; /* when a request last advanced */
     struct nccl_comm *comms;
     struct nccl_memory *memory; /* registered memory */
 } nccl_job;

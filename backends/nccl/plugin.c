@@ -5,12 +5,20 @@
 #include "backends/nccl/nccl.h"
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { NCCL_RANKS = 65536, NCCL_POLL_US = 50, NCCL_CLOSE_MS = 2000, NCCL_TIMEOUT_MS = 300000 };
+enum {
+    NCCL_RANKS = 65536,
+    NCCL_SPIN_NS = 30000,
+    NCCL_POLL_US = 50,
+    NCCL_CTAS_MOST = 16,
+    NCCL_CLOSE_MS = 2000,
+    NCCL_TIMEOUT_MS = 300000
+};
 enum { NCCL_DEVICE_LOCAL = -1, NCCL_DEVICE_CURRENT = -2 };
 
 typedef struct nccl_params {
@@ -220,10 +228,21 @@ static esp_status nccl_agree(nccl_comm *m, const esp_group *g, esp_status mine, 
     return ESP_OK;
 }
 
+/* Collectives of several levels run at the same time, and a kernel of NCCL waits until all its blocks run. So those of
+ * all levels must fit the GPU together, and leave most of it to the trainer. A collective of all ranks has no other
+ * beside it. */
+static int nccl_ctas(const nccl_comm *m, const esp_group *g, const nccl_params *p) {
+    int sms = 0;
+    if (p->ctas || !g->level || g->n_levels < 2) return p->ctas ? p->ctas : NCCL_UNSET;
+    if (m->library->cuDeviceGetAttribute(&sms, CUDA_MULTIPROCESSORS, m->job->device)) return NCCL_UNSET;
+    const int each = sms / (4 * g->n_levels);
+    return each < 1 ? 1 : each < NCCL_CTAS_MOST ? each : NCCL_CTAS_MOST;
+}
+
 /* Connects the ranks. Fails after a timeout, since NCCL would wait for a failed rank forever. */
-static esp_status nccl_connect(nccl_comm *m, const nccl_id *id, const nccl_params *p) {
-    nccl_config config = {
-        sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS, 0, NCCL_UNSET, NCCL_UNSET, p->ctas ? p->ctas : NCCL_UNSET, NULL};
+static esp_status nccl_connect(nccl_comm *m, const esp_group *g, const nccl_id *id, const nccl_params *p) {
+    nccl_config config = {sizeof config, 0xCAFEBEEFu, NCCL_WITH_CTAS,     0,
+                          NCCL_UNSET,    NCCL_UNSET,  nccl_ctas(m, g, p), NULL};
     const uint64_t end = backend_now_ns() / 1000000u + p->timeout_ms;
     esp_status s = nccl_check(m, "ncclCommInitRankConfig",
                               m->library->ncclCommInitRankConfig(&m->handle, m->who.size, *id, m->who.rank, &config));
@@ -258,7 +277,7 @@ static esp_status nccl_open(const esp_host *h, const esp_group *g, const char *p
     s = nccl_agree(m, g, s, all);
     if (!s) {
         nccl_enter(m);
-        s = nccl_connect(m, &all[0].id, &p);
+        s = nccl_connect(m, g, &all[0].id, &p);
         if (s) nccl_abort_locked(m); /* peers may be waiting for this rank to connect */
         nccl_leave(m);
         s = nccl_agree(m, g, s, all);
@@ -329,6 +348,7 @@ static esp_status nccl_drive(nccl_comm *m) {
         r->done = true;
     else
         s = r->host ? nccl_host_drive(m, r) : nccl_device_drive(m, r);
+    if (!s) m->job->active_ns = backend_now_ns();
     if (s || !r->done) return s;
     nccl_count(m, &r->c);
     __atomic_sub_fetch(&m->job->open, 1u, __ATOMIC_SEQ_CST);
@@ -370,14 +390,18 @@ static esp_status nccl_test(void *comm, void *req) {
     return ESP_OK;
 }
 
-/* Polls while requests are open, since NCCL sends no notification. Errors are returned by test(), not here. */
+/* Polls while requests are open, since NCCL sends no notification. A call of NCCL takes some 20 us, so this sleeps only
+ * if nothing has happened for longer. Errors are returned by test(), not here. */
 static esp_status nccl_progress(void *comm, uint64_t timeout_us) {
     nccl_job *j = ((nccl_comm *)comm)->job;
     const struct timespec interval = {0, NCCL_POLL_US * 1000};
     struct pollfd p = {j->event, POLLIN, 0};
     uint64_t drop;
     const bool polls = BACKEND_LOAD(&j->open) && timeout_us;
-    if (polls) nanosleep(&interval, NULL);
+    if (polls && backend_now_ns() - j->active_ns < NCCL_SPIN_NS)
+        sched_yield();
+    else if (polls)
+        nanosleep(&interval, NULL);
     if (poll(&p, 1, polls ? 0 : (int)((timeout_us + 999) / 1000)) < 0 && errno != EINTR) return ESP_E_COMM;
     while (read(j->event, &drop, sizeof drop) > 0) {
     }

@@ -11,6 +11,7 @@ static struct {
     void (*allocations)(uint64_t left);
     void (*record)(int rank, char *out, size_t cap);
     int (*registered)(void);
+    int (*ctas)(void);
 } fake;
 
 static void fake_path(char *out, size_t cap, const char *version) {
@@ -39,7 +40,7 @@ static void with(const char *version, void (*test)(void)) {
         void *p = dlopen(path, RTLD_NOW);
         if (!p || !nccl_find(p, "fake_fail", &fake.fails) || !nccl_find(p, "fake_remains", &fake.live) ||
             !nccl_find(p, "fake_allocations", &fake.allocations) || !nccl_find(p, "fake_record", &fake.record) ||
-            !nccl_find(p, "fake_registered", &fake.registered))
+            !nccl_find(p, "fake_registered", &fake.registered) || !nccl_find(p, "fake_ctas", &fake.ctas))
             wants("the stand-in lacks its control");
         test();
         if (fake.live()) wants("streams, events, memory or communicators are left");

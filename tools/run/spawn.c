@@ -71,6 +71,10 @@ static void run_set_environment(const run_plan *p, int i) {
         run_set_number("OMP_NUM_THREADS", share > 0 ? share : 1);
     }
     setenv("OMP_WAIT_POLICY", "passive", 0); /* idle OpenMP threads must not spin on shared cores */
+    /* collectives of NCCL on several levels: streams must not share hardware queues, and all ranks launch in one order
+     */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("ESPRESSO_ROOT", p->root, 1);
     setenv("ESPRESSO_SECRET", p->secret, 1);
     if (p->inter) setenv("ESPRESSO_INTER_LINK", p->inter, 1);

@@ -22,6 +22,8 @@ __attribute__((visibility("default"))) void fake_allocations(uint64_t left);
 /* Writes to `out` this rank's calls that moved data since the last fake_record(), such as "ncclAllReduce ". Calls in a
  * group are in parentheses: "(ncclSend ncclRecv ) ". */
 __attribute__((visibility("default"))) void fake_record(int rank, char *out, size_t cap);
+/* Returns the largest number of blocks, or INT_MIN, that the newest communicator was opened with. */
+__attribute__((visibility("default"))) int fake_ctas(void);
 /* Returns how many buffers passed to NCCL were in registered memory. */
 __attribute__((visibility("default"))) int fake_registered(void);
 #endif

@@ -60,6 +60,9 @@ FAKE_EXPORT int cuDeviceGet(int *device, int ordinal) {
     if (ordinal < 0 || ordinal >= gpu_count()) return 101;
     return *device = ordinal, 0;
 }
+FAKE_EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    return *value = attribute == 16 ? 40 : 0, device < gpu_count() ? 0 : 101; /* 40 multiprocessors */
+}
 FAKE_EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) {
     __atomic_add_fetch(&gpu_contexts[device], 1, __ATOMIC_SEQ_CST);
     return *context = &gpu_contexts[device], 0;

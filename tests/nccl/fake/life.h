@@ -26,6 +26,8 @@ FAKE_EXPORT int ncclGetUniqueId(ncclUniqueId *id) {
     return world_name(id->bytes), OK;
 }
 
+static int last_ctas;
+FAKE_EXPORT int fake_ctas(void) { return last_ctas; }
 FAKE_EXPORT int ncclCommInitRankConfig(void **out, int n, ncclUniqueId id, int rank, config *g) {
     const int device = gpu_current("ncclCommInitRankConfig");
     if (g->magic != 0xCAFEBEEFu || g->version < 21400 || g->size > 256) fake_wrong("the configuration is malformed");
@@ -42,6 +44,7 @@ FAKE_EXPORT int ncclCommInitRankConfig(void **out, int n, ncclUniqueId id, int r
     } else if (m) {
         gpu_live++;
         m->magic = MAGIC, m->rank = rank, m->n = n, m->device = device;
+        last_ctas = g->max_ctas;
         *out = m;
     }
     pthread_mutex_unlock(&gpu_lock);
@@ -56,11 +59,6 @@ FAKE_EXPORT int ncclCommGetAsyncError(void *c, int *state) {
     for (int q = 0; q < m->n && joined && !m->error && !getenv("FAKE_SHARED"); q++)
         if (q != m->rank && m->w.all->device[q] == m->device)
             m->error = USAGE, snprintf(last_error, sizeof last_error, "Duplicate GPU detected");
-    if (m->delay && --m->delay == 0 && m->waits) {
-        kernel *k = m->waits;
-        m->waits = NULL;
-        kernel_launch(k);
-    }
     *state = m->error ? m->error : !joined || m->delay ? IN_PROGRESS : m->finalized && m->running ? IN_PROGRESS : OK;
     pthread_mutex_unlock(&gpu_lock);
     return OK;
