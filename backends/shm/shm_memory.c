@@ -1,11 +1,14 @@
 /* shm_memory.c: creates memory that several processes share, and passes it between them. Rank 0 creates a memfd, which
- * vanishes with the last process that uses it, and sends its descriptor over a local socket. */
+ * vanishes with the last process that uses it, and sends its descriptor over a local socket. A memfd is a file: if the
+ * limit on file sizes forbids it, System V shared memory replaces it, whose number the other ranks need. */
 #include "backends/shm/transport.h"
 #include "espresso_impl/base/limits.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -75,6 +78,30 @@ static const char *shm_invalid(int fd, uint64_t bytes) {
     seals = fcntl(fd, SHM_GET_SEALS);
     if (seals < 0) return "it is a file, not memory";
     return (seals & SHM_SEAL_SIZE) == SHM_SEAL_SIZE ? NULL : "its size may change";
+}
+/* A segment that is marked as removed vanishes with the last process that has attached it, and Linux lets other
+ * processes attach it until then. */
+ESP__FN void *shm_segment_create(uint64_t bytes, int *segment) {
+    *segment = shmget(IPC_PRIVATE, bytes, 0600);
+    if (*segment < 0) return NULL;
+    void *p = shmat(*segment, NULL, 0);
+    shmctl(*segment, IPC_RMID, NULL);
+    return p == (void *)-1 ? NULL : p;
+}
+/* The number may name another segment, if the ranks are in different IPC namespaces: then its random number differs. */
+ESP__FN void *shm_segment_attach(int segment, uint64_t bytes, uint64_t number, const char **why) {
+    struct shmid_ds ds;
+    void *p = (void *)-1;
+    if (shmctl(segment, IPC_STAT, &ds) != 0 || (p = shmat(segment, NULL, 0)) == (void *)-1)
+        *why = esp__strerror(errno);
+    else if (ds.shm_perm.uid != geteuid() && ds.shm_perm.uid != 0)
+        *why = "it belongs to another user";
+    else if (ds.shm_segsz != bytes || ((const shm_head *)p)->number != number)
+        *why = "it is another one: do the ranks share an IPC namespace?";
+    else
+        return p;
+    if (p != (void *)-1) shmdt(p);
+    return NULL;
 }
 ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog) {
     int s = shm_local_bound(SOCK_STREAM, name);

@@ -65,7 +65,8 @@ typedef struct shm_nic {
 typedef struct shm_head {
     uint32_t refs;
     uint32_t broken; /* 1 + the first rank that failed, or 0 */
-    uint64_t reserved0[7];
+    uint64_t number; /* random, the same as in rank 0's shm_hello, if a System V segment is the region */
+    uint64_t reserved0[6];
 } shm_head;
 
 /* What ranks exchange when a communicator opens, before they share memory. */
@@ -76,6 +77,9 @@ typedef struct shm_hello {
     uint64_t address;
     char socket[SHM_LOCAL_NAME];
     uint64_t opened_ns;
+    uint64_t number; /* on rank 0: that of the region, if `segment` is one */
+    int32_t segment; /* on rank 0: the System V segment, or -1 if the region is a memfd */
+    int32_t reserved0;
 } shm_hello;
 
 /* The slowest emulated link between this communicator's ranks. */
@@ -369,7 +373,12 @@ ESP__FN void shm_local_close(int fd);
 ESP__FN int shm_local_bound(int type, char name[SHM_LOCAL_NAME]);
 /* Returns true if this system can fix the size of a memfd. */
 ESP__FN bool shm_has_seals(void);
+/* Returns the descriptor of zeroed memory, or -1 with errno, which is EFBIG beyond the limit on file sizes. */
 ESP__FN int shm_create(uint64_t bytes);
+/* Returns a zeroed System V segment that is attached and vanishes with its last process, or NULL with errno. */
+ESP__FN void *shm_segment_create(uint64_t bytes, int *segment);
+/* Attaches the segment, of `bytes` bytes with `number` in its shm_head, or returns NULL with *why. */
+ESP__FN void *shm_segment_attach(int segment, uint64_t bytes, uint64_t number, const char **why);
 ESP__FN int shm_listen(char name[SHM_LOCAL_NAME], int backlog);
 ESP__FN int shm_connect(const char *name, const char **why);
 /* Sends `fd` over all pending connections, and does not wait for more: a rank that has not connected by now has died,

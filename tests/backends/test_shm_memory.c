@@ -6,6 +6,7 @@
 #include "backends/shm/transport.h"
 #pragma GCC diagnostic pop
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 enum { BYTES = 1 << 16 };
@@ -111,6 +112,27 @@ TEST(test_kinds) {
         child_wait(pid);
         assert_int_equal(test_count_files("/proc/self/fd", ""), before);
     }
+}
+
+/* Beyond the limit on file sizes, a System V segment replaces the memfd: nothing of it is left, and a rank takes only
+ * that of its job. */
+TEST(test_segments) {
+    const char *why = NULL;
+    int segment = -1;
+    shm_head *mine = shm_segment_create(BYTES, &segment);
+    assert_non_null(mine);
+    mine->number = 7;
+    assert_null(shm_segment_attach(segment, BYTES, 8, &why));
+    assert_non_null(strstr(why, "it is another one"));
+    assert_null(shm_segment_attach(segment, BYTES * 2, 7, &why));
+    shm_head *other = shm_segment_attach(segment, BYTES, 7, &why);
+    assert_non_null(other);
+    assert_ptr_not_equal(other, mine);
+    other->broken = 5;
+    assert_int_equal(mine->broken, 5);
+    munmap(mine, BYTES);
+    munmap(other, BYTES);
+    assert_null(shm_segment_attach(segment, BYTES, 7, &why));
 }
 
 TEST(test_from_others) {

@@ -17,7 +17,10 @@ limit() { # LETTER VALUE
 }
 for ESPRESSO_BACKEND in shm gloo; do
     [ $ESPRESSO_BACKEND = shm ] || [ -e "$BUILD/lib/espresso/libespresso-gloo.so" ] || { skipped="backend gloo is not there" && continue; }
-    for blocks in 0 1 100; do limit f $blocks; done
+    for blocks in 0 1 100; do
+        limit f $blocks
+        [ "$status" = 0 ] || bad "ulimit -f $blocks: status $status, though no file is needed"
+    done
     for files in 3 4 5 6 7 8 9 10 11 12 13 14 16 20; do limit n $files; done
     for kib in 12000 16000 20000 24000 32000 40000 60000 80000; do limit v $kib; done
     echo "$ESPRESSO_BACKEND: tried"
