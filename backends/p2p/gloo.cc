@@ -10,6 +10,8 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -24,36 +26,79 @@ using Buffer = gloo::transport::UnboundBuffer;
 const std::chrono::milliseconds gloo_forever = std::chrono::hours(24 * 365);
 
 /* ---- addresses of the ranks -------------------------------------------------------------------------------------- */
+/* What a rank sends to the others while they connect. */
+struct Head {
+    int32_t status; /* an error ends connecting on all ranks */
+    int32_t last;   /* 1 if this rank has connected */
+    uint64_t bytes; /* of the addresses that follow */
+};
 /* gloo requires a store of keys and values: each rank sets its addresses in it and reads those of the others. It is
- * implemented by one exchange between the ranks. */
+ * implemented by exchanges between the ranks, all of one size. A rank that fails between two of them sends its status
+ * in the next one, so that all ranks make as many. */
 class Store : public gloo::rendezvous::Store {
   public:
-    Store(const esp_group *g, uint64_t bytes) : group(g), most(bytes), all((bytes + 8) * (uint64_t)g->size) {}
+    Store(const esp_group *g, uint64_t bytes)
+        : group(g), most(bytes), mine(bytes + sizeof(Head)), all((bytes + sizeof(Head)) * (uint64_t)g->size) {}
     void set(const std::string &, const std::vector<char> &data) override {
-        std::vector<char> mine(most + 8);
-        const uint64_t bytes = data.size() <= most ? data.size() : 0;
-        memcpy(mine.data(), &bytes, 8);
-        memcpy(mine.data() + 8, data.data(), bytes);
-        if (group->oob_allgather(group->user, mine.data(), all.data(), mine.size()) != ESP_OK)
-            throw std::runtime_error("the ranks could not exchange their addresses");
+        if (data.size() > most) throw std::runtime_error("an address is too long");
+        exchange({ESP_OK, 0, data.size()}, data.data());
+        if (failed != ESP_OK) throw std::runtime_error("another rank could not connect");
     }
     std::vector<char> get(const std::string &key) override { /* a key of gloo ends with the rank */
         const size_t digits = key.find_last_not_of("0123456789") + 1;
         const uint64_t q = digits < key.size() ? std::stoull(key.substr(digits)) : UINT64_MAX;
-        uint64_t bytes = 0;
         if (q >= (uint64_t)group->size) throw std::runtime_error("a key that is no rank: " + key);
-        const char *at = &all[q * (most + 8)];
-        memcpy(&bytes, at, 8);
-        return std::vector<char>(at + 8, at + 8 + bytes);
+        const char *at = &all[q * mine.size()] + sizeof(Head);
+        return std::vector<char>(at, at + head(q).bytes);
     }
     void wait(const std::vector<std::string> &) override {}
     void wait(const std::vector<std::string> &, const std::chrono::milliseconds &) override {}
+    /* Returns the same status on all ranks, given this one's. */
+    esp_status end(esp_status own) {
+        if (failed == ESP_OK) exchange({own, 1, 0}, NULL);
+        return own != ESP_OK && failed != ESP_E_PEER ? own : failed;
+    }
+    esp_status failed = ESP_OK; /* the error of the first rank that could not connect */
+    int failed_rank = -1;       /* that rank, or -1 if the exchange itself failed */
 
   private:
+    Head head(uint64_t q) const {
+        Head h;
+        memcpy(&h, &all[q * mine.size()], sizeof h);
+        return h;
+    }
+    void exchange(Head h, const char *data) {
+        memcpy(mine.data(), &h, sizeof h);
+        if (h.bytes) memcpy(mine.data() + sizeof h, data, h.bytes);
+        failed = group->oob_allgather(group->user, mine.data(), all.data(), mine.size());
+        for (int q = 0; q < group->size && failed == ESP_OK; q++) {
+            const Head their = head((uint64_t)q);
+            failed = (esp_status)their.status;
+            if (failed == ESP_OK && h.status == ESP_OK && (their.last != h.last || their.bytes > most))
+                failed = ESP_E_MISMATCH; /* ranks have different versions of gloo */
+            if (failed != ESP_OK) failed_rank = q;
+        }
+    }
     const esp_group *group;
     const uint64_t most;
-    std::vector<char> all;
+    std::vector<char> mine, all;
 };
+
+/* True if all ranks are on one host and see its network. */
+bool gloo_one_host(const esp_group *g) {
+    struct Host {
+        char boot[64], network[64];
+    } own = {};
+    std::vector<Host> all((size_t)g->size);
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!f || !fgets(own.boot, sizeof own.boot, f)) gethostname(own.boot, sizeof own.boot - 1);
+    if (f) fclose(f);
+    if (readlink("/proc/self/ns/net", own.network, sizeof own.network - 1) < 0) own.network[0] = 0;
+    if (g->oob_allgather(g->user, &own, all.data(), sizeof own) != ESP_OK) return false;
+    for (const Host &p : all)
+        if (memcmp(&p, &all[0], sizeof p) != 0) return false;
+    return true;
+}
 
 /* Returns this host's address in the network that reaches `root` (HOST:PORT), or "" if it is unknown. The host's own
  * name will not do: it often resolves to a loopback address. Sends nothing. */
@@ -83,12 +128,44 @@ std::string gloo_address_towards(const char *root) {
     return found;
 }
 
+/* Returns an address of this host that others may reach, or "" if gloo should look up the host's own name. That name
+ * will not do if it is unknown here, or is a loopback address, as on Debian. */
+std::string gloo_own_address() {
+    char name[NI_MAXHOST] = "", text[NI_MAXHOST] = "";
+    addrinfo hints = {}, *list = NULL;
+    hints.ai_socktype = SOCK_STREAM;
+    gethostname(name, sizeof name - 1);
+    bool usable = false;
+    if (getaddrinfo(name, NULL, &hints, &list) == 0) {
+        for (addrinfo *a = list; a && !usable; a = a->ai_next)
+            usable = a->ai_family == AF_INET && ntohl(((sockaddr_in *)a->ai_addr)->sin_addr.s_addr) >> 24 != 127;
+        freeaddrinfo(list);
+    }
+    ifaddrs *own = NULL;
+    if (usable || getifaddrs(&own) != 0) return "";
+    for (ifaddrs *a = own; a && !text[0]; a = a->ifa_next)
+        if (a->ifa_addr && a->ifa_addr->sa_family == AF_INET && a->ifa_flags & IFF_UP && !(a->ifa_flags & IFF_LOOPBACK))
+            getnameinfo(a->ifa_addr, sizeof(sockaddr_in), text, sizeof text, NULL, 0, NI_NUMERICHOST);
+    freeifaddrs(own);
+    return text;
+}
+
 /* While an object of this type exists, its thread gets EPIPE instead of SIGPIPE when gloo writes to a socket that a
  * peer has closed. */
 struct Held {
     esp__held_signals signals;
     Held() { esp__signals_hold(&signals); }
     ~Held() { esp__signals_release(&signals); }
+};
+/* Threads that start while it exists leave signals to the program's own threads. */
+struct Blocked {
+    sigset_t before;
+    Blocked() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, NULL); }
 };
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
@@ -288,8 +365,15 @@ esp_status gloo_params(const esp_host *h, const char *params, Params *out) {
                 key, val);
     }
     if (more < 0) return backend_log(h, GLOO_NAME, ESP_E_ARG, "parameters are malformed: write iface=eth0, or none");
-    if (out->address.empty() && out->iface.empty()) out->address = gloo_address_towards(getenv("ESPRESSO_ROOT"));
     return ESP_OK;
+}
+
+/* Chooses this host's address, if the parameters give none. Every rank of the group must call it. */
+void gloo_address(const esp_group *g, Params *own) {
+    const bool given = !own->address.empty() || !own->iface.empty(), one_host = gloo_one_host(g);
+    if (given) return;
+    own->address = one_host ? "127.0.0.1" : gloo_address_towards(getenv("ESPRESSO_ROOT"));
+    if (own->address.empty()) own->address = gloo_own_address();
 }
 
 /* Names the limit of the process that may have caused gloo's error. */
@@ -299,35 +383,45 @@ const char *gloo_limit(const char *why) {
                                                                     : "";
 }
 
-esp_status gloo_connect(Wire *w, const esp_group *g, const Params &params) {
+std::shared_ptr<gloo::transport::Device> gloo_device(const Params &params) {
+    const Blocked blocked; /* gloo starts a thread */
+    gloo::transport::tcp::attr attr;
+    attr.hostname = params.address, attr.iface = params.iface;
+    return gloo::transport::tcp::CreateDevice(attr);
+}
+
+/* Returns the same status on all ranks. */
+esp_status gloo_connect(Wire *w, const esp_group *g, Params params) {
     const Held held;
+    esp_status s = ESP_OK;
+    gloo_address(g, &params);
+    Store store(g, (uint64_t)g->size * gloo::rendezvous::ContextFactory::kMaxAddressSize);
     try {
-        gloo::transport::tcp::attr attr;
-        attr.hostname = params.address, attr.iface = params.iface;
-        auto device = gloo::transport::tcp::CreateDevice(attr);
-        Store store(g, (uint64_t)g->size * gloo::rendezvous::ContextFactory::kMaxAddressSize);
+        auto device = gloo_device(params);
         w->context.reset(new gloo::rendezvous::Context(g->rank, g->size));
         w->context->connectFullMesh(store, device);
     } catch (const std::exception &e) {
         w->context.reset();
-        return backend_log(
-            w->host, GLOO_NAME, ESP_E_COMM,
-            "cannot connect the ranks: %.300s%s. This host's address is taken to be '%s': if that is not "
-            "its address in the network between the hosts, set ESPRESSO_BACKEND=gloo:iface=NAME",
-            e.what(), gloo_limit(e.what()), params.address.c_str());
+        if (store.failed == ESP_OK)
+            s = backend_log(
+                w->host, GLOO_NAME, ESP_E_COMM,
+                "cannot connect the ranks: %.300s%s. This host's address is taken to be '%s': if that is not "
+                "its address in the network between the hosts, set ESPRESSO_BACKEND=gloo:iface=NAME",
+                e.what(), gloo_limit(e.what()), params.address.c_str());
     }
-    return ESP_OK;
+    const esp_status all = store.end(s);
+    if (s == ESP_OK && store.failed_rank >= 0)
+        return backend_log(w->host, GLOO_NAME, all, "rank %d could not open: see its own error", store.failed_rank);
+    return all;
 }
 
 /* Starts a thread for each message that may be posted. The threads block all signals, since the program's own
  * threads must handle them. */
 esp_status gloo_threads(Wire *w) {
+    const Blocked blocked;
     pthread_attr_t attr;
-    sigset_t all, old;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, GLOO_STACK);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = 0;
     for (uint32_t k = 0; k < w->places.size() && rc == 0; k++) {
         Place &p = w->places[k];
@@ -337,10 +431,9 @@ esp_status gloo_threads(Wire *w) {
         rc = pthread_create(&p.thread, &attr, gloo_thread, &p);
         if (rc == 0) w->n_threads++;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    return rc ? backend_log(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s (see ulimit -u and -v)",
-                            (int)w->places.size(), strerror(rc))
+    return rc ? backend_log(w->host, GLOO_NAME, ESP_E_NOMEM, "cannot start %d threads: %s", (int)w->places.size(),
+                            esp__strerror(rc))
               : ESP_OK;
 }
 
@@ -382,7 +475,7 @@ esp_status gloo_open(const esp_host *h, const esp_group *g, const char *params, 
     }
     if (g->size > 1) {
         s = gloo_agree(h, g, s);
-        if (s == ESP_OK) s = gloo_agree(h, g, gloo_connect(w, g, own));
+        if (s == ESP_OK) s = gloo_connect(w, g, own);
         if (s == ESP_OK) s = gloo_agree(h, g, gloo_threads(w));
     }
     if (s == ESP_OK)

@@ -11,6 +11,7 @@
 static inline const char *esp__strerror(int error) {
     return error == EFBIG    ? "File too large (see ulimit -f)"
            : error == EMFILE ? "Too many open files (see ulimit -n)"
+           : error == EAGAIN ? "Resource temporarily unavailable (see ulimit -u and -v)" /* of a thread or process */
            : error == ENOMEM ? "Cannot allocate memory (see ulimit -v)"
                              : strerror(error);
 }

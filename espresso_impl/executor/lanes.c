@@ -478,9 +478,7 @@ ESP__FN esp_status esp__executor_open(esp_ctx *ctx) {
     if (!failed) ctx->lanes.threads = 1;
     if (!failed) failed = esp__thread_start(&ctx->lanes.link_thread, esp__link_main, ctx);
     if (!failed) ctx->lanes.threads = 2;
-    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s (see ulimit -u and -v)",
-                              esp__strerror(failed))
-                  : ESP_OK;
+    return failed ? esp__fail(ctx, ESP_E_NOMEM, "cannot start the lanes' threads: %s", esp__strerror(failed)) : ESP_OK;
 }
 
 ESP__FN void esp__executor_close(esp_ctx *ctx) {

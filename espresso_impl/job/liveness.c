@@ -557,8 +557,7 @@ ESP__FN esp_status esp__watch_start(esp__peers *p) {
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->wake_fd < 0) return esp__fail(p->ctx, ESP_E_COMM, "no event descriptor: %s", esp__strerror(errno));
     const int rc = esp__thread_start(&p->thread, esp__watch_main, p);
-    if (rc != 0)
-        return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s (see ulimit -u and -v)", esp__strerror(rc));
+    if (rc != 0) return esp__fail(p->ctx, ESP_E_NOMEM, "cannot start a thread: %s", esp__strerror(rc));
     p->has_thread = true;
     return ESP_OK;
 }

@@ -293,9 +293,7 @@ static esp_status esp__stats_open(esp_ctx *ctx, void **self) {
     esp__stats_publish(ctx, f);
     f->before = f->now;
     int failed = esp__stats_start(f);
-    if (failed)
-        esp__log(ctx, ESP_LOG_WARN, "stats", "no statistics: cannot start a thread: %s (see ulimit -u and -v)",
-                 esp__strerror(failed));
+    if (failed) esp__log(ctx, ESP_LOG_WARN, "stats", "no statistics: cannot start a thread: %s", esp__strerror(failed));
     return ESP_OK;
 }
 

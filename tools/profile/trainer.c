@@ -1,5 +1,6 @@
 /* trainer.c: runs the user's trainer until the library in it has written a model file, and then ends it. */
 #include "espresso_impl/base/file.h"
+#include "espresso_impl/base/limits.h"
 #include "tools/common/progress.h"
 #include "tools/common/quantity.h"
 #include "tools/profile/profile.h"
@@ -89,7 +90,7 @@ static int trainer_start(profile_watch *w, const sigset_t *mask) {
     }
     unsetenv("ESPRESSO_PROFILE");
     if (*w->stats) unsetenv("ESPRESSO_STATS");
-    if (w->pid < 0) return tool_fail(w->job->command, "cannot start a process: %s", strerror(errno));
+    if (w->pid < 0) return tool_fail(w->job->command, "cannot start a process: %s", esp__strerror(errno));
     setpgid(w->pid, w->pid);
     return TOOL_OK;
 }

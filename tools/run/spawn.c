@@ -1,5 +1,6 @@
 /* spawn.c: starts a process for each rank or host, and a watchdog, a process that ends them if the launcher dies. */
 #include "tools/run/run.h"
+#include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/machine.h"
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -160,9 +161,7 @@ static int run_start_child(run_job *j, int i) {
         int in = p->hosts ? pipes[3][0] : p->first + i || p->part ? open("/dev/null", O_RDONLY | O_CLOEXEC) : 0;
         run_become(j, i, launcher, (int[]){in, pipes[0][1], pipes[1][1]}, pipes[2][1]);
     }
-    if (pid < 0)
-        return tool_fail(p->command, "%s: cannot start a process: %s%s", who, strerror(errno),
-                         errno == EMFILE ? " (raise the limit with ulimit -n)" : "");
+    if (pid < 0) return tool_fail(p->command, "%s: cannot start a process: %s", who, esp__strerror(errno));
     for (int k = 0; k < 3; k++) close(pipes[k][1]);
     if (p->hosts) close(pipes[3][0]);
     *c = (run_child){.pid = pid, .to = pipes[3][1]};
@@ -209,7 +208,7 @@ static _Noreturn void run_watchdog(int from, int n) {
 ESP__FN int run_start_watchdog(run_job *j) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0 || (j->watchdog_pid = fork()) < 0)
-        return tool_fail(j->plan->command, "cannot start a process: %s", strerror(errno));
+        return tool_fail(j->plan->command, "cannot start a process: %s", esp__strerror(errno));
     if (j->watchdog_pid == 0) run_watchdog(ends[0], j->n);
     close(ends[0]);
     j->watchdog = ends[1];

@@ -1,5 +1,5 @@
-# test_limits.sh: ranks with limits (ulimit) on files, descriptors and memory, and whose output nobody reads: no signal
-# ends them, and an error names the limit.
+# test_limits.sh: ranks with limits (ulimit) on files, descriptors, memory and threads, and whose output nobody reads: no
+# signal ends them, and an error names the limit.
 # runs: quiet slow
 set -u
 BUILD=${BUILD:-build}
@@ -15,6 +15,8 @@ limit() { # LETTER VALUE
     [ $status -lt 126 ] || bad "ulimit -$1 $2: status $status"
     if [ $status != 0 ] && ! grep -q 'see ulimit -' "$dir/log"; then bad "ulimit -$1 $2: no error names it"; fi
 }
+nobody="setpriv --reuid=65534 --regid=65534 --clear-groups"
+$nobody prlimit --nproc=100 test -x "$hello" 2>/dev/null || { nobody= && skipped="no root, setpriv or prlimit to limit the threads of another user"; }
 for ESPRESSO_BACKEND in shm gloo; do
     [ $ESPRESSO_BACKEND = shm ] || [ -e "$BUILD/lib/espresso/libespresso-gloo.so" ] || { skipped="backend gloo is not there" && continue; }
     for blocks in 0 1 100; do
@@ -23,6 +25,15 @@ for ESPRESSO_BACKEND in shm gloo; do
     done
     for files in 3 4 5 6 7 8 9 10 11 12 13 14 16 20; do limit n $files; done
     for kib in 12000 16000 20000 24000 32000 40000 60000 80000; do limit v $kib; done
+    # ulimit -u counts the processes and threads of a user, and does not limit root
+    for threads in 3 4 5 6 7 8 12 20 40; do
+        [ -n "$nobody" ] || continue
+        $nobody prlimit --nproc=$threads $run -n 2 -- "$hello" >"$dir/log" 2>&1
+        status=$?
+        [ $status -lt 126 ] || bad "$threads threads: status $status"
+        if [ $status != 0 ] && ! grep -q 'see ulimit -u' "$dir/log"; then bad "$threads threads: no error names the limit"; fi
+        ! grep -q 'different amounts' "$dir/log" || bad "$threads threads: ranks did not fail together"
+    done
     echo "$ESPRESSO_BACKEND: tried"
 done
 
