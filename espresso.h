@@ -401,6 +401,8 @@ typedef struct esp_tensor_stats {
     /** |input - decoded|^2 / |input|^2 at the last measurement. `input` is gradient plus residual. */
     double error;
     double feedback; /* |residual| / |gradient| at the last measurement */
+    /** Steps in which this rank pushed the tensor; in which it took part with zeros (esp_push_zero, or no push). */
+    uint64_t pushes, zeros;
 } esp_tensor_stats;
 /** Copies statistics to *out, at most out->struct_size bytes. */
 ESPRESSO_API esp_status esp_stats_read(esp_ctx *ctx, esp_stats *out);

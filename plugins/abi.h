@@ -83,7 +83,8 @@ struct esp_host {
     void *(*alloc)(void *user, esp_device d, uint64_t bytes, uint64_t align);
     /** Frees what alloc returned, with the same `d` and `bytes`. */
     void (*free_)(void *user, esp_device d, void *p, uint64_t bytes);
-    /** Logs a message. At ESP_LOG_ERROR it also becomes part of the failing call's error message. */
+    /** Logs a message. At ESP_LOG_ERROR it also becomes part of the failing call's error message. A log of the program
+     *  may be called by any thread and with a lock held: calls with the same context fail in it with ESP_E_STATE. */
     void (*log)(void *user, const esp_log_event *ev);
     /** Divides [0, n) into ranges that begin at multiples of `grain`, runs `body` for each on the compression
      *  threads, and returns when all have ended. `body` must not call parallel_for. */

@@ -66,6 +66,15 @@ static void mpi_end_now(int signal_number) {
     (void)signal_number;
     _exit(mpi_status);
 }
+/* A rank that exits with status 0 without esp_close may be the only one: the others then wait for it, and it waits for
+ * them in MPI_Finalize. */
+static void mpi_still_waits(int signal_number) {
+    static const char text[] = "espresso: backend mpi: this rank has exited without esp_close, and waits in "
+                               "MPI_Finalize for the other ranks. If they wait for this one: call esp_close on all "
+                               "ranks, or exit with another status than 0 after an error\n";
+    (void)signal_number;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) return;
+}
 /* At exit, calls MPI_Finalize if this process (not its parent) initialised MPI, unless messages are in transit, or the
  * program exits with an error while a communicator is open: other ranks then wait for messages from this one, and
  * MPI_Finalize would wait for these ranks. */
@@ -79,6 +88,9 @@ static void mpi_end(int status, void *unused) {
     if (mpi_failed) {
         mpi_status = status;
         signal(SIGALRM, mpi_end_now);
+        alarm(MPI_END_S);
+    } else if (BACKEND_LOAD(&mpi_wires)) {
+        signal(SIGALRM, mpi_still_waits);
         alarm(MPI_END_S);
     }
     MPI_Finalize();

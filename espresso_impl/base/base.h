@@ -37,6 +37,8 @@ ESP__FN void esp__plugin_detail_clear(void);
 /* Returns true if this rank should log a message that all ranks have alike: every rank if the program receives the log
  * itself (esp_host.log), otherwise only rank 0. */
 ESP__FN bool esp__log_speaks(const esp_ctx *ctx);
+/* Returns true in the log callback of `ctx`, which may be called with a lock held. */
+ESP__FN bool esp__in_log(const esp_ctx *ctx);
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
 /* Returns the log level of a text such as "warn" or "2", or 0 if it is none. */
 ESP__FN int32_t esp__log_level_read(const char *text);

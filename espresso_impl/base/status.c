@@ -8,6 +8,7 @@ static __thread char esp__error_text[ESP__ERROR_MAX];
 static __thread const esp_ctx *esp__error_ctx;
 static __thread char esp__detail_text[ESP__ERROR_MAX];
 static __thread bool esp__quiet;
+static __thread const esp_ctx *esp__logging; /* the context whose log callback this thread is in, or NULL */
 
 #define ESP__STATUS_ROW(name, value, text) {value, #name, text},
 static const struct {
@@ -59,7 +60,11 @@ static void esp__log_event(const esp_ctx *ctx, const esp_log_event *ev) {
     int n = 0;
     if (ev->level < ESP_LOG_ERROR || ev->level > ESP_LOG_DEBUG || ev->level > esp__log_level(ctx)) return;
     if (esp__log_is_own(ctx)) {
+        const esp_ctx *before = esp__logging;
+        if (before == ctx) return; /* the callback has called a function that logs */
+        esp__logging = ctx;
         esp__base_of(ctx)->user_host->log(esp__base_of(ctx)->user_host->user, ev);
+        esp__logging = before;
         return;
     }
     if (ctx && esp__base_of(ctx)->size > 1)
@@ -89,7 +94,7 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
     char text[ESP__ERROR_MAX]; /* the arguments may point into esp__error_text */
     struct rlimit most;
     size_t n;
-    esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", esp__error_text, NULL};
+    esp_log_event ev = {sizeof ev, ESP_LOG_INFO, s, 0, "error", NULL, NULL};
     va_list ap;
     if (esp__quiet && s != ESP_E_NOMEM) return s;
     va_start(ap, fmt);
@@ -103,9 +108,14 @@ ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, 
     memcpy(esp__error_text, text, sizeof text);
     esp__error_ctx = ctx;
     ev.component = esp_status_name(s);
+    ev.message = text;
     esp__log_event(ctx, &ev);
+    memcpy(esp__error_text, text, sizeof text); /* the log callback may have caused another error */
+    esp__error_ctx = ctx;
     return s;
 }
+
+ESP__FN bool esp__in_log(const esp_ctx *ctx) { return ctx && esp__logging == ctx; }
 
 ESP__FN void esp__errors_quiet(bool quiet) { esp__quiet = quiet; }
 

@@ -4,6 +4,7 @@
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
+#include <fcntl.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -275,11 +276,19 @@ static esp_ctx *esp__ctx_new(const esp_host *user) {
     return ctx;
 }
 
+/* If the program has closed stdin, stdout or stderr, a socket of the library would get that number, and what the
+ * program writes to stdout or stderr would be sent to another rank. So /dev/null takes their place. */
+static void esp__standard_files_open(void) {
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) < 0) return;
+}
+
 static esp_status esp__open_with(const esp_config *cfg, bool alone, esp_ctx **out) {
     esp_config c;
     esp_status s = esp__env_config(cfg, &c);
     *out = NULL;
     if (s) return s;
+    esp__standard_files_open();
     esp_ctx *ctx = esp__ctx_new(c.host);
     if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
     s = esp__devices_init(ctx);

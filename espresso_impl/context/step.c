@@ -79,6 +79,8 @@ static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream st
         t->ordered = 0;
     }
     if (!s) {
+        t->pushes += !zero;
+        t->zero_pushes += zero;
         esp__push_locked(ctx, id, grad, now);
         esp__span in_push = {now, esp__now_ns()};
         esp__meter_push(ctx, t, in_push);
@@ -281,6 +283,7 @@ static esp_status esp__push_missing(esp_ctx *ctx) {
         pthread_mutex_lock(&ctx->lanes.lock);
         if (s) esp__fatal_locked(ctx, s, esp_last_error(ctx));
         if (ctx->health.fatal) return esp__dead(ctx);
+        t->zero_pushes++;
         esp__push_locked(ctx, i, t->zeros, now);
     }
     return ESP_OK;

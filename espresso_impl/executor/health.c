@@ -5,6 +5,10 @@ ESP__FN esp_status esp__usable(const esp_ctx *ctx) {
     if (!ctx)
         return esp__fail(NULL, ESP_E_ARG,
                          "the context is NULL: esp_open makes one, and says why it could not (esp_last_error)");
+    if (esp__in_log(ctx))
+        return esp__fail(ctx, ESP_E_STATE,
+                         "a log callback (esp_host.log) must not use the context whose event it gets: store what it "
+                         "needs, and call the library elsewhere");
     if (!esp__process_same(&ctx->config.opened_by))
         return esp__fail(ctx, ESP_E_STATE, "the context was opened before fork(): open a new one in the child");
     return ESP_OK;

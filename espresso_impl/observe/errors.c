@@ -174,7 +174,7 @@ static void esp__errors_range(esp_ctx *ctx, const esp__op *op, const esp__range 
 static void esp__errors_tensor(esp_ctx *ctx, uint32_t tensor) {
     const struct esp__errors *g = esp__errors_of(ctx);
     const esp__tensor_units *t = &ctx->active.strategy.of_tensor[tensor];
-    esp_tensor_stats all = {0, 0, 0.0, 0.0};
+    esp_tensor_stats all = {.error = 0.0};
     double weight = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const esp__errors_unit *u = &g->units[i];
@@ -230,6 +230,8 @@ ESPRESSO_API esp_status esp_tensor_stats_read(esp_ctx *ctx, uint32_t id, esp_ten
         return esp__fail(ctx, ESP_E_ARG, "esp_tensor_stats_read: set struct_size to sizeof(esp_tensor_stats)");
     pthread_mutex_lock(&ctx->lanes.lock);
     esp_tensor_stats all = ctx->model.tensors[id].sampled;
+    all.pushes = ctx->model.tensors[id].pushes;
+    all.zeros = ctx->model.tensors[id].zero_pushes;
     pthread_mutex_unlock(&ctx->lanes.lock);
     all.struct_size = out->struct_size < sizeof all ? out->struct_size : (uint32_t)sizeof all;
     memcpy(out, &all, all.struct_size);

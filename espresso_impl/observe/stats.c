@@ -217,8 +217,12 @@ static void esp__stats_publish(esp_ctx *ctx, esp__stats_file *f) {
         if (f->strategy.data) f->strategy.data[0] = 0;
         esp__stats_json_strategy(ctx, &f->strategy);
     }
-    for (uint32_t i = 0; f->want_tensors && i < ctx->model.n_tensors; i++)
-        f->tensors[i] = ctx->model.tensors[i].sampled;
+    for (uint32_t i = 0; f->want_tensors && i < ctx->model.n_tensors; i++) {
+        const esp__tensor *x = &ctx->model.tensors[i];
+        f->tensors[i] = x->sampled;
+        f->tensors[i].pushes = x->pushes;
+        f->tensors[i].zeros = x->zero_pushes;
+    }
     f->want_tensors = false;
 }
 

@@ -151,6 +151,18 @@ static void esp__stats_json_tensors(const esp_ctx *ctx, const esp__stats_sample 
     if (n) esp__text_add(t, "]");
 }
 
+/* Prints the tensors that this rank took part in with zeros only, since the last sample. */
+static void esp__stats_json_unpushed(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp_tensor_stats *x = &s->tensors[i], *before = &s->seen[i];
+        if (x->zeros == before->zeros || x->pushes != before->pushes) continue;
+        esp__text_add(t, n++ ? "," : ",\"unpushed\":[");
+        esp__json_string(t, ctx->model.tensors[i].name);
+    }
+    if (n) esp__text_add(t, "]");
+}
+
 ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample *s, esp__text *t) {
     uint64_t bytes[ESP_LEVELS];
     esp__stats_bytes(ctx, &s->now.all, bytes);
@@ -170,6 +182,7 @@ ESP__FN void esp__stats_json_sample(const esp_ctx *ctx, const esp__stats_sample 
         esp__json_double(t, s->now.loss, 9);
     }
     esp__stats_json_tensors(ctx, s, t);
+    esp__stats_json_unpushed(ctx, s, t);
     esp__text_add(t, "}\n");
 }
 

@@ -2,6 +2,8 @@
 #include "espresso_impl/registry/registry.h"
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 
 static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path) {
@@ -18,6 +20,15 @@ static esp_status esp__plugin_no_entry(esp_ctx *ctx, void *so, const char *path)
                      ESP_ABI_MAJOR);
 }
 
+/* True if the program has no dynamic linker. In such a program, dlopen of glibc may crash: it loads another libc, which
+ * was not started. */
+static bool esp__linked_statically(void) {
+    const ElfW(Phdr) *header = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+    for (unsigned long n = header ? getauxval(AT_PHNUM) : 0; n; n--)
+        if (header[n - 1].p_type == PT_INTERP) return false;
+    return header != NULL;
+}
+
 /* Loads the file. A refused plugin is unloaded, since nothing but its entry function has run. */
 static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, bool replaces) {
     void *so, *symbol;
@@ -26,6 +37,11 @@ static esp_status esp__plugin_open(esp_ctx *ctx, const char *path, bool replaces
     const char *why;
     esp_status s = esp__plugin_trust(ctx, path);
     if (s != ESP_OK) return s;
+    if (esp__linked_statically())
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "%s: a program that is linked statically cannot load plugins: link it without -static, or "
+                         "link the plugin into it and name its entry in esp_config.builtin",
+                         path);
     so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so) {
         why = dlerror(); /* dlerror's text usually begins with the path */

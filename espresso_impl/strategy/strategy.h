@@ -60,6 +60,7 @@ typedef struct esp__tensor {
     uint32_t units_left;
     uint64_t enter_ns, leave_ns; /* when esp_push began and returned */
     esp_tensor_stats sampled;
+    uint64_t pushes, zero_pushes; /* steps in which this rank pushed the tensor, or took part with zeros */
     esp__lent lent;
     void *grad;
     void *zeros;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { EXAMPLE_REQUESTS = 64, EXAMPLE_CHUNK = 16384, EXAMPLE_PATH = 256 };
@@ -173,6 +174,22 @@ static void example_remove(const char *dir) {
     close(fd);
 }
 
+/* Makes and locks a directory in `parent`, and returns its descriptor or -1. Before it is locked, another rank may take
+ * it for one that a killed job has left, and remove it; then this makes another one. */
+static int example_make(const char *parent, char dir[EXAMPLE_PATH]) {
+    struct stat locked, there;
+    for (int tries = 0; tries < 100; tries++) {
+        snprintf(dir, EXAMPLE_PATH, "%s/espresso-example-XXXXXX", parent);
+        if (!mkdtemp(dir)) break;
+        const int fd = example_lock(dir, LOCK_SH);
+        if (fd >= 0 && fstat(fd, &locked) == 0 && stat(dir, &there) == 0 && locked.st_ino == there.st_ino) return fd;
+        if (fd >= 0) close(fd);
+        rmdir(dir);
+    }
+    dir[0] = 0;
+    return -1;
+}
+
 /* Removes the directories of jobs whose ranks were all killed. */
 static void example_remove_left(const char *parent) {
     static const char prefix[] = "espresso-example-";
@@ -225,10 +242,9 @@ static esp_status example_open(const esp_host *h, const esp_group *g, const char
     for (int32_t r = 0; e->other_machine && r < g->size; r++)
         e->other_machine[r] = g->machine && g->machine[r] != g->machine[g->rank];
     /* Rank 0 of the group creates the directory, and the others get its name in an exchange. */
-    snprintf(e->dir, sizeof e->dir, "%s/espresso-example-XXXXXX", val);
     if (g->rank == 0) {
         example_remove_left(val);
-        if (!mkdtemp(e->dir) || (e->lock = example_lock(e->dir, LOCK_SH)) < 0) e->dir[0] = 0;
+        e->lock = example_make(val, e->dir);
     }
     if (dirs && g->size > 1 && g->oob_allgather(g->user, e->dir, dirs, EXAMPLE_PATH) == ESP_OK)
         memcpy(e->dir, dirs, EXAMPLE_PATH);

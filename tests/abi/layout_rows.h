@@ -69,7 +69,7 @@ static const row rows[] = {
     STRUCT(esp_stats, struct_size, reserved0, steps, intra_bytes, inter_bytes, nonfinite, memory_bytes, compress_ns,
            decompress_ns, intra_ns, inter_ns, step_ns, backward_ns, exposed_communication_ns, exposed_compression_ns,
            level_bytes, level_ns, slots_bytes, feedback_bytes, backend_bytes),
-    STRUCT(esp_tensor_stats, struct_size, samples, error, feedback),
+    STRUCT(esp_tensor_stats, struct_size, samples, error, feedback, pushes, zeros),
 };
 
 #define N(name)                                                                                                        \

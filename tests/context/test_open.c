@@ -56,3 +56,33 @@ TEST(test_two_groups_at_once) {
     unsetenv("ESPRESSO_SIZE");
     unsetenv("ESPRESSO_ROOT");
 }
+
+/* A log callback may run with a lock held, so a call that needs the lock fails in it, and the error that the event is
+ * about stays. */
+typedef struct caller {
+    esp_ctx *ctx;
+    int events, refused;
+} caller;
+static void log_that_calls(void *user, const esp_log_event *ev) {
+    caller *c = user;
+    esp_stats stats = {.struct_size = sizeof stats};
+    if (!c->ctx) return;
+    c->events++;
+    c->refused += esp_stats_read(c->ctx, &stats) == ESP_E_STATE && strstr(esp_last_error(c->ctx), "log callback");
+}
+TEST(test_log_callback) {
+    caller user = {0};
+    const esp_host host = {.struct_size = sizeof host, .user = &user, .log = log_that_calls};
+    const esp_config c = {.backend = "loop", .size = 1, .host = &host, .log_level = ESP_LOG_DEBUG};
+    esp_ctx *ctx = NULL;
+    esp_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(esp_open(&c, &ctx), ESP_OK);
+    user.ctx = ctx;
+    assert_true(esp_wait(ctx, 7) < 0);
+    assert_null(strstr(esp_last_error(ctx), "log callback"));
+    assert_true(user.events > 0);
+    assert_int_equal(user.refused, user.events);
+    assert_int_equal(esp_stats_read(ctx, &stats), ESP_OK);
+    user.ctx = NULL;
+    esp_close(ctx);
+}

@@ -10,6 +10,7 @@ typedef struct training {
     int steps;
     int change_at; /* step before which the strategy changes, or 0 */
     int sampled;
+    bool unused;      /* no rank pushes tensor 1 */
     const char *move; /* file that is renamed after the steps, or NULL */
     const char *stats;
     int came_back;
@@ -69,7 +70,12 @@ static void train(esp_ctx *ctx, void *user) {
     for (int k = 0; k < t->steps; k++) {
         if (t->change_at && k == t->change_at) t->ended[rank] = esp_strategy_set(ctx, "fp32");
         if (k == 1 && rank == 0) t->allocations[0] = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
-        for (uint32_t i = 0; i < 3; i++) esp_push(ctx, i, grad[i], here);
+        for (uint32_t i = 0; i < 3; i++) {
+            if (t->unused && i == 1)
+                t->ended[rank] = esp_push_zero(ctx, i, grad[i], here);
+            else
+                esp_push(ctx, i, grad[i], here);
+        }
         if (t->sampled && esp_report_loss(ctx, 2.5)) t->ended[rank] = -1;
         if (esp_wait_all(ctx)) t->ended[rank] = -1;
         if (t->sampled && rank == 0)
@@ -231,6 +237,21 @@ TEST(every_rank_writes_with_its_number, folder_make, folder_remove) {
     assert_int_equal(count_of(b, "\"rank\":1,"), 1);
     assert_int_equal(count_of(only, "\"kind\":\"end\""), 1);
     free(a), free(b), free(only);
+}
+
+TEST(unpushed_tensors_are_named, folder_make, folder_remove) {
+    training t = {.steps = 3, .unused = true};
+    run(&t, in_folder("a%r.jsonl"), NULL);
+    finished(&t);
+    char line[200];
+    snprintf(line, sizeof line, "\"unpushed\":[\"%s\"]", names[1]);
+    for (int r = 0; r < RANKS; r++) {
+        char *text = file_text(in_folder(r ? "a1.jsonl" : "a0.jsonl"));
+        assert_non_null(text);
+        assert_true(count_of(text, line) > 0);
+        assert_int_equal(count_of(text, line), count_of(text, "\"unpushed\""));
+        free(text);
+    }
 }
 
 /* If the file is renamed, as by logrotate, a new file is written, and begins with a header. */

@@ -24,6 +24,11 @@ try gcc -I. "$tmp/load.c" -o "$tmp/b/bin/load" "$build/lib/libespresso.a" -pthre
 cp "$tmp/b/bin/load" "$tmp/c/load"
 cp "$tmp/b/bin/load" "$tmp/d/bin/load"
 for folder in a/lib/espresso b/lib/espresso c/espresso; do cp "$plugin" "$tmp/$folder/"; done
+if gcc -static -I. "$tmp/load.c" -o "$tmp/b/bin/static" "$build/lib/libespresso.a" -pthread -ldl -lm 2>/dev/null; then
+    case $("$tmp/b/bin/static") in *"linked statically cannot load plugins"*) ;; *) echo "a static program is not told" && exit 1 ;; esac
+else
+    leaves_out "a static program: the compiler has no static libc"
+fi
 cd "$tmp/b"
 says_ok "$tmp/a/load"
 says_ok bin/load

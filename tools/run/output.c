@@ -118,7 +118,7 @@ ESP__FN void run_stream_end(run_job *j, run_stream *s) {
 
 /* Reads once from the pipe. If the launcher's own output is closed, closes the pipe, so that the rank gets SIGPIPE. */
 ESP__FN void run_stream_read(run_job *j, run_stream *s) {
-    char data[1 << 16];
+    static char data[1 << 16]; /* the stack may be small (ulimit -s), and no other thread calls this */
     if (s->sink->broken) {
         run_stream_end(j, s);
         return;

@@ -4,9 +4,11 @@
  * - step: exit(7) on all ranks while a step runs
  * - one: the same on rank 1 only
  * - between: exit(7) on rank 1 only, between steps
+ * - alone: exit(0) on rank 1 only, between steps
  * - signal: a signal handler calls exit(7) while steps run
  * - handler: exit(7) while a step runs, and then a handler of the program calls esp_close
  * - wait: the same, and the handler waits for the step first
+ * - closed: stdout and stderr are closed before esp_open, and written to in each step
  * - forever: steps, until the process is killed
  * - abort: abort() while a step runs, as after an exception that is not caught */
 #include "espresso.h"
@@ -63,8 +65,13 @@ int main(int argc, char **argv) {
     setrlimit(RLIMIT_CORE, &none);
     waits = !strcmp(way, "wait");
     if (waits || !strcmp(way, "handler")) atexit(at_exit); /* registered before the library's, so it runs after it */
+    const int closed = !strcmp(way, "closed");
+    for (int fd = 0; closed && fd < 3; fd++) close(fd);
     check(esp_open(&cfg, &ctx));
-    const int last = esp_rank(ctx) == esp_size(ctx) - 1, all = strcmp(way, "one") && strcmp(way, "between");
+    const int last = esp_rank(ctx) == esp_size(ctx) - 1,
+              all = strcmp(way, "one") && strcmp(way, "between") && strcmp(way, "alone");
+    const int in_step =
+        strcmp(way, "fork") && strcmp(way, "forget") && strcmp(way, "between") && strcmp(way, "alone") && !closed;
     d.name = "w", d.count = N;
     check(esp_tensor_add(ctx, &d, &id));
     check(esp_start(ctx));
@@ -73,12 +80,12 @@ int main(int argc, char **argv) {
     const int endless = !strcmp(way, "signal") || !strcmp(way, "forever");
     for (int step = 0; step < 20 || endless; step++) {
         if (!strcmp(way, "between") && last && step == 3) exit(7);
+        if (!strcmp(way, "alone") && last && step == 3) exit(0);
         check(esp_push(ctx, id, grad, cpu));
+        if (closed && write(1, "not for a rank\n", 15) + write(2, "not for a rank\n", 15) < 0) exit(4);
         if (!strcmp(way, "fork") && step % 10 == 3) bad |= forks(0) | forks(1);
         if (!strcmp(way, "abort") && step == 3) abort();
-        if (strcmp(way, "fork") && strcmp(way, "forget") && strcmp(way, "between") && !endless && (all || last) &&
-            step == 3)
-            exit(7);
+        if (in_step && !endless && (all || last) && step == 3) exit(7);
         check(esp_wait_all(ctx));
     }
     if (!strcmp(way, "forget")) return 0;

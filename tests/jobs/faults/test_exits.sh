@@ -36,15 +36,20 @@ for ESPRESSO_BACKEND in shm gloo mpi; do
     [ $ESPRESSO_BACKEND != mpi ] || [ -n "$mpirun" ] || continue
     for repeat in 1 2 3; do
         ends fork 0
-        ends step 7
-        ends signal 7 3 # 3: the other rank's error came first
-        ends handler 7
-        ends wait 7
+        ends step 7 3 # 3: the other rank's error came first
+        ends signal 7 3
+        ends handler 7 3
+        ends wait 7 3
+        ends closed 0
     done
     [ $ESPRESSO_BACKEND = mpi ] && ends forget 0 || ends forget 0 3
     ends between 7 3
     ends one 7 3
     ends abort 134
+    ESPRESSO_TIMEOUT_MS=4000
+    ends alone 3 # over MPI, that rank waits for the others, which time out
+    ESPRESSO_TIMEOUT_MS=20000
+    [ $ESPRESSO_BACKEND != mpi ] || grep -q 'exited without esp_close' "$dir/log" || { echo "FAILED: $ESPRESSO_BACKEND, alone: not said" && cat "$dir/log" && failed=1; }
     echo "$ESPRESSO_BACKEND: tried"
 done
 [ $failed = 1 ] && exit 1

@@ -34,6 +34,8 @@ for ESPRESSO_BACKEND in shm gloo; do
         if [ $status != 0 ] && ! grep -q 'see ulimit -u' "$dir/log"; then bad "$threads threads: no error names the limit"; fi
         ! grep -q 'different amounts' "$dir/log" || bad "$threads threads: ranks did not fail together"
     done
+    sh -c "ulimit -s 64; exec $run -n 2 -- $hello" >"$dir/log" 2>&1 # KiB of stack, also for the launcher
+    [ $? -lt 126 ] || bad "ulimit -s 64: a signal"
     echo "$ESPRESSO_BACKEND: tried"
 done
 
