@@ -8,7 +8,12 @@
 #include <errno.h>
 #include <unistd.h>
 
-enum { ESP__ENDPOINT_HOSTS = 4, ESP__REGROUP_TICK_MS = 10, ESP__REGROUP_CONNECT_NS = 1000000000 };
+enum {
+    ESP__ENDPOINT_HOSTS = 4,
+    ESP__REGROUP_TICK_MS = 10,
+    ESP__REGROUP_MARGIN_MS = 500,
+    ESP__REGROUP_CONNECT_NS = 1000000000
+};
 
 /* The port and addresses of a rank in a job on several hosts. port is 0 if it has none. */
 typedef struct esp__endpoint {
@@ -200,6 +205,12 @@ static int32_t esp__group_find(const esp__group *m, int32_t origin) {
     return -1;
 }
 
+/* Returns how long a host waits for the others if `silent` ranks below it do not answer. A rank that does not know this
+ * yet connects to each of them first, and waits there until the timeout. */
+static uint64_t esp__group_wait_ns(const esp__group *m, int32_t silent) {
+    return ((uint64_t)silent + 1) * (m->old->timeout_ms + ESP__REGROUP_MARGIN_MS) * 1000000u;
+}
+
 /* ---- ranks that connect to the host, which becomes rank 0 ---- */
 static esp_status esp__rejoin_members(esp__group *m, esp__conn *c, esp__survivors *out) {
     const uint64_t n = c->head.bytes / sizeof *out->who;
@@ -229,7 +240,8 @@ static esp_status esp__rejoin_message(esp__group *m, esp__joining *j, int32_t to
     esp_status s = esp__join_message(&m->me, j);
     if (s == ESP_OK && j->conn->head.type == ESP__MSG_MEMBERS) return esp__rejoin_members(m, j->conn, out);
     if (s == ESP_OK) s = j->conn->head.type == ESP__MSG_EXCLUDED ? esp__group_exclude(m) : ESP_PENDING;
-    if (before == 1 && j->stage == 2) m->deadline_ns = esp__now_ns() + (m->old->timeout_ms + 1000ull) * 1000000u;
+    if (before == 1 && j->stage == 2)
+        m->deadline_ns = esp__now_ns() + esp__group_wait_ns(m, to) + ESP__REGROUP_CONNECT_NS;
     if (s < 0 && j->stage < 2)
         m->state[to] = ESP__MEMBER_SILENT, s = ESP_PENDING; /* that rank does not lead a regroup */
     esp__conn_next(m->old->ctx, j->conn);
@@ -363,7 +375,9 @@ static esp_status esp__host_decide(esp__group *m, esp__survivors *out) {
 }
 
 static esp_status esp__host_run(esp__group *m, esp__survivors *out) {
-    m->deadline_ns = esp__now_ns() + m->old->timeout_ms * 1000000ull;
+    int32_t silent = 0;
+    for (int32_t i = 0; i < m->old->rank; i++) silent += m->state[i] == ESP__MEMBER_SILENT;
+    m->deadline_ns = esp__now_ns() + esp__group_wait_ns(m, silent);
     for (;;) {
         esp__lobby_accept(m->old->ctx, &m->lobby);
         esp__host_read(m);

@@ -232,7 +232,7 @@ TEST(test_stopped_rank_is_named) {
         procs_start_all(&p, body_suspect);
         assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
         kill(p.pid[victim], SIGSTOP);
-        usleep(20000);
+        waitpid(p.pid[victim], NULL, WUNTRACED); /* until it has stopped */
         t0 = esp__now_ns();
         atomic_store(&p.b->go, 1);
         while (atomic_load(&p.b->rank[3].straggler) == NOBODY && esp__now_ns() - t0 < 10000000000u) usleep(1000);

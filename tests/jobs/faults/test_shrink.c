@@ -25,6 +25,7 @@ static struct {
     int32_t dies[MAX_PROCS];     /* step in which a rank dies, or 0 */
     int32_t delay_us[MAX_PROCS]; /* time from its esp_shrink to its death, or 0 */
     int32_t stops;               /* rank that stops in step 20, or -1 */
+    bool forgets;                /* ranks above 1 do not know which rank does not answer when they call esp_shrink */
     int steps;
     double lr;
 } job;
@@ -122,6 +123,7 @@ static esp_status who_is_left(procs *p, esp_ctx *ctx, int32_t origin, uint8_t *l
 static esp_status go_on(procs *p, esp_ctx *ctx, int32_t origin, float *w, int *step, uint8_t *left) {
     pthread_t killer;
     if (job.delay_us[origin]) pthread_create(&killer, NULL, die_later, (void *)(uintptr_t)job.delay_us[origin]);
+    if (job.forgets && ctx->job.rank > 1) ctx->job.silent = -1;
     esp_status s = esp_shrink(ctx);
     if (job.delay_us[origin]) pause();
     if (!s) s = esp_broadcast(ctx, w, ALL * sizeof *w, 0);
@@ -289,11 +291,12 @@ TEST(test_during_the_shrink) {
 }
 
 /* The job goes on without a stopped rank. If that rank runs again, it gets an error, and the others notice nothing. */
-static void stop_one(int32_t victim, const char *left) {
+static void stop_one(int32_t victim, const char *left, bool forgets) {
     procs p;
     uint64_t end = esp__now_ns() + 30000000000u;
     job_begin(&p, 4, 4, NULL, NULL);
     job.stops = victim;
+    job.forgets = forgets;
     job.timeout_ms = 600;
     job.steps = 500;
     job.lr = 0.03;
@@ -313,9 +316,11 @@ static void stop_one(int32_t victim, const char *left) {
     assert_int_equal(procs_end(&p), 0);
 }
 TEST(test_stopped) {
-    stop_one(2, "1101");
-    stop_one(0, "0111");
+    stop_one(2, "1101", false);
+    stop_one(0, "0111", false);
 }
+/* Ranks that do not know that rank 0 is stopped wait for it first. Rank 1 waits longer. */
+TEST(test_stopped_unknown) { stop_one(0, "0111", true); }
 /* Rank 1 of 2 cannot know whether rank 0 has died, so it must not go on alone: rank 0 might do the same. */
 TEST(test_too_few) {
     procs p;
