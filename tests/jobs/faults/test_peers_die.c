@@ -269,6 +269,7 @@ TEST(test_closing_beside_a_stopped_rank) {
         procs_start_all(&p, body_leave);
         assert_true(PROCS_AWAIT(&p, ready, 0, NOBODY));
         kill(p.pid[victim], SIGSTOP);
+        waitpid(p.pid[victim], NULL, WUNTRACED); /* until it has stopped */
         t0 = esp__now_ns();
         atomic_store(&p.b->go, 1);
         assert_true(PROCS_AWAIT(&p, status, 1, victim));

@@ -153,6 +153,7 @@ TEST(test_stopped) {
         prepare(&p, 500);
         t0 = esp__now_ns();
         kill(p.pid[victim], SIGSTOP);
+        waitpid(p.pid[victim], NULL, WUNTRACED); /* until it has stopped */
         expect_all(&p, victim, ESP_E_TIMEOUT, "tensor 'layer", t0, "stopped");
         kill(p.pid[victim], SIGKILL);
         assert_int_equal(procs_end(&p), 0);
@@ -170,6 +171,7 @@ TEST(test_stopped_where_steps_are_long) {
     prepare(&p, 400);
     t0 = esp__now_ns();
     kill(p.pid[3], SIGSTOP);
+    waitpid(p.pid[3], NULL, WUNTRACED); /* until it has stopped */
     expect_all(&p, 3, ESP_E_TIMEOUT, "tensor 'layer", t0, "stopped, long steps");
     kill(p.pid[3], SIGKILL);
     assert_int_equal(procs_end(&p), 0);
