@@ -181,11 +181,12 @@ static esp_status sign_finalize(void *self, float *sum, uint64_t count, uint32_t
 static esp_status sign_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                              esp_codec_model *out) {
     const sign_self *s = (const sign_self *)self;
+    const double t = (double)s->threshold;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 4, 0.125, 0, 0},
-        /* for normally distributed x: E (x - sign x)^2 = 2 - 2 E|x| */
-        .error = 2 - 2 * sqrt(2 / ESP_MODEL_PI),
+        /* for normally distributed x and the sign s of x - t: E (x - s)^2 = 2 - 2 E x s = 2 - 4 density(t) */
+        .error = 2 - 4 * exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI),
         .ns = {esp_model_stream(sign_has_state(s) ? 12.1
                                 : s->mxnet        ? 20.1
                                                   : 4.1),
