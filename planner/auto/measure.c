@@ -119,7 +119,7 @@ ESP__FN void esp__auto_ready(esp_ctx *ctx) {
     esp__calibration_trainer_step(ctx, &a->trainer);
 }
 
-/* Runs probes within their time limit, of which each of the first four steps releases a quarter. */
+/* Runs probes within their time limit. Each of the first four steps may use a quarter of it. */
 static esp_status esp__auto_probe(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const double shortest = a->step_ns * fmax(1.0 - a->waiting, 0.05);

@@ -68,8 +68,8 @@ static double esp__tournament_margin(const esp__tournament *t, const esp__auto_c
     return 2.0 * 0.93 * fmax(esp__median(spreads, n), 0.02) * sqrt(1.0 / a->n + 1.0 / b->n);
 }
 
-/* Decides after a round whether a candidate is out, or as good as the best one. Of `of` candidates that ran, `rank` are
- * faster. */
+/* Decides after a round whether a candidate is out, or as good as the best one. `rank` of the `of` candidates that ran
+ * are faster. */
 static void esp__tournament_judge(const esp__tournament *t, const esp__auto_candidate *best, esp__auto_candidate *c,
                                   uint32_t rank, uint32_t of) {
     const double behind = esp__candidate_cost(c) / esp__candidate_cost(best) - 1.0, gain = t->least_gain;

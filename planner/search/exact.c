@@ -104,8 +104,8 @@ static uint64_t esp__small_bound(const esp__small *s, uint64_t limit) {
         }
         if (head > most) most = head;
     }
-    /* The time after a backward op covers the later ones, and the ops of tensors and groups that become ready with
-     * them. */
+    /* The time that must follow a backward op includes the later backward ops, and the ops of tensors and groups that
+     * become ready with them. */
     for (uint32_t k = s->jobs[0].n; k-- > s->jobs[0].next;) {
         if (tails[k + 1] > after) after = tails[k + 1];
         ops[ESP__LANE_COMPUTE][k - s->jobs[0].next].tail = after;

@@ -5,12 +5,12 @@
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* Lets the next part of the search use this share of all effort. Planning should take less than 10 ms; with two devices
- * there is far more to search. */
+/* Lets the next part of the search use the share `share` of the whole search's effort. Planning should take less than
+ * 10 ms; with two devices there are far more plans to search. */
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors;
     double all = esp__devices(p) == 3u ? 900.0 * n + 280000.0 : 230.0 * n + 50000.0;
-    if (p->n_levels > 2) all *= 4.0; /* there are far more options */
+    if (p->n_levels > 2) all *= 4.0; /* with three levels there are far more options */
     p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
 }
 
@@ -88,7 +88,7 @@ enum { ESP__AS_GIVEN = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT };
 
 static bool esp__as_given(const esp__problem *p) { return (p->config.flags & ESP__AS_GIVEN) == ESP__AS_GIVEN; }
 
-/* The paper's Algorithms 1 and 2. */
+/* The Espresso paper's Algorithms 1 and 2. */
 static void esp__search_paper(esp__problem *p, esp__schedule *best) {
     esp__schedule d = {0};
     esp__stage(p, 1.0);
@@ -122,7 +122,7 @@ static void esp__search_stricter(esp__problem *p, esp__schedule *best, const esp
                                  bool offload) {
     esp__problem *other;
     esp__schedule strict = {0}, d = {0};
-    if (p->free_compression) return; /* options have no text then */
+    if (p->free_compression) return; /* options have no text if compression is free */
     other = esp__arena_get(p->arena, sizeof *other);
     if (esp__problem_open(other, p->arena, p->model, p->codecs, p->n_codecs, &p->system, config, 0)) return;
     other->effort = share * p->effort, other->seed = p->seed, other->deadline_ns = p->deadline_ns;
@@ -184,8 +184,9 @@ static void esp__search_again(esp__problem *p, esp__schedule *d) {
     if (other.n_units) esp__keep_better_allowed(p, d, &other);
 }
 
-/* Whether a schedule from outside the search may be the result: it must be within the limits, and constraints must
- * allow its options. Candidates are always allowed, because a tensor's `keep` overrides `forbid`. */
+/* Returns whether a schedule from outside the search may be the result: it must be within the limits, and constraints
+ * must allow its options. The planner's own options for a tensor (candidates) are always allowed, because a tensor's
+ * `keep` overrides `forbid`. */
 static int esp__permitted(esp__problem *p, const esp__schedule *d) {
     for (uint32_t u = 0; u < d->n_units && !esp__all_options(p); u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
