@@ -374,23 +374,30 @@ static void record_group(void) {
 }
 /* As NCCL does for communicators that do not block, a thread of its own launches the kernel. It takes 10 us, and some
  * more to start. */
+typedef struct settling {
+    comm *m;
+    const kernel *k; /* an abort may have freed it */
+} settling;
 static void *settle(void *arg) {
-    kernel *k = (kernel *)arg;
-    comm *m = k->comm;
+    const settling s = *(settling *)arg;
+    comm *m = s.m;
+    free(arg);
     struct timespec begin, now;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     do /* a sleep would take longer */
         clock_gettime(CLOCK_MONOTONIC, &now);
     while ((now.tv_sec - begin.tv_sec) * 1000000000L + (now.tv_nsec - begin.tv_nsec) < 10000);
     pthread_mutex_lock(&gpu_lock);
-    if (m->waits == k) kernel_launch(k), m->waits = NULL, m->delay = 0; /* else aborted, and `k` is gone */
+    if (m->waits && m->waits == s.k) kernel_launch(m->waits), m->waits = NULL, m->delay = 0;
     pthread_mutex_unlock(&gpu_lock);
     return NULL;
 }
 static void settle_later(kernel *k) {
     pthread_t thread;
+    settling *s = (settling *)malloc(sizeof *s);
+    *s = (settling){k->comm, k};
     k->comm->waits = k;
-    if (pthread_create(&thread, NULL, settle, k)) fake_wrong("no thread");
+    if (pthread_create(&thread, NULL, settle, s)) fake_wrong("no thread");
     pthread_detach(thread);
 }
 static int group_launch(void) {
