@@ -1,6 +1,6 @@
 /* v100.c: compression times in microseconds that the Espresso authors published with their artifact (EuroSys 2023),
  * on a V100 and on its 48-core host (OpenMP, number of threads not stated). Payloads of their codecs have no header.
- * The library has no codec like their onebit: its costs are for comparisons with the paper. */
+ * Their onebit has one pair of means per tensor; the library's codec of this name has one per block. */
 #include "planner/builtin/v100.h"
 
 static const esp__published esp__v100[] = {

@@ -37,14 +37,14 @@ TEST(test_safe_first) {
          {"what topk:ratio=0.01 costs in loss depends on the optimizer"}},
         {ESP_OPTIMIZER_SGD, 0, " topk:ratio=0.01 ", {"expected with optimizer sgd: a loss within 4% of fp32's"}},
         {ESP_OPTIMIZER_MOMENTUM, 0.5f, " topk:ratio=0.01 ", {"with optimizer momentum:0.5: a loss within 4%"}},
-        {ESP_OPTIMIZER_ADAM, -1, " topk:ratio=0.01 ", {"with optimizer adam:0: a loss within 4% of fp32's"}},
+        {ESP_OPTIMIZER_ADAM, -1, " fp16 ", {"optimizer adam:0: a loss within 3% of fp32's", " x 1.5 steps"}},
         {ESP_OPTIMIZER_MOMENTUM, 0, " fp16 ", {"not tried, because predicted over 1.5 times as slow: ", " x 4 steps"}},
         {ESP_OPTIMIZER_ADAM, 0, " fp16 ", {"optimizer adam:0.9: a loss within 1% of fp32's", " x 3 steps"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world *w = trained_with(cases[i].optimizer, cases[i].momentum);
         run(w, options, few, 4, 2);
-        assert_non_null(strstr(w->last[0], cases[i].chosen));
+        if (!strstr(w->last[0], cases[i].chosen)) fail_msg("case %zu: %s", i, w->last[0]);
         for (int k = 0; k < 2 && cases[i].says[k]; k++) assert_true(says(w, cases[i].says[k]));
         free(w);
     }
