@@ -164,6 +164,7 @@
 #include "codecs/maxmin.c"
 #include "codecs/onebit.c"
 #include "codecs/sign.c"
+#include "codecs/threshold.c"
 #include "codecs/warmup.c"
 #include "backends/common/common.c"
 #include "backends/common/reduce.c"

@@ -334,18 +334,27 @@ static inline uint64_t select_sample(uint64_t count) {
     return n < SELECT_SAMPLE ? n : SELECT_SAMPLE;
 }
 
+static inline uint64_t select_list_bytes(uint64_t count, uint64_t cap) {
+    return select_blocks(count) * sizeof(select_block) + cap * (sizeof(float) + sizeof(uint16_t)) + 64;
+}
 static inline uint64_t select_scratch_bytes(uint64_t count, uint64_t k) {
-    return select_blocks(count) * sizeof(select_block) + select_cap(k) * (sizeof(float) + sizeof(uint16_t)) + 64;
+    return select_list_bytes(count, select_cap(k));
+}
+
+/* Prepares an empty list of at most `cap` numbers in `scratch`, which has select_list_bytes() and is aligned to 8
+ * bytes. A caller that knows its threshold may then call select_keep_all() instead of select_run(). */
+static inline void select_list(select_job *s, void *scratch, uint64_t cap) {
+    s->keep = select_keep_for(s->simd);
+    s->trim = select_trim_for(s->simd);
+    s->cap = cap;
+    s->block = ESP__CAST(select_block *, scratch);
+    s->val = ESP__CAST(float *, (void *)(s->block + select_blocks(s->count)));
+    s->idx = ESP__CAST(uint16_t *, (void *)(s->val + s->cap));
 }
 
 /* Selects k numbers, 1 <= k <= count. `scratch` is aligned to 8 bytes. Returns false if a number is NaN or Inf. */
 static inline bool select_run(select_job *s, void *scratch) {
-    s->keep = select_keep_for(s->simd);
-    s->trim = select_trim_for(s->simd);
-    s->cap = select_cap(s->k);
-    s->block = ESP__CAST(select_block *, scratch);
-    s->val = ESP__CAST(float *, (void *)(s->block + select_blocks(s->count)));
-    s->idx = ESP__CAST(uint16_t *, (void *)(s->val + s->cap));
+    select_list(s, scratch, select_cap(s->k));
     uint32_t lo = select_guess(s);
     uint64_t n = select_keep_all(s, lo), reach;
     if (s->top >= SELECT_INF) return false;

@@ -1,7 +1,7 @@
 /* sparse.h: shared by codecs that send k of d elements. It computes k and phi = beta e + gamma g (e is the residual, g
- * the gradient), and writes and reads payloads of topk and dgc: values by ascending index, the number of values in each
- * span of 65536 elements, and then the smaller of a list of 16-bit indices within the span and a bitmap of all
- * elements. select.h chooses the elements. */
+ * the gradient), and writes and reads payloads of topk, dgc and threshold: values by ascending index, the number of
+ * values in each span of 65536 elements, and then the smaller of a list of 16-bit indices within the span and a bitmap
+ * of all elements. select.h chooses the elements. */
 #ifndef ESP_SPARSE_H
 #define ESP_SPARSE_H
 #include "espresso.h"

@@ -44,7 +44,9 @@ static const char *const cf_specs[] = {"none",
                                        "onebit:block=64",
                                        "signsgd",
                                        "signum",
-                                       "mxnet1bit"};
+                                       "mxnet1bit",
+                                       "threshold",
+                                       "threshold:value=0.5"};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */
 static char cf_message[1024];

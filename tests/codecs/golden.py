@@ -4,7 +4,12 @@
 Prints golden.inc, which test_blocks.c includes: for each codec the heads (numbers that a block of elements shares) and
 the codes of the elements. Needs numpy. Run it after a change of a wire format:
     python3 tests/codecs/golden.py >tests/codecs/golden.inc
+    python3 tests/codecs/golden.py bodies >tests/codecs/golden_bodies.inc
+The second file has whole bodies, for test_variable.c and codecs whose payloads vary in size.
 """
+import struct
+import sys
+
 import numpy as np
 
 N, SEED, KEY = 300, 42, 7
@@ -125,6 +130,26 @@ def signsgd(x, u):
     return [], list((x < 0).astype(int))
 
 
+def places(at):
+    """16-bit indices or a bitmap of all elements, whichever is shorter; both describe one span of 65536."""
+    size = (N + 31) // 32 * 4
+    if size < 2 * len(at):
+        return sum(1 << int(i) for i in at).to_bytes(size, "little")
+    return struct.pack("<%dH" % len(at), *at)
+
+
+def threshold(x, value):
+    at = [i for i in range(N) if abs(x[i]) > value]
+    return len(at), struct.pack("<%dfI" % len(at), *x[at], len(at)) + places(at)
+
+
+BODIES = {
+    "threshold": (threshold, float(np.float32(0.01))),
+    "threshold:value=2.5": (threshold, 2.5),
+    "threshold:value=1022.5": (threshold, 1022.5),
+    "threshold:value=900": (threshold, 900),
+}
+
 CASES = {
     "fp8": (8, fp8, 128, 3),
     "fp8:mantissa=2,block=64": (8, fp8, 64, 2),
@@ -142,10 +167,27 @@ CASES = {
 }
 
 
+def print_input(x):
+    print("static const float golden_input[GOLDEN_N] = {%s};" % ", ".join(float(v).hex() + "f" for v in x))
+
+
+def print_bodies():
+    x = vector()
+    print("/* golden_bodies.inc: written by golden.py. { spec, aux, bytes of the body, the body } for golden_input[] */")
+    print_input(x)
+    print("static const golden golden_bodies[] = {")
+    for spec, (codec, *params) in BODIES.items():
+        aux, body = codec(x, *params)
+        print('    {"%s", %d, %d, {%s}},' % (spec, aux, len(body), ", ".join(str(b) for b in body) or "0"))
+    print("};")
+
+
 def main():
+    if sys.argv[1:] == ["bodies"]:
+        return print_bodies()
     x, u = vector(), noise()
     print("/* golden.inc: written by golden.py. { spec, bits of a code, heads, codes } for golden_input[] */")
-    print("static const float golden_input[GOLDEN_N] = {%s};" % ", ".join(float(v).hex() + "f" for v in x))
+    print_input(x)
     print("static const golden golden_cases[] = {")
     for spec, (bits, codec, *params) in CASES.items():
         heads, codes = codec(x, u, *params)

@@ -1,10 +1,11 @@
 #!/bin/sh
-# test_golden_script.sh: golden.inc is what golden.py prints.
+# test_golden_script.sh: golden.inc and golden_bodies.inc are what golden.py prints.
 set -u
 for python in python3 /usr/bin/python3; do # Debian's packages are for the second one
     "$python" -c 'import numpy' 2>/dev/null || continue
     "$python" tests/codecs/golden.py | cmp - tests/codecs/golden.inc || exit 1
-    echo "golden.inc is up to date"
+    "$python" tests/codecs/golden.py bodies | cmp - tests/codecs/golden_bodies.inc || exit 1
+    echo "golden.inc and golden_bodies.inc are up to date"
     exit 0
 done
 echo "skipped: python3 has no numpy (Debian: python3-numpy)"

@@ -51,6 +51,7 @@ static const char *const decode_specs[] = {"none",
                                            "signsgd",
                                            "signum",
                                            "mxnet1bit",
+                                           "threshold",
                                            "maxmin:bits=7"};
 enum { DECODE_SPECS = sizeof decode_specs / sizeof *decode_specs, DECODE_LEVELS = 3, DECODE_COUNTS = 16 };
 static const uint32_t decode_counts[DECODE_COUNTS] = {0,   1,   2,    31,   32,   33,   64,    65,
