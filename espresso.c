@@ -165,6 +165,7 @@
 #include "codecs/onebit.c"
 #include "codecs/sign.c"
 #include "codecs/threshold.c"
+#include "codecs/adaptive.c"
 #include "codecs/warmup.c"
 #include "backends/common/common.c"
 #include "backends/common/reduce.c"

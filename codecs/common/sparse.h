@@ -106,8 +106,8 @@ static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t 
     }
 }
 
-static inline void sparse_write(const select_job *s, uint8_t *body) {
-    uint8_t *held = body + 4 * s->k, *place = held + 4 * sparse_spans(s->count);
+/* Writes the selected values (unless `val` is NULL), the number of them in each span, and their places. */
+static inline void sparse_write_to(const select_job *s, uint8_t *val, uint8_t *held, uint8_t *place) {
     const int map = sparse_is_map(s->count, s->k);
     uint64_t at = 0;
     if (map) memset(place, 0, sparse_map_bytes(s->count));
@@ -116,13 +116,17 @@ static inline void sparse_write(const select_job *s, uint8_t *body) {
         uint32_t have = b * SELECT_BLOCK % SELECT_SPAN ? sparse_u32(held + 4 * span) : 0;
         have += (uint32_t)n;
         memcpy(held + 4 * span, &have, 4);
-        memcpy(body + 4 * at, s->val + from, 4 * n);
+        if (val) memcpy(val + 4 * at, s->val + from, 4 * n);
         if (map)
             sparse_write_map(place + span * (SELECT_SPAN / 8), s->idx + from, n);
         else
             memcpy(place + 2 * at, s->idx + from, 2 * n);
         at += n;
     }
+}
+static inline void sparse_write(const select_job *s, uint8_t *body) {
+    uint8_t *held = body + 4 * s->k;
+    sparse_write_to(s, body, held, held + 4 * sparse_spans(s->count));
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */

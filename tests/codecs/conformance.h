@@ -46,6 +46,8 @@ static const char *const cf_specs[] = {"none",
                                        "signum",
                                        "mxnet1bit",
                                        "threshold",
+                                       "adaptive",
+                                       "adaptive:ratio=0.3",
                                        "threshold:value=0.5"};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */

@@ -143,11 +143,23 @@ def threshold(x, value):
     return len(at), struct.pack("<%dfI" % len(at), *x[at], len(at)) + places(at)
 
 
+def adaptive(x, ratio):
+    means, held, where = [], [], b""
+    for sign in (1, -1):
+        side = [i for i in range(N) if x[i] * sign > 0]
+        k = int(np.ceil(ratio * len(side)))
+        at = sorted(sorted(side, key=lambda i: (-abs(x[i]), i))[:k])
+        means, held, where = means + [x[at].mean()], held + [k], where + places(at)
+    return 0, struct.pack("<2f2I", *means, *held) + where
+
+
 BODIES = {
     "threshold": (threshold, float(np.float32(0.01))),
     "threshold:value=2.5": (threshold, 2.5),
     "threshold:value=1022.5": (threshold, 1022.5),
     "threshold:value=900": (threshold, 900),
+    "adaptive": (adaptive, 0.01),
+    "adaptive:ratio=0.3": (adaptive, 0.3),
 }
 
 CASES = {

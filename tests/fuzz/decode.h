@@ -52,6 +52,8 @@ static const char *const decode_specs[] = {"none",
                                            "signum",
                                            "mxnet1bit",
                                            "threshold",
+                                           "adaptive",
+                                           "adaptive:ratio=0.3",
                                            "maxmin:bits=7"};
 enum { DECODE_SPECS = sizeof decode_specs / sizeof *decode_specs, DECODE_LEVELS = 3, DECODE_COUNTS = 16 };
 static const uint32_t decode_counts[DECODE_COUNTS] = {0,   1,   2,    31,   32,   33,   64,    65,
