@@ -166,6 +166,7 @@
 #include "codecs/sign.c"
 #include "codecs/threshold.c"
 #include "codecs/adaptive.c"
+#include "codecs/threelc.c"
 #include "codecs/warmup.c"
 #include "backends/common/common.c"
 #include "backends/common/reduce.c"

@@ -46,6 +46,8 @@ static const char *const cf_specs[] = {"none",
                                        "signum",
                                        "mxnet1bit",
                                        "threshold",
+                                       "threelc",
+                                       "threelc:s=1.75",
                                        "adaptive",
                                        "adaptive:ratio=0.3",
                                        "threshold:value=0.5"};

@@ -52,6 +52,8 @@ static const char *const decode_specs[] = {"none",
                                            "signum",
                                            "mxnet1bit",
                                            "threshold",
+                                           "threelc",
+                                           "threelc:s=1.75",
                                            "adaptive",
                                            "adaptive:ratio=0.3",
                                            "maxmin:bits=7"};
