@@ -189,12 +189,15 @@ struct esp__problem {
     const esp__extent *whole; /* each tensor on its own */
     esp__extent *cut_units;
     struct esp__incremental *incremental;
+    struct esp__ranked *ranked; /* memory of esp__ranking, for room_ranked tensors and groups */
+    uint32_t room_ranked;
     esp__schedule spare[4]; /* [0] and [1] for initial.c, [2] for urgency.c */
     struct esp__timing *timing;
     struct esp__prefix **heads;
     const esp__schedule *fp32; /* the plan without compression; NULL until it is made */
     double effort;             /* how much to search; 1 is usual */
-    uint64_t seed;
+    uint64_t seed;             /* of the search's random numbers */
+    uint32_t allow;            /* which options the search may choose now (search.h) */
     /* `work` counts the ops evaluated so far. The search stops at work_end (0: never), so that it is the same on every
      * machine. */
     uint64_t work, work_end;

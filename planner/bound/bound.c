@@ -203,27 +203,6 @@ ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n) {
     return b;
 }
 
-static esp__loads *esp__loads_of(esp__problem *p, const esp__candidates *candidates) {
-    esp__loads *m = esp__loads_new(p, candidates->n);
-    m->least = (double)candidates->paths[0].total;
-    for (uint32_t x = 0; x < candidates->n; x++) {
-        m->least = esp__min2(m->least, (double)candidates->paths[x].total);
-        for (uint32_t l = 0; l < ESP__LANES; l++) m->lane[l][x] = (double)candidates->paths[x].load[l];
-    }
-    return m;
-}
-
-ESP__FN esp__bounding *esp__bounding_of(esp__problem *p, const esp__extent *units, uint32_t n) {
-    esp__bounding *b = esp__bounding_open(p, n);
-    for (uint32_t u = 0; u < n; u++) {
-        b->ready[u] = (double)p->ready[units[u].first + units[u].n - 1];
-        b->size[u] = 1.0;
-        b->loads[u] = esp__loads_of(p, esp__candidates_get(p, &units[u]));
-    }
-    esp__bounding_run(b);
-    return b;
-}
-
 ESP__FN uint64_t esp__bound(esp__problem *p) {
     esp__checkpoint mark = esp__arena_checkpoint(p->arena);
     esp__bounding *b = esp__bounding_open(p, (uint32_t)p->n_tensors);

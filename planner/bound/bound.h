@@ -58,8 +58,6 @@ ESP__FN esp__loads *esp__loads_new(esp__problem *p, uint32_t n);
 ESP__FN esp__bounding *esp__bounding_open(esp__problem *p, uint32_t n);
 ESP__FN void esp__bounding_run(esp__bounding *b);
 ESP__FN uint64_t esp__bounding_ns(const esp__bounding *b);
-/* Returns a lower bound on the step time of all plans with these tensors, chunks and groups. */
-ESP__FN esp__bounding *esp__bounding_of(esp__problem *p, const esp__extent *units, uint32_t n);
 
 /* ---- rates.c --------------------------------------------------------------------------------------------------- */
 /* An op takes at least fixed + each * e ns for e elements, and at least `least` ns for any number of elements. */

@@ -20,6 +20,7 @@ static int esp__improve_unit(esp__incremental *k, uint32_t u) {
     esp__incremental_remove(k, w, u, 1);
     without = esp__incremental_without(k, w, before);
     for (uint32_t i = 0; i < candidates->n && without < before; i++) {
+        if (!esp__path_open(k->p, &candidates->paths[i])) continue;
         esp__swap_path(k, w, u, &candidates->paths[i]);
         if (!esp__incremental_allows(k, w)) continue;
         uint64_t t = esp__incremental_try(k, w, best);
@@ -39,9 +40,13 @@ static int esp__ranked_before(const void *a, const void *b) {
 }
 
 /* Returns the tensors and groups in the order of Algorithm 1 of the Espresso paper: the largest first; among equals,
- * the one that backward finishes last. */
+ * the one that backward finishes last. The result is valid until the next call. */
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
-    esp__ranked *r = esp__arena_get(p->arena, d->n_units * sizeof *r);
+    if (d->n_units > p->room_ranked) {
+        p->room_ranked = d->n_units + d->n_units / 2;
+        p->ranked = esp__arena_get(p->arena, p->room_ranked * sizeof *p->ranked);
+    }
+    esp__ranked *r = p->ranked;
     for (uint32_t u = 0; u < d->n_units; u++) {
         r[u].elements = d->units[u].elements;
         r[u].unit = u;

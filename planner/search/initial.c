@@ -15,17 +15,17 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         const double random = (double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24);
         double best = 0.0;
-        uint32_t chosen = 0;
+        uint32_t chosen = 0, open = 0;
         own[ESP__LANE_COMPUTE] = price[ESP__LANE_COMPUTE] * (1.0 + jitter * (random - 0.5));
         for (uint32_t i = 0; i < candidates->n; i++) {
             double cost = esp__total_price * candidates->times[i][ESP__LANES];
             for (uint32_t k = 0; k < ESP__LANES; k++) cost += own[k] * candidates->times[i][k];
-            if (i && cost >= best) continue;
+            if (!esp__path_open(p, &candidates->paths[i]) || (open++ && cost >= best)) continue;
             best = cost;
             chosen = i;
         }
-        d->paths[u] = &candidates->paths[chosen];
-        p->work += candidates->n / 2;
+        d->paths[u] = &candidates->paths[open ? chosen : 0];
+        p->work += open / 2;
     }
     esp__generate(p, d);
 }

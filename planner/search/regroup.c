@@ -58,14 +58,17 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
     static const uint8_t merges[] = {25, 23, 22, 24, 21, 20, 26, 18, 16, 14, 0};
     static const uint8_t splits[] = {0, 23, 22, 24, 25, 20};
     int no_merge = (p->config.flags & ESP_PLAN_NO_MERGE) != 0, no_split = (p->config.flags & ESP_PLAN_NO_SPLIT) != 0;
-    uint32_t n = 0;
+    uint32_t n = 0, i;
     esp__schedule d = {0};
     for (uint32_t m = 0; m < sizeof merges; m++)
         for (uint32_t s = 0; s < sizeof splits && !esp__out_of_time(p); s++) {
             esp__partition_start c = {merges[m] ? (uint64_t)1 << merges[m] : 0,
-                                      splits[s] ? (uint64_t)1 << splits[s] : 0, UINT64_MAX};
+                                      splits[s] ? (uint64_t)1 << splits[s] : 0, UINT64_MAX, 0};
             if ((no_merge && c.merge) || (no_split && c.split) || (!c.merge && !c.split)) continue;
             esp__partition(p, &d, c.merge, c.split);
+            c.hash = esp__hash64(ESP__HASH0, d.units, d.n_units * sizeof *d.units);
+            for (i = 0; i < n && out[i].hash != c.hash;) i++;
+            if (i < n) continue;
             esp__start_balanced(p, &d, 0.0);
             c.makespan = d.makespan;
             out[n++] = c;
@@ -75,10 +78,6 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
 }
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
-static int esp__is_chunk(const esp__problem *p, const esp__extent *u) {
-    return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
-}
-
 static const esp__path *esp__path_like(const esp__candidates *candidates, const esp__path *path) {
     for (uint32_t i = 0; i < candidates->n; i++) {
         const esp__path *x = &candidates->paths[i];
@@ -111,11 +110,12 @@ static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t 
 }
 
 /* Tries each candidate for the first new tensor or group, and the most similar one for the others. Takes the best if
- * the step gets shorter, and returns 1. */
-static int esp__regroup_take(esp__incremental *k, esp__swap *w) {
+ * the step then takes less than `limit`, and returns 1. */
+static int esp__regroup_take(esp__incremental *k, esp__swap *w, uint64_t limit) {
     const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
-    uint64_t best = k->d->makespan;
+    uint64_t best = limit;
     for (uint32_t i = 0; i < candidates->n; i++) {
+        if (!esp__path_open(k->p, &candidates->paths[i])) continue;
         for (uint32_t c = 0; c < w->n; c++) {
             const esp__candidates *own = esp__candidates_get(k->p, &w->chains[c].unit);
             w->chains[c].path = own == candidates ? &own->paths[i] : esp__path_like(own, &candidates->paths[i]);
@@ -128,10 +128,10 @@ static int esp__regroup_take(esp__incremental *k, esp__swap *w) {
         k->swaps[1] = *w;
     }
     esp__incremental_restore(k, w);
-    return best < k->d->makespan && esp__incremental_take(k, &k->swaps[1]);
+    return best < limit && esp__incremental_move(k, &k->swaps[1], limit);
 }
 
-static int esp__try_merge(esp__incremental *k, uint32_t u) {
+static int esp__try_merge(esp__incremental *k, uint32_t u, uint64_t limit) {
     const esp__schedule *d = k->d;
     if (u + 1 >= d->n_units || esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
         k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
@@ -142,11 +142,11 @@ static int esp__try_merge(esp__incremental *k, uint32_t u) {
     esp__swap *w = esp__regroup_remove(k, u, 2);
     if (!w) return 0;
     esp__swap_add(k, w, &both);
-    return esp__regroup_take(k, w);
+    return esp__regroup_take(k, w, limit);
 }
 
 /* Tries to divide a tensor, which is whole or in chunks, into `chunks` equal chunks. 1 makes it whole. */
-static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
+static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks, uint64_t limit) {
     const esp__schedule *d = k->d;
     const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
     uint32_t n = 1;
@@ -161,18 +161,27 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
         esp__chunk_part(k->p, x.first, chunks, c, &x);
         esp__swap_add(k, w, &x);
     }
-    return esp__regroup_take(k, w);
+    return esp__regroup_take(k, w, limit);
 }
 
 static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
     static const uint32_t chunks[] = {2, 3, 4, 6, 8, 12, 16, 1};
     const esp__schedule *d = k->d;
     uint32_t flags = k->p->config.flags;
-    if (!(flags & ESP_PLAN_NO_MERGE) && esp__try_merge(k, u)) return 1;
+    if (!(flags & ESP_PLAN_NO_MERGE) && esp__try_merge(k, u, d->makespan)) return 1;
     if (!(flags & ESP_PLAN_NO_SPLIT) && d->units[u].n == 1 && !d->units[u].begin)
         for (uint32_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
-            if (esp__try_split(k, u, chunks[i])) return 1;
+            if (esp__try_split(k, u, chunks[i], d->makespan)) return 1;
     return 0;
+}
+
+ESP__FN void esp__regroup_random(esp__incremental *k, uint32_t u, uint32_t random) {
+    const esp__extent *unit = &k->d->units[u];
+    const uint32_t flags = k->p->config.flags;
+    if (random & 1u && !(flags & ESP_PLAN_NO_MERGE))
+        esp__try_merge(k, u, UINT64_MAX);
+    else if (unit->n == 1 && !unit->begin && !(flags & ESP_PLAN_NO_SPLIT))
+        esp__try_split(k, u, 1 + (random >> 1) % ESP__NEW_MAX, UINT64_MAX);
 }
 
 ESP__FN void esp__regroup_passes(esp__incremental *k) {

@@ -1,50 +1,111 @@
-/* search.c: the search of strategy "espresso+". It starts from schedules that initial.c finds, for whole tensors and
- * for groups and chunks. Local search improves each by changing options, merging, splitting and reordering, and the
- * best one counts. Effort is counted in ops, not in seconds, so that the same inputs give the same plan on every
- * machine. A time limit ends the search sooner, or repeats it with more effort. */
+/* search.c: the search of strategy "espresso+", an iterated local search. It runs several times: without compression,
+ * with the GPU alone and with all options, each first with tensors as given and then with groups and chunks. Each run
+ * also starts from the results of those that allow less, so allowing more does not lengthen the plan. Effort is
+ * counted in ops, not in seconds, so that the same inputs give the same plan on every machine. */
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-/* Lets the next part of the search use the share `share` of the whole search's effort. Planning should take less than
- * 10 ms; with two devices there are far more plans to search. */
+enum { ESP__AS_GIVEN = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT };
+static bool esp__as_given(const esp__problem *p) { return (p->config.flags & ESP__AS_GIVEN) == ESP__AS_GIVEN; }
+
+/* Lets the next part of the search use this share of all effort. Planning should take less than 10 ms; with two devices
+ * there is far more to search. */
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors;
-    double all = esp__devices(p) == 3u ? 900.0 * n + 280000.0 : 230.0 * n + 50000.0;
-    if (p->n_levels > 2) all *= 4.0; /* with three levels there are far more options */
-    p->work_end = p->work + (uint64_t)(share * p->effort * all) + 1;
+    double all = esp__devices(p) == 3u && p->allow == ESP__ALLOW_ALL && !(p->config.flags & ESP_PLAN_NO_COMP)
+                     ? 900.0 * n + 400000.0
+                     : 100.0 * n + 65000.0;
+    if (p->allow == ESP__ALLOW_RAW || p->config.flags & ESP_PLAN_NO_COMP) all *= 0.4; /* there are few options */
+    if (p->n_levels > 2) all *= 4.0;                                                  /* there are far more options */
+    p->work_end = p->work + (uint64_t)(share * (p->effort < 1.0 ? p->effort : 1.0) * all) + 1;
 }
 
-static void esp__local_search(esp__problem *p, esp__schedule *d, int regroup) {
+static void esp__local_search(esp__problem *p, esp__schedule *d, bool regroup) {
     esp__incremental *k = esp__incremental_open(p, d);
-    const esp__ranked *ranking;
     for (int round = 0; round < 8 && !esp__out_of_time(p); round++) {
         uint64_t before = d->makespan;
         if (esp__reorder(p, d)) esp__incremental_prepare(k);
-        ranking = esp__ranking(p, d);
-        esp__improve_passes(k, ranking);
+        esp__improve_passes(k, esp__ranking(p, d));
         if (regroup) esp__regroup_passes(k);
         if (d->makespan == before) break;
     }
 }
 
+/* Improves `d`, and copies it to `best` if it is better. */
+static void esp__search_from(esp__problem *p, esp__schedule *best, esp__schedule *d, double share) {
+    esp__stage(p, share);
+    if (!d->n_units || !esp__fit(p, d)) return;
+    esp__local_search(p, d, !esp__as_given(p));
+    esp__keep_better_allowed(p, best, d);
+}
+
+/* ---- iterated local search --------------------------------------------------------------------------------------- */
+static uint32_t esp__random_below(esp__problem *p, uint32_t n) {
+    p->seed = p->seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((p->seed >> 32) * n >> 32);
+}
+
+/* Gives one to three neighbours, the first of which is on a longest path, random options, or merges or splits the
+ * first. */
+static void esp__kick(esp__incremental *k) {
+    const esp__schedule *d = k->d;
+    esp__swap *w = &k->swaps[0];
+    uint32_t u = esp__random_below(k->p, d->n_units), n = 1 + esp__random_below(k->p, 3);
+    for (uint32_t i = 0; i < d->n_units && !esp__incremental_critical(k, u, 1); i++) u = (u + 1) % d->n_units;
+    if (!esp__as_given(k->p) && esp__random_below(k->p, 2))
+        esp__regroup_random(k, u, esp__random_below(k->p, 1u << 16));
+    for (u = u < d->n_units ? u : 0; n; n--, u = (u + 1) % d->n_units) {
+        const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
+        const esp__path *path = NULL;
+        uint32_t open = 0;
+        for (uint32_t i = 0; i < candidates->n; i++)
+            if (esp__path_open(k->p, &candidates->paths[i]) && !esp__random_below(k->p, ++open))
+                path = &candidates->paths[i];
+        if (!path) continue;
+        esp__incremental_remove(k, w, u, 1);
+        esp__swap_path(k, w, u, path);
+        esp__incremental_try(k, w, UINT64_MAX);
+        esp__incremental_restore(k, w);
+        esp__incremental_set(k, w);
+    }
+}
+
+/* Changes a schedule in random places, improves that, and continues from there unless the step is clearly longer, until
+ * the effort is used up (Lourenco, Martin, Stuetzle 2003). Copies better ones to `best`. */
+static void esp__iterate(esp__problem *p, esp__schedule *best) {
+    esp__schedule now = {0}, d = {0};
+    if (!best->n_units) return;
+    esp__local_search(p, best, !esp__as_given(p));
+    esp__schedule_copy(p, &now, best);
+    while (!esp__out_of_time(p)) {
+        p->work += 100; /* so that this ends if nothing can be changed */
+        esp__schedule_copy(p, &d, &now);
+        esp__incremental *k = esp__incremental_open(p, &d);
+        esp__kick(k);
+        esp__improve_passes(k, esp__ranking(p, &d));
+        if (d.makespan <= best->makespan + best->makespan / 500)
+            esp__local_search(p, &d, !esp__as_given(p) && d.makespan < best->makespan);
+        if (!esp__schedule_allowed(p, &d)) continue;
+        if (d.makespan < best->makespan) esp__schedule_copy(p, best, &d);
+        if (d.makespan <= best->makespan + best->makespan / 500) esp__schedule_copy(p, &now, &d);
+    }
+}
+
+/* ---- starts ------------------------------------------------------------------------------------------------------ */
 static void esp__best_start(esp__problem *p, esp__schedule *d) {
     esp__schedule x = {0};
     esp__schedule_set_units(p, &x, d->units, d->n_units);
     esp__start_balanced(p, d, 0.0);
-    if (esp__out_of_time(p)) return;
     esp__start_balanced(p, &x, 0.3);
     esp__schedule_keep_better(p, d, &x);
 }
 
-static void esp__search_units(esp__problem *p, esp__schedule *best, double share) {
+static void esp__search_given(esp__problem *p, esp__schedule *best) {
     esp__schedule d = {0};
     esp__schedule_tensors(p, &d);
-    esp__stage(p, 0.45 * share);
+    esp__stage(p, 0.15);
     esp__best_start(p, &d);
-    esp__stage(p, 0.55 * share);
-    if (!esp__fit(p, &d)) return;
-    esp__local_search(p, &d, 0);
-    esp__keep_better_allowed(p, best, &d);
+    esp__search_from(p, best, &d, 0.2);
 }
 
 enum { ESP__PRICED = 4, ESP__LOCALLY_BEST = 3 };
@@ -66,211 +127,105 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
         esp__schedule x = d[r];
         d[r] = d[b];
         d[b] = x;
-        if (!esp__fit(p, &d[r])) continue;
-        esp__stage(p, r ? 0.12 : 0.2);
-        esp__local_search(p, &d[r], 1);
-        esp__keep_better_allowed(p, best, &d[r]);
+        esp__search_from(p, best, &d[r], r ? 0.12 : 0.2);
     }
 }
 
-/* Comparison strategies ignore constraints, so the search may use their results only if constraints allow
- * everything. */
-static int esp__all_options(const esp__problem *p) {
+/* Whether a schedule from outside the search may be the result: it must be within the limits, and constraints must
+ * allow its options. Candidates are always allowed, because a tensor's `keep` overrides `forbid`. */
+static bool esp__permitted(esp__problem *p, const esp__schedule *d) {
     const esp_plan_config *c = &p->config;
-    return !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
-}
-static int esp__unconstrained(const esp__problem *p) {
-    const esp_plan_config *c = &p->config;
-    return esp__all_options(p) && !(c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0);
-}
-
-enum { ESP__AS_GIVEN = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT };
-
-static bool esp__as_given(const esp__problem *p) { return (p->config.flags & ESP__AS_GIVEN) == ESP__AS_GIVEN; }
-
-/* The Espresso paper's Algorithms 1 and 2. */
-static void esp__search_paper(esp__problem *p, esp__schedule *best) {
-    esp__schedule d = {0};
-    esp__stage(p, 1.0);
-    esp__paper(p, &d);
-    esp__stage(p, 0.2);
-    esp__local_search(p, &d, 0);
-    esp__keep_better_allowed(p, best, &d);
-}
-
-static void esp__search_twice(esp__problem *p, esp__schedule *d, void (*search)(esp__problem *, esp__schedule *));
-static void esp__search_once(esp__problem *p, esp__schedule *d);
-
-/* Makes the plan `from` of another problem, which allows fewer options, a plan of p. Returns 0 if p lacks an option. */
-static int esp__adopt(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
-    esp__schedule_copy(p, to, from);
-    for (uint32_t u = 0; u < from->n_units; u++) {
-        const esp__path *path = from->paths[u];
-        uint32_t like = u > 256 ? u - 256 : 0;
-        while (from->paths[like] != path || (from->units[like].n > 1) != (from->units[u].n > 1)) like++;
-        to->paths[u] = like < u       ? to->paths[like]
-                       : path->option ? esp__path_of(p, &to->units[u], path->option, path->codec)
-                                      : NULL;
-        if (!to->paths[u]) return 0;
-    }
-    return 1;
-}
-
-/* Searches with fewer options, as `config` says, and from there on with all, so that allowing more does not lengthen
- * the plan. If `offload`, compression first moves to the CPU as in Algorithm 2. */
-static void esp__search_stricter(esp__problem *p, esp__schedule *best, const esp_plan_config *config, double share,
-                                 bool offload) {
-    esp__problem *other;
-    esp__schedule strict = {0}, d = {0};
-    if (p->free_compression) return; /* options have no text if compression is free */
-    other = esp__arena_get(p->arena, sizeof *other);
-    if (esp__problem_open(other, p->arena, p->model, p->codecs, p->n_codecs, &p->system, config, 0)) return;
-    other->effort = share * p->effort, other->seed = p->seed, other->deadline_ns = p->deadline_ns;
-    esp__search_twice(other, &strict, esp__search_once);
-    if (!strict.n_units || !esp__adopt(p, &d, &strict)) return;
-    esp__stage(p, 0.2);
-    if (offload) esp__algorithm2(p, &d);
-    esp__stage(p, 0.2);
-    esp__local_search(p, &d, !esp__as_given(p));
-    esp__keep_better_allowed(p, best, &d);
-}
-
-static void esp__search_devices(esp__problem *p, esp__schedule *best) {
-    esp_plan_config config = p->config;
-    config.devices = 1u << ESP_ON_GPU;
-    if (esp__devices(p) == 3u) esp__search_stricter(p, best, &config, 1.0, true);
-}
-
-/* Searches from every comparison strategy, so that the result is never worse than any of them. */
-static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
-    if (!esp__unconstrained(p) || p->config.flags & (ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT)) return;
-    p->work_end = 0;
-    for (const esp__scheme *s = esp__schemes(); s->name; s++) {
-        esp__schedule d = {0};
-        if (esp__scheme_brings_codec(p, s)) continue;
-        s->make(p, &d);
-        if (d.makespan >= best->makespan) continue;
-        esp__stage(p, 0.1);
-        esp__local_search(p, &d, 1);
-        esp__keep_better_allowed(p, best, &d);
-    }
-}
-
-enum { ESP__NODES = 200000, ESP__FEW = 8, ESP__SMALL_MODEL = 64 };
-
-/* Searches plans whose tensors are neither merged nor split, so that merging and splitting do not lengthen the plan. */
-static void esp__search_given(esp__problem *p, esp__schedule *d) {
-    esp__search_units(p, d, 0.3);
-    if (p->n_tensors <= ESP__FEW || p->effort > 4.0) esp__search_paper(p, d);
-    esp__search_devices(p, d);
-}
-
-static void esp__search_once(esp__problem *p, esp__schedule *d) {
-    if (esp__as_given(p)) {
-        esp__search_given(p, d);
-        return;
-    }
-    esp__search_devices(p, d);
-    esp__search_partitions(p, d);
-    if (p->effort > 4.0) esp__search_schemes(p, d);
-    if (!d->n_units) return; /* no schedule is within the limits */
-    esp__stage(p, 0.2);
-    esp__local_search(p, d, 1);
-}
-
-static void esp__search_again(esp__problem *p, esp__schedule *d) {
-    esp__schedule other = {0};
-    esp__search_once(p, &other);
-    if (other.n_units) esp__keep_better_allowed(p, d, &other);
-}
-
-/* Returns whether a schedule from outside the search may be the result: it must be within the limits, and constraints
- * must allow its options. The planner's own options for a tensor (candidates) are always allowed, because a tensor's
- * `keep` overrides `forbid`. */
-static int esp__permitted(esp__problem *p, const esp__schedule *d) {
-    for (uint32_t u = 0; u < d->n_units && !esp__all_options(p); u++) {
+    const bool any = !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
+    for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         const esp__path *path = d->paths[u];
-        int candidate = 0;
+        bool candidate = any;
+        if (!esp__path_open(p, path) || (c->flags & ESP_PLAN_NO_MERGE && d->units[u].n > 1) ||
+            (c->flags & ESP_PLAN_NO_SPLIT && esp__is_chunk(p, &d->units[u])))
+            return false;
         for (uint32_t i = 0; i < candidates->n && !candidate; i++) candidate = path == &candidates->paths[i];
-        if (!candidate && (!path->option || !esp__option_permitted(p, path->option))) return 0;
+        if (!candidate && (!path->option || !esp__option_permitted(p, path->option))) return false;
     }
     return esp__schedule_allowed(p, d);
 }
 
-/* If the plan without compression is better than `d`, searches from it, so that the result is never worse. */
-static void esp__search_fp32(esp__problem *p, esp__schedule *d) {
-    esp__schedule fp32 = {0};
-    if (!p->fp32 || (d->n_units && p->fp32->makespan >= d->makespan) || !esp__permitted(p, p->fp32)) return;
-    esp__schedule_copy(p, &fp32, p->fp32);
-    esp__stage(p, 0.2);
-    esp__local_search(p, &fp32, !(p->config.flags & ESP_PLAN_NO_MERGE));
-    esp__keep_better_allowed(p, d, &fp32);
+/* Searches from a schedule of another strategy if that is better than `best`, which thus is never worse. */
+static void esp__search_other(esp__problem *p, esp__schedule *best, const esp__schedule *other) {
+    esp__schedule d = {0};
+    if (!best->n_units || other->makespan >= best->makespan || !esp__permitted(p, other)) return;
+    esp__schedule_copy(p, &d, other);
+    esp__search_from(p, best, &d, 0.2);
 }
 
-static void esp__search_layerwise(esp__problem *p, esp__schedule *d) {
-    esp__schedule best = {0}, one = {0};
+static void esp__search_simple(esp__problem *p, esp__schedule *best) {
+    esp__schedule d = {0};
+    p->work_end = 0;
+    if (p->fp32) esp__search_other(p, best, p->fp32);
     for (uint32_t codec = 0; codec < p->n_free_codecs; codec++) {
-        esp__layerwise_with(p, &one, codec);
-        if ((!d->n_units || one.makespan < d->makespan) && esp__permitted(p, &one))
-            esp__schedule_keep_better(p, &best, &one);
+        p->work_end = 0;
+        esp__layerwise_with(p, &d, codec);
+        esp__search_other(p, best, &d);
     }
-    if (!best.n_units) return;
-    esp__stage(p, 0.2);
-    esp__local_search(p, &best, !(p->config.flags & ESP_PLAN_NO_MERGE));
-    esp__keep_better_allowed(p, d, &best);
 }
 
-/* Searches without compression, and with the usual limit of sizes. */
-static void esp__search_tighter(esp__problem *p, esp__schedule *d) {
-    esp_plan_config config = p->config;
-    if (!p->n_codecs || config.flags & ESP_PLAN_NO_COMP) return;
-    const bool small = p->n_tensors < ESP__SMALL_MODEL;
-    config.flags |= ESP_PLAN_NO_COMP;
-    esp__search_stricter(p, d, &config, small ? 1.0 : 0.1, false);
-    config = p->config;
-    if (config.min_compress_elements >= ESP_MIN_COMPRESS_ELEMENTS) return;
-    config.min_compress_elements = ESP_MIN_COMPRESS_ELEMENTS;
-    if (small) esp__search_stricter(p, d, &config, 1.0, false);
+/* Searches from every comparison strategy, so that the result is never worse than any of them. */
+static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
+    for (const esp__scheme *s = esp__schemes(); s->name && p->n_codecs; s++) {
+        esp__schedule d = {0};
+        if (esp__scheme_brings_codec(p, s)) continue;
+        p->work_end = 0;
+        s->make(p, &d);
+        esp__search_other(p, best, &d);
+    }
 }
 
-/* Searches without merging and splitting first, so that these do not lengthen the plan. */
-static void esp__search_twice(esp__problem *p, esp__schedule *d, void (*search)(esp__problem *, esp__schedule *)) {
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+enum { ESP__NODES = 800000 };
+
+/* Searches with what p->allow and the configuration allow, from `best` on. */
+static void esp__search_once(esp__problem *p, esp__schedule *best) {
+    esp__schedule d = {0};
+    if (best->n_units) esp__schedule_copy(p, &d, best);
+    esp__search_from(p, best, &d, 0.2);
+    if (esp__as_given(p))
+        esp__search_given(p, best);
+    else
+        esp__search_partitions(p, best);
+    esp__search_simple(p, best);
+    /* fewer tensors have fewer options, so that random changes help sooner */
+    esp__stage(p, (esp__as_given(p) ? 70.0 : 150.0) / ((double)p->n_tensors + 48.0));
+    esp__iterate(p, best);
+    p->work_end = 0;
+    if (p->allow == ESP__ALLOW_ALL) esp__small_exact(p, best, ESP__NODES);
+}
+
+/* Runs the search with less allowed first: `results` has those of tensors as given when this is called for groups and
+ * chunks. */
+static void esp__search_allowed(esp__problem *p, esp__schedule results[ESP__ALLOWANCES]) {
+    const esp__schedule *last = NULL;
+    static const uint32_t order[] = {ESP__ALLOW_RAW, ESP__ALLOW_GPU, ESP__ALLOW_ALL};
+    for (uint32_t i = 0; i < ESP__ALLOWANCES; i++) {
+        const uint32_t a = order[i];
+        if (a == ESP__ALLOW_RAW && (!p->n_codecs || p->config.flags & ESP_PLAN_NO_COMP)) continue;
+        if (a == ESP__ALLOW_GPU && esp__devices(p) != 3u) continue;
+        p->allow = a, p->seed = p->config.seed;
+        if (last && last->n_units) esp__keep_better_allowed(p, &results[a], last);
+        esp__search_once(p, &results[a]);
+        last = &results[a];
+    }
+}
+
+ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
+    esp__schedule results[ESP__ALLOWANCES] = {{0}};
     const uint32_t flags = p->config.flags;
-    const uint64_t deadline = p->deadline_ns, now = deadline ? esp__now_ns() : 0;
-    if (!esp__as_given(p)) {
-        p->config.flags |= ESP__AS_GIVEN;
-        if (now < deadline) p->deadline_ns = now + (deadline - now) / 2;
-        search(p, d);
-        p->config.flags = flags;
-        p->deadline_ns = deadline;
-    }
-    search(p, d);
+    const double more = p->effort - 1.0;
+    p->config.flags |= ESP__AS_GIVEN;
+    esp__search_allowed(p, results);
+    p->config.flags = flags;
+    if (!esp__as_given(p)) esp__search_allowed(p, results);
+    esp__schedule_copy(p, d, &results[ESP__ALLOW_ALL]);
+    if (more > 0.0) esp__search_schemes(p, d);
+    esp__stage(p, more);
+    if (p->deadline_ns) p->work_end = 0;
+    if (more > 0.0 || p->deadline_ns) esp__iterate(p, d);
 }
-
-static void esp__search_guarded(esp__problem *p, esp__schedule *d) {
-    double effort = p->effort;
-    /* Runs the usual search first, so that more effort never gives a worse result. */
-    if (effort > 4.0) {
-        p->effort = 1.0;
-        esp__search_once(p, d);
-        p->effort = effort;
-    }
-    esp__search_again(p, d);
-    for (int round = 1; p->deadline_ns && esp__now_ns() < p->deadline_ns && round < 64; round++) {
-        p->effort *= 2.0; /* time is left, so search more, with other random numbers */
-        p->seed++;
-        esp__search_again(p, d);
-    }
-    p->effort = effort;
-    p->work_end = 0;
-    esp__search_fp32(p, d);
-    p->work_end = 0;
-    esp__search_layerwise(p, d);
-    p->work_end = 0;
-    esp__search_tighter(p, d);
-    p->work_end = 0;
-    esp__small_exact(p, d, effort > 4.0 ? 5 * ESP__NODES : ESP__NODES);
-}
-
-ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) { esp__search_twice(p, d, esp__search_guarded); }

@@ -41,12 +41,22 @@ ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const 
                                  uint64_t limit);
 ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 
-/* ---- initial.c ---- */
+/* ---- search.c ---- */
+/* What p->allow permits. Options that compress on the GPU alone do not load the CPU. */
+enum { ESP__ALLOW_ALL = 0, ESP__ALLOW_RAW, ESP__ALLOW_GPU, ESP__ALLOWANCES };
+static inline bool esp__path_open(const esp__problem *p, const esp__path *path) {
+    return p->allow == ESP__ALLOW_ALL || path->codec == ESP__NO_CODEC ||
+           (p->allow == ESP__ALLOW_GPU && !path->load[ESP__LANE_CPU]);
+}
+static inline int esp__is_chunk(const esp__problem *p, const esp__extent *u) {
+    return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
+}
 
 /* ---- regroup.c ---- */
-/* Sizes of groups (`merge`) and chunks (`split`), in elements, to start a search from, and the makespan with them. */
+/* Sizes of groups (`merge`) and chunks (`split`), in elements, to start a search from, the makespan with them, and a
+ * hash of the groups and chunks, because several sizes can give the same ones. */
 typedef struct esp__partition_start {
-    uint64_t merge, split, makespan;
+    uint64_t merge, split, makespan, hash;
 } esp__partition_start;
 enum { ESP__PARTITIONS_MAX = 11 * 6 };
 
@@ -70,6 +80,9 @@ ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
 ESP__FN void esp__regroup_passes(esp__incremental *k);
+/* Merges tensor or group u with the next one, or divides it, as the random number says, even if the step gets longer.
+ */
+ESP__FN void esp__regroup_random(esp__incremental *k, uint32_t u, uint32_t random);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
 /* Gives each tensor or group the option with the least memory if memory is limited, else with the least volume. */
 ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);
