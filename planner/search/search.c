@@ -8,15 +8,15 @@
 enum { ESP__AS_GIVEN = ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT };
 static bool esp__as_given(const esp__problem *p) { return (p->config.flags & ESP__AS_GIVEN) == ESP__AS_GIVEN; }
 
-/* Lets the next part of the search use this share of all effort. Planning should take less than 10 ms; with two devices
- * there is far more to search. */
+/* Lets the next part of the search use the share `share` of the whole search's effort. Planning should take less than
+ * 10 ms; with two devices there are far more plans to search. */
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors;
     double all = esp__devices(p) == 3u && p->allow == ESP__ALLOW_ALL && !(p->config.flags & ESP_PLAN_NO_COMP)
                      ? 900.0 * n + 400000.0
                      : 100.0 * n + 65000.0;
     if (p->allow == ESP__ALLOW_RAW || p->config.flags & ESP_PLAN_NO_COMP) all *= 0.4; /* there are few options */
-    if (p->n_levels > 2) all *= 4.0;                                                  /* there are far more options */
+    if (p->n_levels > 2) all *= 4.0; /* with three levels there are far more options */
     p->work_end = p->work + (uint64_t)(share * (p->effort < 1.0 ? p->effort : 1.0) * all) + 1;
 }
 
@@ -131,8 +131,9 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     }
 }
 
-/* Whether a schedule from outside the search may be the result: it must be within the limits, and constraints must
- * allow its options. Candidates are always allowed, because a tensor's `keep` overrides `forbid`. */
+/* Returns whether a schedule from outside the search may be the result: it must be within the limits, and constraints
+ * must allow its options. The planner's own options for a tensor (candidates) are always allowed, because a tensor's
+ * `keep` overrides `forbid`. */
 static bool esp__permitted(esp__problem *p, const esp__schedule *d) {
     const esp_plan_config *c = &p->config;
     const bool any = !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
