@@ -167,6 +167,7 @@
 #include "codecs/threshold.c"
 #include "codecs/adaptive.c"
 #include "codecs/threelc.c"
+#include "codecs/sketchml.c"
 #include "codecs/warmup.c"
 #include "backends/common/common.c"
 #include "backends/common/reduce.c"

@@ -168,6 +168,16 @@ def threelc(x, s):
     return 0, struct.pack("<f", m) + bytes(sent)
 
 
+def sketchml(x, bits):
+    """N is below the sample's size, so that the sample has all elements."""
+    size = 2**bits
+    limits = np.sort(x)[[j * N // size for j in range(1, size)]]
+    codes = [int((limits <= v).sum()) for v in x]
+    means = [np.mean([v for v, c in zip(x, codes) if c == j] or [0]) for j in range(size)]
+    packed = sum(c << bits * i for i, c in enumerate(codes))
+    return 0, struct.pack("<%df" % size, *means) + packed.to_bytes((N * bits + 7) // 8, "little")
+
+
 BODIES = {
     "threshold": (threshold, float(np.float32(0.01))),
     "threshold:value=2.5": (threshold, 2.5),
@@ -177,6 +187,8 @@ BODIES = {
     "adaptive:ratio=0.3": (adaptive, 0.3),
     "threelc": (threelc, 1),
     "threelc:s=1.75": (threelc, 1.75),
+    "sketchml": (sketchml, 6),
+    "sketchml:bits=3": (sketchml, 3),
 }
 
 CASES = {
