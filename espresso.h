@@ -199,7 +199,7 @@ typedef struct esp_config {
      *  means "pthreads". */
     const char *workers;
     /** Names this rank's machine, or its rack and machine, as in "rack1/machine0". Ranks with equal text are on one
-     *  machine. If NULL, `machine` decides. */
+     *  machine. If NULL, the member `machine` has the machine's number. */
     const char *place;
     /** The threads that run compression and communication: the library's ("threads"), or the trainer's inside esp_push,
      *  esp_test and waits ("caller"). NULL selects "threads" if each rank has two cores or more, else "caller". */

@@ -49,7 +49,7 @@ enum { ESP__CUTS = 16 };
 /* Which ranks of a machine run an op. ALL: every rank. ONE: only one, the root of the machine's ranks. SPREAD: the
  * ranks that are roots of groups that span machines; different groups have their roots on different machines. */
 enum { ESP__FLOWS_ALL = 0, ESP__FLOWS_ONE, ESP__FLOWS_SPREAD };
-/* An op of an option, for tensors of any size and any codec. */
+/* An op of an option before codec and number of elements are filled in. */
 typedef struct esp__op_template {
     uint8_t kind;
     uint8_t lanes;

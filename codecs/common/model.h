@@ -45,7 +45,7 @@ static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_
     return ESP_OK;
 }
 
-/* Computes a model. On CUDA each kernel launch is assumed to take 10 us. */
+/* Computes the sizes and times that model() reports. On CUDA each kernel launch is assumed to take 10 us. */
 static inline esp_codec_model esp_model_of(const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);

@@ -111,7 +111,7 @@ typedef struct esp__state_in {
     char *text;
     float **pending_residual; /* [n_tensors]; NULL for tensors without one */
     esp__feedback *feedback;  /* [head.n_feedback]; their arrays are in `body` */
-    bool same;                /* the active strategy has the same compress stages */
+    bool same;                /* active and saved strategy compress at the same stages */
 } esp__state_in;
 
 /* What a rank loads: its state, or if another number of ranks saved, the states of ranks `rank`, `rank + job.size` and
@@ -185,7 +185,8 @@ static esp_status esp__state_take_text(esp_ctx *ctx, esp__state_in *in) {
     return ESP_OK;
 }
 
-/* Checks that the saved tensors are the context's, in the same order. Allocates their pending residuals. */
+/* Checks that the saved tensors are the context's, in the same order. Allocates memory for
+ * their residuals, which stay there until all of the state has been checked. */
 static esp_status esp__state_match_tensors(esp_ctx *ctx, esp__state_in *in) {
     if (in->head.n_tensors != ctx->model.n_tensors)
         return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved for another model: it has %u tensors, this one %u",

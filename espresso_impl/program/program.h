@@ -92,7 +92,7 @@ typedef struct esp__op {
     uint8_t round, n_rounds; /* the codec's round, from 0, and the number of rounds */
     uint8_t on, stream;      /* index of the device, and of a stream on it */
     bool timed_later;        /* its duration is read from device events at the step's end */
-    uint32_t event;          /* number of its events in esp__memory_on.events */
+    uint32_t event;          /* its events begin at ESP__EVENTS times this number */
     uint32_t unit;
     /* pieces of a copy between GPU and host, and of the host's op before or after it; n_pieces is 0 if it is copied at
      * once */

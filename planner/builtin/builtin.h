@@ -15,7 +15,7 @@ typedef struct esp__known_system {
 /* Returns the i-th system, in the order of display, or NULL after the last. */
 ESP__FN const esp__known_system *esp__known_system_at(uint32_t i);
 ESP__FN const esp__known_system *esp__known_system_find(const char *name);
-/* Returns what the planner needs to know of a system, or NULL (and no error text) if no system has that name. */
+/* Returns the machines, links and costs of the built-in system of this name, or NULL, without an error text. */
 ESP__FN const esp_plan_system *esp__builtin_system(const char *name);
 
 /* ---- known_costs.c -------------------------------------------------------------------------------------- */
