@@ -12,7 +12,7 @@ typedef struct golden {
     double heads[GOLDEN_HEADS];
     unsigned char codes[GOLDEN_N];
 } golden;
-#include "golden.inc"
+#include "golden/golden.inc"
 
 /* Reads codes of `bits` bits, the first in the lowest bits. All blocks in golden.inc end at whole bytes. */
 static unsigned char code_at(const unsigned char *in, uint32_t bits, uint64_t i) {

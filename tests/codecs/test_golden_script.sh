@@ -3,8 +3,8 @@
 set -u
 for python in python3 /usr/bin/python3; do # Debian's packages are for the second one
     "$python" -c 'import numpy' 2>/dev/null || continue
-    "$python" tests/codecs/golden.py | cmp - tests/codecs/golden.inc || exit 1
-    "$python" tests/codecs/golden.py bodies | cmp - tests/codecs/golden_bodies.inc || exit 1
+    "$python" tests/codecs/golden/golden.py | cmp - tests/codecs/golden/golden.inc || exit 1
+    "$python" tests/codecs/golden/golden.py bodies | cmp - tests/codecs/golden/golden_bodies.inc || exit 1
     echo "golden.inc and golden_bodies.inc are up to date"
     exit 0
 done

@@ -9,7 +9,7 @@ typedef struct golden {
     uint64_t aux, bytes;
     unsigned char body[GOLDEN_BODY];
 } golden;
-#include "golden_bodies.inc"
+#include "golden/golden_bodies.inc"
 
 TEST(golden_bodies_match) {
     for (size_t k = 0; k < CF_COUNT(golden_bodies); k++) {

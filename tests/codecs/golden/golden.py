@@ -3,8 +3,8 @@
 
 Prints golden.inc, which test_blocks.c includes: for each codec the heads (numbers that a block of elements shares) and
 the codes of the elements. Needs numpy. Run it after a change of a wire format:
-    python3 tests/codecs/golden.py >tests/codecs/golden.inc
-    python3 tests/codecs/golden.py bodies >tests/codecs/golden_bodies.inc
+    python3 tests/codecs/golden/golden.py >tests/codecs/golden/golden.inc
+    python3 tests/codecs/golden/golden.py bodies >tests/codecs/golden/golden_bodies.inc
 The second file has whole bodies, for test_variable.c and codecs whose payloads vary in size.
 """
 import struct
