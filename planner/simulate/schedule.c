@@ -7,8 +7,10 @@ ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const es
         d->units = esp__arena_get(p->arena, d->room_units * sizeof *d->units);
         d->paths = esp__arena_get(p->arena, d->room_units * sizeof *d->paths);
     }
-    memmove(d->units, units, n * sizeof *units);
-    memset((void *)d->paths, 0, n * sizeof *d->paths);
+    if (n) {
+        memmove(d->units, units, n * sizeof *units);
+        memset((void *)d->paths, 0, n * sizeof *d->paths);
+    }
     d->n_units = n;
     d->n_sequence = 0;
     d->makespan = UINT64_MAX;
