@@ -228,14 +228,17 @@ TEST(test_other_systems) {
     assert_int_equal(esp__builtin_costs(ctx, NULL, &mine, NULL, &c), ESP_E_ARG);
 }
 
-/* There must be costs for every codec that compresses. */
+/* There must be costs for every codec that compresses. The size of threshold's payloads depends on the gradient: with
+ * its default of 0.01 it sends nearly all of the normally distributed numbers of the model. */
 TEST(test_all_codecs) {
     esp__costs c;
     uint32_t n = 0;
     for (uint32_t k = 0; k < ctx->registry.codecs.n; k++) {
         if (esp__codec_opens(ctx, k, NULL) <= 0) continue;
-        assert_string_not_equal(ctx->registry.codecs.at[k].codec->name, "none");
-        assert_int_equal(esp__builtin_costs_for(ctx, ctx->registry.codecs.at[k].codec->name, NULL, 0, &c), ESP_OK);
+        const char *name = ctx->registry.codecs.at[k].codec->name;
+        assert_string_not_equal(name, "none");
+        if (!strcmp(name, "threshold")) name = "threshold:value=2";
+        if (esp__builtin_costs_for(ctx, name, NULL, 0, &c)) fail_msg("%s: %s", name, esp_last_error(ctx));
         assert_int_equal(esp__check_codec(&c.codec, 0), ESP_OK);
         n++;
     }
