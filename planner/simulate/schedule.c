@@ -31,7 +31,7 @@ ESP__FN void esp__schedule_tensors(esp__problem *p, esp__schedule *d) {
 
 ESP__FN void esp__schedule_copy(esp__problem *p, esp__schedule *to, const esp__schedule *from) {
     esp__schedule_set_units(p, to, from->units, from->n_units);
-    memcpy((void *)to->paths, (const void *)from->paths, from->n_units * sizeof *from->paths);
+    if (from->n_units) memcpy((void *)to->paths, (const void *)from->paths, from->n_units * sizeof *from->paths);
     if (from->n_sequence > to->room_sequence) {
         to->room_sequence = from->n_sequence + from->n_sequence / 4;
         to->sequence = esp__arena_get(p->arena, to->room_sequence * sizeof *to->sequence);
