@@ -68,6 +68,12 @@ static esp_status esp__auto_codec_add(esp_ctx *ctx, esp__auto_options *o, const 
     if (s)
         return esp__fail(ctx, s, "strategy auto, codec list \"%s\": %s%s", list, esp_last_error(ctx),
                          strchr(spec, ',') ? " (codecs stand with ';' between, a codec's parameters with ',')" : "");
+    /* auto changes between codecs while training goes on, so their results must be of one kind */
+    if (ESP_HAS(esp_codec, c->table, finalize))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "strategy auto cannot choose codec '%s', whose result is not the mean of the gradients: leave "
+                         "it out, or use strategy layerwise",
+                         spec);
     snprintf(o->codecs[o->n_codecs++], ESP__SPEC_MAX, "%s", spec);
     return ESP_OK;
 }

@@ -104,3 +104,14 @@ TEST(test_mxnet) {
         RUN_RANKS(.size = size, .body = mxnet_1bit);
     }
 }
+
+/* With auto, steps of -1 and +1 would alternate with means of gradients. */
+static void refused(esp_ctx *ctx, void *user) {
+    const esp_tensor_desc d = {.name = "w", .count = N};
+    (void)user;
+    CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_E_ARG && error_has(ctx, "is not the mean"));
+}
+TEST(test_auto_refuses) {
+    RUN_RANKS(.size = 2, .body = refused, .config.strategy = "auto", .config.codec = "topk;signsgd");
+}
