@@ -214,6 +214,8 @@ static world *world_new(void) {
  * gradients. */
 static void run(world *w, const char *strategy, const char *codec, int32_t size, int32_t per_machine) {
     test_job j = {.size = size, .per_machine = per_machine, .body = live, .user = w};
+    /* With real costs, bf16 may win. It rounds residuals of some hundreds, each by at most 1. */
+    const double tolerance = w->real ? 2.0 : w->tolerance;
     failures = 0;
     j.config.strategy = strategy;
     j.config.codec = codec;
@@ -240,7 +242,7 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
                 double in = 0.0;
                 if (i == DESCRIBED && w->described) continue; /* its residual is not sent */
                 for (int32_t q = 0; q < size; q++) in += w->in[q][i][k];
-                CHECK(fabs(w->out[r][i][k] - in) <= w->tolerance);
+                CHECK(fabs(w->out[r][i][k] - in) <= tolerance);
             }
     }
     assert_int_equal(failures, 0);

@@ -395,7 +395,7 @@ TEST(test_described) {
         w->described = cases[i / 2].codec, w->option = cases[i / 2].option;
         w->real = w->matrices = cases[i / 2].real;
         w->excess = w->described ? DESCRIBED : -1; /* a too large error changes nothing here */
-        if (w->real) w->steps = 400, w->tolerance = 0.05, w->specs[0] = w->described ? w->described : "";
+        if (w->real) w->steps = 400, w->specs[0] = w->described ? w->described : "";
         run(w, options, cases[i / 2].list, sizes[i % 2][0], sizes[i % 2][1]);
         assert_null(strstr(w->heard, "planning failed"));
         assert_null(strstr(w->heard, "falls back"));
@@ -463,7 +463,6 @@ TEST(test_rounds_real) {
     world *w = world_new();
     w->real = w->matrices = 1;
     w->steps = 150;
-    w->tolerance = 0.05;
     run(w, "auto:steps=40,window=4,cooldown=0", "powersgd:rank=1;int8:shared=1", 4, 2);
     assert_true(first_in(w, "trying", 0) >= 0);
     free(w);
