@@ -12,6 +12,10 @@ bad=0
 parts=$(sed 's|@|espresso_impl/|g; s|+|planner/|g' <<END
 codecs/common:
 codecs: codecs/common
+codecs/quantize: codecs/common
+codecs/sparsify: codecs/common
+codecs/hybrid: codecs/common
+codecs/lowrank: codecs/common
 @base:
 backends/common: codecs/common @base
 backends/shm: backends/common codecs/common @base
@@ -47,7 +51,7 @@ trap 'rm -rf "$tmp"' EXIT INT TERM
 # the .c files of a folder of the library, in the order of espresso.c; codecs and backends are units of their own
 sources() { # FOLDER
     case $1 in
-    codecs | backends) ;; # each is a plugin, too
+    codecs* | backends) ;; # each is a plugin, too
     planner) # one part: these folders share planner/plan.h
         sed -n 's|^#include "\(planner/.*\.c\)"|\1|p' espresso.c | grep -vE '^planner/(builtin|calibrate|auto)/' ;;
     backends/*) find "$1" -name '*.c' | grep -vxE "$entries" | sort ;;

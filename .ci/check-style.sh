@@ -25,7 +25,7 @@ else
     leaves_out "clang-format is not there: formatting was not checked"
 fi
 
-built='espresso.c codecs/*.c backends/*/*.c planner/files/*.c tools/*.c tools/*/*.c bench/trainers/*.c examples/*/*.c tests/abi/plugin_*.c'
+built='espresso.c codecs/*.c codecs/*/*.c backends/*/*.c planner/files/*.c tools/*.c tools/*/*.c bench/trainers/*.c examples/*/*.c tests/abi/plugin_*.c'
 others='bench/micro/*.c bench/planner/*.c plugins/*/*.c'
 for cc in gcc clang; do
     command -v $cc >/dev/null || { leaves_out "$cc is not there: its warnings were not checked" && continue; }
@@ -59,7 +59,7 @@ owner '_SC_NPROCESSORS|sched_getaffinity' espresso_impl/base/machine.h
 # codecs describe themselves: no codec's name decides anything outside its own file. Exceptions: figures and schemes
 # that were published under a name, the default of a flag, words for dtypes, an option's key "warmup", and "none", with
 # which strategies say "not compressed"
-names=$(for f in codecs/*.c; do basename "$f" .c; done | grep -vx none | tr '\n' '|')
+names=$(for f in codecs/*.c codecs/*/*.c; do basename "$f" .c; done | grep -vx none | tr '\n' '|')
 named=$(grep -rnE "[^\\]\"(${names%|})[\":;]" espresso_impl planner tools --include='*.[ch]' | sed 's|/\*.*||' |
     grep -E "[^\\]\"(${names%|})[\":;]" | grep -vE '^[^:]*:[0-9]+: \*|\{"warmup", "a whole number' |
     grep -vE '^(planner/builtin/v100.c|espresso_impl/registry/builtin.h|planner/baselines/ddp.c|tools/replay/replay.c|espresso_impl/base/status.c):')

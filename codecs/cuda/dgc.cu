@@ -1,6 +1,6 @@
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
-#include "codecs/dgc.c"
+#include "codecs/sparsify/dgc.c"
 
 /* How the kernels of select.h access gradient and residual for dgc. Only when the codec compresses a rank's own
  * gradient does it apply momentum: then `state` holds u and `residual` v. Otherwise it works like top-k. */

@@ -1,7 +1,7 @@
-/* efsignsgd.cu: codec "efsignsgd" on CUDA; its formulas are in codecs/efsignsgd.c. A compress is 2 kernel launches: the
- * first writes signs, scale and header, the second, only with error feedback, the residual. */
+/* efsignsgd.cu: codec "efsignsgd" on CUDA; its formulas are in codecs/quantize/efsignsgd.c. A compress is 2 kernel
+ * launches: the first writes signs, scale and header, the second, only with error feedback, the residual. */
 #include "codecs/cuda/common/dense.h"
-#include "codecs/efsignsgd.c"
+#include "codecs/quantize/efsignsgd.c"
 #include "codecs/cuda/common/norm.h"
 
 enum { EFSIGN_OWN_SCALE = 1 };

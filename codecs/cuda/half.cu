@@ -1,6 +1,6 @@
-/* half.cu: codecs "fp16" and "bf16" on CUDA; their formulas are in codecs/half.c. */
+/* half.cu: codecs "fp16" and "bf16" on CUDA; their formulas are in codecs/quantize/half.c. */
 #include "codecs/cuda/common/dense.h"
-#include "codecs/half.c"
+#include "codecs/quantize/half.c"
 
 template <int F16> struct half_cuda_code {
     float down, up, most;

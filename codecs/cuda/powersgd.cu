@@ -1,9 +1,9 @@
-/* powersgd.cu: codec "powersgd" on CUDA. Its formulas are in codecs/powersgd.c, its matrix products in
+/* powersgd.cu: codec "powersgd" on CUDA. Its formulas are in codecs/lowrank/powersgd.c, its matrix products in
  * codecs/cuda/common/lowrank.h. The codec compresses twice in each step: first to P = phi Q, then, from the sum of P
  * over all ranks, to Q. */
 #include "codecs/cuda/common/dense.h"
 #include "codecs/cuda/common/lowrank.h"
-#include "codecs/powersgd.c"
+#include "codecs/lowrank/powersgd.c"
 
 struct powersgd_part : cuda_part {
     uint64_t m, n;

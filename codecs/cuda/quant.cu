@@ -1,6 +1,6 @@
-/* quant.cu: codecs "int8" and "int4" on CUDA. Their formulas are in codecs/quant.c. */
+/* quant.cu: codecs "int8" and "int4" on CUDA. Their formulas are in codecs/quantize/quant.c. */
 #include "codecs/cuda/common/dense.h"
-#include "codecs/quant.c"
+#include "codecs/quantize/quant.c"
 #include "codecs/cuda/common/quant.h"
 #include "codecs/cuda/common/tile.h"
 

@@ -1,9 +1,9 @@
-/* randomk.cu: codec "randomk" on CUDA. Its formulas are in codecs/randomk.c. With error feedback,
+/* randomk.cu: codec "randomk" on CUDA. Its formulas are in codecs/sparsify/randomk.c. With error feedback,
  * randomk_draw_kernel marks each sent element by a NaN in the residual, so that randomk_keep_kernel need not compute
  * the random permutation again. If all payloads of a tensor have the same permutation, a thread adds the same
  * element of all of them; otherwise it searches every payload for its element by the inverse permutation. */
 #include "codecs/cuda/common/dense.h"
-#include "codecs/randomk.c"
+#include "codecs/sparsify/randomk.c"
 
 /* RANDOMK_MIXED is a bit of cuda_sum.decision: the payloads of a tensor have different permutations. */
 enum { RANDOMK_EACH = 4, RANDOMK_MIXED = 4 };

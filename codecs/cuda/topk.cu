@@ -1,7 +1,8 @@
-/* topk.cu: codec "topk" on CUDA; formulas are in codecs/topk.c, selection in select.h, decompression in sparse.h. */
+/* topk.cu: codec "topk" on CUDA; formulas are in codecs/sparsify/topk.c, selection in select.h, decompression in
+ * sparse.h. */
 #include "codecs/cuda/common/select.h"
 #include "codecs/cuda/common/sparse.h"
-#include "codecs/topk.c"
+#include "codecs/sparsify/topk.c"
 
 /* How the kernels of select.h read gradient plus residual (phi), and update the residual: it becomes 0 where an
  * element was sent, and phi elsewhere. */

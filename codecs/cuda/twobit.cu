@@ -1,6 +1,6 @@
-/* twobit.cu: codec "twobit" on CUDA. Its formulas are in codecs/twobit.c. */
+/* twobit.cu: codec "twobit" on CUDA. Its formulas are in codecs/quantize/twobit.c. */
 #include "codecs/cuda/common/dense.h"
-#include "codecs/twobit.c"
+#include "codecs/quantize/twobit.c"
 #include "codecs/cuda/common/norm.h"
 
 enum { TWOBIT_OWN_THRESHOLD = 1 };

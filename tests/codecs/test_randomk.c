@@ -1,7 +1,7 @@
 /* test_randomk.c checks that randomk draws elements fairly, without replacement, and the same ones on all ranks, and
  * that sums of payloads are decoded correctly. */
 #include "tests/lib/test.h"
-#include "codecs/randomk.h"
+#include "codecs/sparsify/randomk.h"
 #include "one_codec.h"
 
 static void draw_all(uint64_t key, uint64_t count, uint64_t k, int level, uint64_t *out) {

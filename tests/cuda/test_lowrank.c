@@ -2,7 +2,7 @@
  * have the CPU's bits. Codecs round them to f32, which hides most differences in the last bits. */
 /* runs: asan-long */
 #include "tests/lib/test.h"
-#include "codecs/common/lowrank.h"
+#include "codecs/lowrank/lowrank.h"
 #include "tests/cuda/emulator/lowrank.h"
 
 enum { MOST = 5003 };

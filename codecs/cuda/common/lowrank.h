@@ -1,10 +1,10 @@
 /* lowrank.h: matrix products for codec powersgd on CUDA, which approximates an m x n matrix phi by a product P Q of
- * an m x r and an r x n matrix with small r. Sums are added in the same order as in codecs/common/lowrank.h, so that
+ * an m x r and an r x n matrix with small r. Sums are added in the same order as in codecs/lowrank/lowrank.h, so that
  * results have the same bits as on the CPU. All threads of a block call these functions. */
 #ifndef ESP_CUDA_LOWRANK_H
 #define ESP_CUDA_LOWRANK_H
 #include "codecs/cuda/common/codec.h"
-#include "codecs/common/lowrank.h"
+#include "codecs/lowrank/lowrank.h"
 
 enum {
     CUDA_LOWRANK_WIDE = 1024,

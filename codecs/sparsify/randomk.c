@@ -5,7 +5,7 @@
  * they are right on average, and there is no residual (Konecny et al., 2016). */
 #include "espresso.h"
 #include "codecs/common/sparse.h"
-#include "codecs/randomk.h"
+#include "codecs/sparsify/randomk.h"
 
 enum { RANDOMK_WIRE = 1, RANDOMK_GRAIN = 16384 };
 

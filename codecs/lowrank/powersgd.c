@@ -5,7 +5,7 @@
  * The result is P^ Q^T. Each rank keeps phi minus the product of P^ and its own Q as its residual. A tensor that is no
  * matrix, or has at most `rank` columns, is sent uncompressed. */
 #include <float.h>
-#include "codecs/common/lowrank.h"
+#include "codecs/lowrank/lowrank.h"
 #include "codecs/common/plain.h"
 #include "codecs/common/rng.h"
 
