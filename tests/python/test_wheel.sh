@@ -1,0 +1,43 @@
+# test_wheel.sh: a wheel has all that it needs: in an environment of its own, outside of the checkout, the package, the
+# library, plugins and the command work; without numpy, torch or the library, messages say what to install.
+# runs: slow
+. tests/python/common.sh
+python_with "python3-setuptools python3-wheel python3-venv" setuptools wheel venv ensurepip
+ESPRESSO_BUILD=$root/$build
+export ESPRESSO_BUILD
+(cd python && try "$python" setup.py -q bdist_wheel -d "$tmp") || exit 1
+wheel=$(ls "$tmp"/espresso-*-py3-none-linux_*.whl)
+unset ESPRESSO_LIBRARY PYTHONPATH ESPRESSO_BUILD
+try "$python" -m venv "$tmp/venv"
+cd "$tmp"
+try venv/bin/python -m pip install -q --no-index "$wheel"
+try venv/bin/python -m espresso.info
+says() { # TEXT
+    grep -q -- "$1" "$tmp/output" || { echo "expected \"$1\" in:" && cat "$tmp/output" && exit 1; }
+}
+says "^library .*/venv/lib.*/_native/lib/libespresso.so"
+says "^plugins .*nccl"
+says "^command .*/venv/lib.*/_native/bin/espresso"
+says "^numpy .*pip install numpy"
+says "^backend  shm"
+try venv/bin/espresso --version
+try venv/bin/espresso plan --model bert-base --system one-box --gc fp16
+cat >one.py <<'END'
+import array, espresso
+with espresso.Context() as ctx:
+    assert ctx.size == 2
+    ctx.add("w", count=3), ctx.plugin_load("nccl"), ctx.start()
+    for kind, call in ((TypeError, lambda: ctx.push("w", array.array("f", [1, 2, 3]))), (ImportError, lambda: espresso.DDP)):
+        try:
+            call()
+        except kind as error:
+            print(error)
+        else:
+            raise SystemExit(f"no {kind}")
+END
+try venv/bin/espresso run -n 2 -- venv/bin/python one.py
+says "must be a numpy array or a torch tensor, not array"
+says "pip install torch"
+rm venv/lib/python*/site-packages/espresso/_native/lib/libespresso.so
+if venv/bin/python -m espresso.info >"$tmp/output"; then echo "no library, and no error" && exit 1; fi
+says "set ESPRESSO_LIBRARY"
