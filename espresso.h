@@ -270,13 +270,15 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
 ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
 
 /* Collectives without compression. Call them between steps. They return when `data` has the result. */
-/** Copies `bytes` bytes from `data` of rank `root` to `data` of every other rank. */
+/** Copies `bytes` bytes from `data` of rank `root` to `data` of every other rank. Every rank gets ESP_E_MISMATCH if their
+ *  `bytes` or `root` differ. */
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 /** Replaces `count` floats by their sums over all ranks. */
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count);
 /** Replaces `count` numbers of ESP_F32, ESP_F64, ESP_I32 or ESP_I64 by their sums, maxima or minima (ESP_REDUCE_*) over
  *  all ranks, computed in rank order, so that all ranks have the same bits. A NaN stays, and sums of integers wrap
- *  around. Every rank receives all numbers of all ranks: meant for counters and metrics. */
+ *  around. Every rank receives all numbers of all ranks: meant for counters and metrics. Every rank gets
+ *  ESP_E_MISMATCH if their `count`, `dtype` or `op` differ. */
 ESPRESSO_API esp_status esp_allreduce_as(esp_ctx *ctx, void *data, uint64_t count, esp_dtype dtype, esp_reduce op);
 /** Like esp_broadcast and esp_allreduce, for device memory, after the work that `stream` has now. */
 ESPRESSO_API esp_status esp_broadcast_on(esp_ctx *ctx, esp_stream stream, void *data, uint64_t bytes, int32_t root);

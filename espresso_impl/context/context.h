@@ -22,6 +22,10 @@ ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t 
 ESP__FN esp_status esp__stream_check(const esp_ctx *ctx, const esp__tensor *t, esp_stream stream, const char *what);
 /* Runs a collective outside a step on the link thread, and waits for it. `what` names the caller in errors. */
 ESP__FN esp_status esp__request_run_at(esp_ctx *ctx, uint8_t level, const esp_coll *c, const char *what);
+enum { ESP__ARGUMENTS = 3 };
+/* Fails on all ranks if ranks call `what` with different arguments; a backend might succeed on some. Collective. */
+ESP__FN esp_status esp__same_arguments(esp_ctx *ctx, const char *what, const char *const names[ESP__ARGUMENTS],
+                                       const uint64_t mine[ESP__ARGUMENTS]);
 
 /* ---- weight.c ---- */
 /* Exchanges all ranks' weights, and sets the factor by which this rank's gradients are multiplied. Collective; call it

@@ -530,6 +530,8 @@ ESP__FN void esp__coll_init(esp_coll *c, uint32_t op, esp_dtype dtype, uint64_t 
 }
 
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root) {
+    static const char *const names[ESP__ARGUMENTS] = {"bytes", "root", "zero"};
+    const uint64_t arguments[ESP__ARGUMENTS] = {bytes, (uint64_t)(uint32_t)root, 0};
     esp_coll c;
     esp_status s = esp__usable(ctx);
     float tail = 0.0f; /* the last bytes % 4 bytes */
@@ -537,6 +539,8 @@ ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, 
     if (root < 0 || root >= ctx->job.size)
         return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: root %d is no rank of 0 to %d", root, ctx->job.size - 1);
     if (!data && bytes) return esp__fail(ctx, ESP_E_ARG, "esp_broadcast: data is NULL");
+    s = esp__same_arguments(ctx, "esp_broadcast", names, arguments);
+    if (s) return s;
     esp__coll_init(&c, ESP_COLL_BROADCAST, ESP_F32, bytes / 4, data, root);
     if (bytes / 4) s = esp__request_run(ctx, &c, "esp_broadcast");
     if (s || bytes % 4 == 0) return s;

@@ -1,5 +1,5 @@
-/* test_allreduce.c checks esp_allreduce_as: sums, maxima and minima of all its types, with the same bits on all ranks.
- */
+/* test_allreduce.c checks esp_allreduce_as: sums, maxima and minima of all its types, with the same bits on all ranks;
+ * and that no rank succeeds if ranks call it or esp_broadcast with different arguments. */
 /* runs: tsan */
 #include "tests/lib/test.h"
 
@@ -49,4 +49,25 @@ static void body(esp_ctx *ctx, void *user) {
 TEST(test_types) {
     RUN_RANKS(.size = SIZE, .body = body);
     RUN_RANKS(.size = SIZE, .per_machine = 1, .body = body, .config.backend = "shm");
+}
+
+static void differ(esp_ctx *ctx, void *user) {
+    const int rank = esp_rank(ctx);
+    float x[100] = {0};
+    (void)user;
+    CHECK(esp_broadcast(ctx, x, rank ? 396 : 400, 0) == ESP_E_MISMATCH && error_has(ctx, "396"));
+    CHECK(esp_broadcast(ctx, x, rank ? 400 : 0, 0) == ESP_E_MISMATCH && error_has(ctx, "bytes"));
+    CHECK(esp_broadcast(ctx, x, rank ? 401 : 402, 0) == ESP_E_MISMATCH && error_has(ctx, "402"));
+    CHECK(esp_broadcast(ctx, x, 400, rank % 2) == ESP_E_MISMATCH && error_has(ctx, "gives root"));
+    CHECK(esp_allreduce_as(ctx, x, rank ? 100 : 99, ESP_F32, ESP_REDUCE_SUM) == ESP_E_MISMATCH && error_has(ctx, "99"));
+    CHECK(esp_allreduce_as(ctx, x, 100, rank ? ESP_F32 : ESP_I32, ESP_REDUCE_SUM) == ESP_E_MISMATCH &&
+          error_has(ctx, "gives dtype"));
+    CHECK(esp_allreduce_as(ctx, x, 100, ESP_F32, rank ? ESP_REDUCE_SUM : ESP_REDUCE_MAX) == ESP_E_MISMATCH &&
+          error_has(ctx, "gives op"));
+    x[7] = (float)rank;
+    CHECK(esp_broadcast(ctx, x, sizeof x, 1) == ESP_OK && x[7] == 1.0f); /* the context is still usable */
+}
+TEST(test_differ) {
+    RUN_RANKS(.size = SIZE, .body = differ);
+    RUN_RANKS(.size = SIZE, .per_machine = 1, .body = differ, .config.backend = "shm");
 }
