@@ -486,7 +486,7 @@ static void body_refit(esp_ctx *ctx, void *user) {
     CHECK(ctx->steps.step == 3);
     CHECK(compresses(ctx) == (esp_size(ctx) == 6));
     step(ctx, 3, out);
-    CHECK(!strcmp(ctx->steps.phase, esp_size(ctx) == 6 ? "watching" : "measuring"));
+    CHECK(!strcmp(ctx->steps.phase, "watching") == (esp_size(ctx) == 6));
 }
 
 TEST(test_auto_with_another_number_of_ranks) {
