@@ -75,11 +75,13 @@ class DDP:
 
     All ranks of the model's process group construct it. Tensors are the model's parameters (float32, float16,
     bfloat16), known by their names, in the reverse order of named_parameters(). `optimizer` tells strategy "auto" which
-    codecs are safe. With `loss_scaling`, a step whose means have an Inf or NaN, which GradScaler skips, leaves feedback
-    unchanged; this reads each mean once more, and needs a copy of the residuals. Other keywords are those of Context.
+    codecs are safe. Pass the GradScaler as `scaler`, if there is one: feedback then follows its scale, and a step whose
+    means have an Inf or NaN, which it skips, leaves feedback unchanged. This reads each mean once more, and needs a copy
+    of the residuals. Other keywords are those of Context.
 
     `context` is the Context: strategy, statistics, report_loss, feedback_scale. Raises ValueError for a parameter that
-    the library cannot average, and what Context raises.
+    the library cannot average, and what Context raises. If averaging fails, such as when a rank dies, backward() raises
+    a RuntimeError with the text of the exception, which `error` has.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class DDP:
         optimizer: Any = None,
         *,
         group: Any = None,
-        loss_scaling: bool = False,
+        scaler: Any = None,
         **config: Union[str, int, None],
     ) -> None:
         if not dist.is_available() or not dist.is_initialized():
@@ -98,13 +100,14 @@ class DDP:
         group = group if group is not None else getattr(model, "process_group", None)
         size = dist.get_world_size(group)
         kind, momentum = _optimizer_of(optimizer)
+        scaled = scaler is not None and bool(scaler.is_enabled())
         self._tensors: Dict[int, int] = {}
         self._dtypes: Dict[int, torch.dtype] = {}
         self._parameters: List[torch.Tensor] = []  # keeps their id() from being used again
         parameters = self._named(model)
         self.context = Context(
             codecs, strategy, rank=dist.get_rank(group), size=size, allgather=_gather_in(group, size),
-            optimizer=kind, momentum=momentum, discardable=loss_scaling, **config,
+            optimizer=kind, momentum=momentum, discardable=scaled, **config,
         )  # fmt: skip
         try:
             self._add(parameters, getattr(model, "mixed_precision", None))
@@ -112,10 +115,11 @@ class DDP:
         except BaseException:
             self.context.close()
             raise
-        self._loss_scaling = loss_scaling
+        self._scaler = scaler if scaled else None
+        self._scale = 0.0  # the scale of the residuals
         self._finite, self._in_step = True, False
         self.skipped = 0  # steps whose feedback was taken back
-        self._error: Optional[BaseException] = None
+        self.error: Optional[BaseException] = None
         self._pid = os.getpid()
         self._queue: "queue.SimpleQueue[Optional[_Bucket]]" = queue.SimpleQueue()
         self._waiter = threading.Thread(target=_wait, args=(weakref.ref(self), self._queue), daemon=True)
@@ -150,9 +154,18 @@ class DDP:
             self._parameters.append(p)
 
     # ---- a step
+    def _begin(self) -> None:
+        self._in_step = True
+        if self._scaler is None:
+            return
+        scale = float(self._scaler.get_scale())
+        if self._scale not in (0.0, scale):
+            self.context.feedback_scale(scale / self._scale)
+        self._scale = scale
+
     def _push(self, bucket: Any) -> Any:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         buffer, ctx, lib = bucket.buffer(), self.context._ctx(), self.context._lib
         if buffer.layout is not torch.strided:
             raise ValueError("espresso.hook: sparse gradients are not supported: use nn.Embedding(sparse=False)")
@@ -161,6 +174,8 @@ class DDP:
         if cuda:
             device = _abi.Device(_abi.ESP_CUDA, buffer.device.index or 0)
             stream = _abi.Stream(device, torch.cuda.current_stream(buffer.device).cuda_stream)
+        if not self._in_step:
+            self._begin()
         at, tensors = buffer.data_ptr(), []
         for p in bucket.parameters():
             number = self._tensors.get(id(p))
@@ -173,17 +188,16 @@ class DDP:
             tensors.append(number)
             at += p.numel() * buffer.element_size()
         future: Any = torch.futures.Future(devices=[buffer.device]) if cuda else torch.futures.Future()
-        self._in_step = True
         self._queue.put(_Bucket(tensors, buffer, future, bucket.is_last()))
         return future
 
     def _complete(self, bucket: _Bucket) -> None:
         try:
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             for number in bucket.tensors:
                 self.context.wait(number)
-            if self._loss_scaling:
+            if self._scaler is not None:
                 self._finite = self._finite and bool(torch.isfinite(bucket.buffer).all())
             if bucket.last:
                 self.context.wait_all()
@@ -192,7 +206,7 @@ class DDP:
                     self.skipped += 1
                 self._finite, self._in_step = True, False
         except BaseException as error:
-            self._error = error
+            self.error = error
             bucket.future.set_exception(error)
         else:
             bucket.future.set_result(bucket.buffer)
@@ -233,7 +247,7 @@ class DDP:
         self._queue.put(None)
         self._waiter.join()
         self.context.close()
-        self._error = self._error or StateError("espresso.DDP: closed")
+        self.error = self.error or StateError("espresso.DDP: closed")
 
     def __getstate__(self) -> Dict[str, Any]:
         raise TypeError("espresso.DDP cannot be pickled: save state_dict(), and construct it again from the model")
@@ -261,7 +275,7 @@ def hook(state: DDP, bucket):  # type: ignore[no-untyped-def]  # torch checks th
 @atexit.register
 def _close_all() -> None:
     for state in list(_states):
-        if state._in_step and state._error is None:
+        if state._in_step and state.error is None:
             forget(state.context)  # the waiter uses it: other ranks learn of the exit from the closed connection
         else:
             state.close()
