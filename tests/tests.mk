@@ -149,6 +149,7 @@ SCRIPTS := $(filter-out tests/cli/%,$(TEST_SH))
 CLI     := $(call cli,tests,$(TEST_SH))
 ASAN_CLI := $(call cli,asan,$(TEST_SH))
 
+include tests/cuda/ptx/ptx.mk
 # makes that tests start are not part of this make: they have its job server neither
 RUN_TESTS := env -u MAKEFLAGS -u MFLAGS BUILD=$(BUILD) PREFIX=$(PREFIX) sh tests/run.sh
 FILES_OF_TESTS := dist $(FIXTURES) $(BUILD)/bench/trainer $(firstword $(TRAIN_CUDA_HOST)) $(TEST_COMMAND) mpi-programs \
@@ -168,8 +169,9 @@ ci-programs: all $(FILES_OF_TESTS) $(ASAN_COMMAND) $(filter-out %.sh,$(CI))
 ci-list:
 	@echo $(CI)
 test-all:
-	-@$(MAKE) -k all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING))
-	@TEST_ALL=1 TEST_TIMEOUT=900 $(RUN_TESTS) $(EVERYTHING)
+	-@$(MAKE) -k all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING)) $(PTX_TESTS)
+	@$(if $(PTX_MISSING),echo "nvcc's PTX is not tested: $(PTX_MISSING) is not there")
+	@TEST_ALL=1 TEST_TIMEOUT=900 $(RUN_TESTS) $(EVERYTHING) $(PTX_RUN)
 # while working: the quick tests, in three minutes; or all whose path contains T: make check T=executor/test_lanes, or
 # T=planner
 T ?=

@@ -237,7 +237,7 @@ static __device__ __forceinline__ int cuda_header_ok(const cuda_header *h, const
     return h->codec == codec && h->wire == wire && h->count == count && h->body <= s->bytes - ESP_PAYLOAD_HEADER &&
            h->flags < 3u;
 }
-static __device__ __forceinline__ void cuda_found(cuda_finding *f, uint32_t codec) {
+static __device__ __forceinline__ void cuda_found(volatile cuda_finding *f, uint32_t codec) {
     f->codec = codec;
     __threadfence_system();
     f->corrupt = 1;

@@ -245,11 +245,13 @@ spoil_shared(void) {
     }
     cuda_host_unwritten(__start_cuda_shared, (size_t)(__stop_cuda_shared - __start_cuda_shared));
 }
+uint64_t cuda_host_launch_number, cuda_host_block_number;
 static void run_block(void) {
     static unsigned ready[MOST], late[MOST];
     /* Some warps are slow: they run only while all others wait. If all were equally fast, a missing barrier would
      * have no effect. */
     const uint32_t slow = cuda_host_random(4) ? cuda_host_random(0x7FFFFFFF) : 0;
+    cuda_host_block_number++;
     if (__start_cuda_shared) spoil_shared();
     for (unsigned i = 0; i < n_fibers; i++) {
         fibers[i].index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
@@ -277,6 +279,7 @@ static void run_block(void) {
 void cuda_host_run(dim3 grid, dim3 block, const std::function<void()> &kernel) {
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     std::vector<uint32_t> order(blocks);
+    cuda_host_launch_number++;
     gridDim = grid, blockDim = block;
     n_fibers = block.x * block.y * block.z;
     kernel_of = &kernel;

@@ -136,12 +136,25 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name, std::function<void()> kernel);
+/* A kernel that is called with the addresses of its arguments. A program may have cuda_host_instead(), which returns
+ * one to run instead of a kernel, or NULL. */
+typedef void (*cuda_host_kernel)(const void *const *arguments);
+cuda_host_kernel cuda_host_instead(const void *kernel) __attribute__((weak));
+cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name,
+                             std::function<void(cuda_host_kernel instead)> kernel);
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A &&...arguments) {
     static_assert((sizeof(P) + ... + 0) <= 4096, "arguments of a kernel have at most 4096 bytes");
     const std::tuple<P...> held(static_cast<P>(arguments)...);
-    return cuda_host_launch(c, (const void *)kernel, [kernel, held] { std::apply(kernel, held); });
+    return cuda_host_launch(c, (const void *)kernel, [kernel, held](cuda_host_kernel instead) {
+        if (!instead) return std::apply(kernel, held);
+        std::apply(
+            [instead](const P &...p) {
+                const void *const at[] = {(const void *)&p..., NULL};
+                instead(at);
+            },
+            held);
+    });
 }
 
 /* ---- for tests --------------------------------------------------------------------------------------------------- */

@@ -479,7 +479,8 @@ int cuda_host_idle(const void **one) {
         if (!t.launched) n++, *one = t.kernel;
     return n;
 }
-cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name, std::function<void()> kernel) {
+cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name,
+                             std::function<void(cuda_host_kernel)> kernel) {
     locked l;
     const dim3 g = c->gridDim, b = c->blockDim;
     const uint64_t threads = (uint64_t)b.x * b.y * b.z;
@@ -493,7 +494,8 @@ cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name, std:
         found->launched = 1;
     else
         counts.untouched++;
-    return enqueue(c->stream, {[=] { cuda_host_run(g, b, kernel); }, NULL, NULL, 0});
+    const cuda_host_kernel instead = cuda_host_instead ? cuda_host_instead(name) : NULL;
+    return enqueue(c->stream, {[=] { cuda_host_run(g, b, [&] { kernel(instead); }); }, NULL, NULL, 0});
 }
 uint64_t cuda_host_untouched(void) {
     locked l;
