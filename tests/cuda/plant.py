@@ -3,10 +3,11 @@
 
     plant.py [--jobs N] [PATTERN]     PATTERN: only faults whose line in the table has it
 
-Each fault is planted in a copy of the sources: a barrier that is missing, a mask that lacks lane 31, an element too few at a tail. The
-tests of that file's codecs run first, then all tests of the kernels. Prints CSV (file, line, function, kind, the test that found it, the
-line), and which kernels have no fault of their own, because all their work is in functions that have. Ends with status 1 if a fault does not
-compile, or is found by no test and KNOWN does not say why."""
+Each fault is planted in a copy of the sources: a barrier or a fence that is missing, a mask that lacks lane 31, an element too few at a
+tail. The tests of that file's codecs run first, then all tests of the kernels; then, where nvcc is, those with its PTX (ptx/ptx.mk), which
+alone see fences. Prints CSV (file, line, function, kind, the test that found it, the line), and which kernels have no fault of their own,
+because all their work is in functions that have. Ends with status 1 if a fault does not compile, or is found by no test and KNOWN does not
+say why."""
 import argparse
 import concurrent.futures
 import csv
@@ -28,6 +29,7 @@ WARP = r"(__(?:shfl|ballot|any|all|match|reduce|syncwarp)\w*\()0xFFFFFFFFu"
 KINDS = (
     ("no barrier", re.compile(r"__sync(?:threads|warp)\(\);"), ";"),
     ("no barrier", re.compile(r"__syncthreads_or\("), "!!("),
+    ("no fence", re.compile(r"__threadfence(?:_system)?\(\);"), ";"),
     ("wrong mask", re.compile(WARP), r"\g<1>0x7FFFFFFFu"),
     ("tail", re.compile(r"\b([\w.\[\]]+(?:->\w+)?) < ((?:p->|d->|a->)?(?:count|units|tiles|pieces|chunks|total|rows|cols))\b"), r"\1 + 1 < \2"),
     ("tail", re.compile(r"\b([a-z]\w*) < ((?:16 \* )?[a-z][^;?&|]*;)(?!\s*[a-z]+\+\+)"), r"\1 + 1 < \2"),  # a loop over elements
@@ -37,16 +39,15 @@ FUNCTION = re.compile(r"\b(\w+)\([^;]*$|\bstruct (\w+) {")  # a struct: what it 
 # faults that no test finds, and why: by the file's name, the kind, the function or a part of the line
 KNOWN = (
     ("chunktopk.cu", "tail", "at < m; at += 32 * W", "m is a multiple of 32 W, or less: at + 1 is less than m where at is"),
-    ("chunktopk.cu", "no barrier", "if (W == 1) __syncwarp()", "the votes before it make lanes wait here, too; CUDA does not promise that they order memory"),
-    ("codec.h", "no barrier", "cuda_last", "blocks run one after the other here: what one writes is there when the next begins"),
+    ("codec.h", "no fence", "cuda_found", "orders what the CPU sees, which reads it after the kernel's end"),
     ("codec.h", "tail", "if (stride < zero)", "both are multiples of 64"),
     ("lowrank.h", "tail", "if (left + width < x->n) continue;", "writes sums of all tiles but the last, which the last overwrites"),
-    ("quant.h", "wrong mask", "__reduce_max_sync", "only nvcc compiles this line"),
     ("select.h", "tail", "CUDA_SELECT_ROOM < count", "a list that has room for all elements, or for 4 k, gives the same"),
     ("select.h", "tail", "root * root < rank", "no result depends on the sample"),
     ("select.h", "tail", "select_sample", "no result depends on the sample"),
     ("powersgd.cu", "tail", "i < p->m * p->r; i += CUDA_THREADS", "what is not finite there is not finite in Q, which is checked too"),
 )
+PTX, PTX_TESTS = "ptx-sm_90", ("test_codecs", "test_rounds", "test_select")
 NO_BUILD = "does not compile"
 
 
@@ -79,7 +80,7 @@ def faults(kernels):
             code, places = line.split("/*")[0], set()
             if kernel and name:
                 all_kernels.add(name)
-            if not name or "threadfence" in code:
+            if not name:
                 continue
             for kind, pattern, instead in KINDS:
                 for m in pattern.finditer(code):
@@ -95,25 +96,45 @@ def run(folder, test, some, way="tests"):
     if some:
         env["CODECS"] = some
     try:
-        done = subprocess.run(["build/%s/cuda_host/%s" % (way, test)], cwd=folder, env=env, timeout=300, capture_output=True)
+        done = subprocess.run(["build/%s/cuda/%s" % (way, test)], cwd=folder, env=env, timeout=900, capture_output=True)
     except subprocess.TimeoutExpired:
         return True
     return done.returncode != 0
 
 
+def firsts(file):
+    name = os.path.basename(file)
+    return FIRST.get(name, (name.removesuffix(".cu"),))
+
+
 def found_by(folder, file):
     """The first test that fails; None: none does."""
-    name = os.path.basename(file)
-    for first in FIRST.get(name, (name.removesuffix(".cu"),)):
+    for first in firsts(file):
         test, some = (first, None) if first.startswith("test_") else ("test_codecs", first)
         if run(folder, test, some):
             return "%s (%s)" % (test, some) if some else test
     for test in TESTS:
         if run(folder, test, None):
             return test
+    return found_in_ptx(folder, file) or found_by_asan(folder, file)
+
+
+def found_in_ptx(folder, file):
+    names = ["build/%s/cuda/%s" % (PTX, t) for t in PTX_TESTS]
+    if "%s/cuda" % PTX not in subprocess.run(["make", "-n", "ptx-tests"], cwd=folder, capture_output=True, text=True).stdout:
+        return None  # no nvcc
+    if subprocess.run(["make", "-s"] + names, cwd=folder, capture_output=True).returncode:
+        return NO_BUILD
+    for first in firsts(file):
+        if not first.startswith("test_") and run(folder, "test_codecs", first, PTX):
+            return "%s/test_codecs (%s)" % (PTX, first)
+    return next(("%s/%s" % (PTX, t) for t in PTX_TESTS if run(folder, t, None, PTX)), None)
+
+
+def found_by_asan(folder, file):
     # accesses out of bounds may change no result: the first tests again, with the address sanitizer
-    looks = FIRST.get(name, (name.removesuffix(".cu"),))
-    if subprocess.run(["make", "TESTS=1", "build/asan/cuda/test_codecs"] + ["build/asan/cuda_host/" + t for t in looks if t.startswith("test_")],
+    looks = firsts(file)
+    if subprocess.run(["make", "TESTS=1", "build/asan/cuda/test_codecs"] + ["build/asan/cuda/" + t for t in looks if t.startswith("test_")],
                       cwd=folder, capture_output=True).returncode:
         return NO_BUILD
     for first in looks:
@@ -124,7 +145,7 @@ def found_by(folder, file):
 
 
 def plant(folder, fault):
-    file, number, _, _, bad, _ = fault
+    file, number, _, kind, bad, _ = fault
     path = os.path.join(folder, file)
     with open(path, encoding="utf-8") as f:
         lines = f.readlines()
@@ -133,7 +154,7 @@ def plant(folder, fault):
         f.writelines(lines)
     built = subprocess.run(["make", "TESTS=1"] + ["build/tests/cuda/" + t for t in TESTS], cwd=folder,
                            capture_output=True)
-    result = NO_BUILD if built.returncode else found_by(folder, file)
+    result = NO_BUILD if built.returncode else (found_in_ptx if kind == "no fence" else found_by)(folder, file)
     lines[number - 1] = good
     with open(path, "w", encoding="utf-8") as f:
         f.writelines(lines)
