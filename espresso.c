@@ -168,6 +168,7 @@
 #include "codecs/hybrid/adaptive.c"
 #include "codecs/hybrid/threelc.c"
 #include "codecs/hybrid/sketchml.c"
+#include "codecs/quantize/inceptionn.c"
 #include "codecs/warmup.c"
 #include "backends/common/common.c"
 #include "backends/common/reduce.c"

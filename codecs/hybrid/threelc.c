@@ -2,8 +2,8 @@
  * magnitude; an element of at least M/2 in magnitude is not sent as 0. Five elements make a byte, and runs of bytes
  * that stand for zeros make one byte. After Lim, Andersen, Kaminsky, "3LC: lightweight and effective traffic
  * compression for distributed machine learning", SysML 2019. Bytes are made of blocks of 1280 elements, so that five
- * vectors of 256 make 256 bytes. The order of runs makes one thread write and read a tensor's bytes. */
-#include "codecs/common/quant.h"
+ * vectors of 256 make 256 bytes. */
+#include "codecs/common/serial.h"
 
 enum {
     THREELC_BLOCK = 1280,
@@ -14,14 +14,14 @@ enum {
 };
 
 typedef struct threelc_self {
-    dense_self dense;
+    serial_self serial;
     float factor;
 } threelc_self;
 
 static uint64_t threelc_len(uint64_t n) { return (n + 4) / 5; }
 /* Returns the number of bytes without runs, and the size of the largest body. */
 static uint64_t threelc_all(uint64_t n) { return n / THREELC_BLOCK * THREELC_BYTES + threelc_len(n % THREELC_BLOCK); }
-static uint64_t threelc_body(uint64_t n) { return n ? THREELC_HEAD + threelc_all(n) : 0; }
+static uint64_t threelc_body(uint64_t n) { return THREELC_HEAD + threelc_all(n); }
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
 /* Writes 0, 1 or 2 for each element, and its residual to `e` if that is not NULL. */
@@ -63,20 +63,6 @@ ESP_KERNEL(threelc_add,
            (out, in, weight, m, set, n))
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
-typedef struct threelc_job {
-    const threelc_self *self;
-    const esp_codec_args *args;
-    uint32_t top;
-} threelc_job;
-
-static void threelc_top(void *arg, uint64_t begin, uint64_t end) {
-    threelc_job *j = (threelc_job *)arg;
-    const float *e = esp_residual_of(j->args, 0);
-    esp_codec_raise(&j->top,
-                    (uint32_t)quant_top_for(j->self->dense.level)(dense_in(j->args) + begin, e ? e + begin : NULL,
-                                                                  j->args->beta, j->args->gamma, end - begin));
-}
-
 /* Writes n bytes, of which the last `*zeros` that came before are not written yet. Returns the end. */
 static unsigned char *threelc_runs(unsigned char *to, const uint8_t *in, uint64_t n, uint32_t *zeros) {
     for (uint64_t i = 0; i <= n; i++) {
@@ -93,40 +79,30 @@ static unsigned char *threelc_runs(unsigned char *to, const uint8_t *in, uint64_
     return to;
 }
 
-static esp_status threelc_compress(void *self, const esp_codec_args *a) {
-    const threelc_self *s = (const threelc_self *)self;
-    const uint64_t n = a->tensor[0]->count;
-    esp_payload_header h = esp_payload_header_of(esp_name_hash("threelc"), 1, 0, n, threelc_body(n), 0);
-    const esp_status st = esp_payload_begin(a->payload, &h);
-    if (st != ESP_OK || !n) return st;
-    threelc_job j = {s, a, 0};
-    dense_run(&s->dense, n, threelc_top, &j);
-    if (j.top >= QUANT_INF) return dense_send_nan(a->payload, &h, 0);
-    const float top = j.top < QUANT_LEAST ? 0 : bits_float(j.top);
-    const float m = dense_bad(top * s->factor) ? bits_float(QUANT_INF - 1) : top * s->factor;
-    const float half = m > 0 ? 0.5f * m : bits_float(QUANT_INF);
-    unsigned char *body = (unsigned char *)esp_payload_body(a->payload), *to = body + THREELC_HEAD;
-    float tmp[THREELC_BLOCK], *e = esp_residual_of(a, 0);
-    uint8_t trit[THREELC_BLOCK + 8], bytes[THREELC_BYTES];
-    uint32_t zeros = 0;
-    memcpy(body, &m, sizeof m);
-    for (uint64_t at = 0; at < n; at += THREELC_BLOCK) {
-        const uint64_t len = n - at < THREELC_BLOCK ? n - at : THREELC_BLOCK;
-        const float *phi = dense_block_phi(&s->dense, a, at, len, tmp);
-        memset(trit + len, 1, 5 * threelc_len(len) - len);
-        threelc_trits_for(s->dense.level)(trit, e ? e + at : NULL, phi, m, half, len);
-        threelc_pack_for(s->dense.level)(bytes, trit, threelc_len(len));
-        to = threelc_runs(to, bytes, threelc_len(len), &zeros);
-    }
-    to = threelc_runs(to, NULL, 0, &zeros);
-    h.body_bytes = (uint64_t)(to - body);
-    return esp_payload_begin(a->payload, &h);
+static unsigned char *threelc_begin(const serial_self *self, serial_state *st, unsigned char *to) {
+    const float m = st->max * ((const threelc_self *)self)->factor;
+    st->max = dense_bad(m) ? bits_float(QUANT_INF - 1) : m;
+    memcpy(to, &st->max, sizeof st->max);
+    return to + THREELC_HEAD;
 }
 
+static unsigned char *threelc_encode(const serial_self *s, serial_state *st, unsigned char *to, float *e,
+                                     const float *phi, uint64_t n) {
+    const float half = st->max > 0 ? 0.5f * st->max : bits_float(QUANT_INF);
+    const uint64_t len = threelc_len(n);
+    uint8_t trit[THREELC_BLOCK + 8], bytes[THREELC_BYTES];
+    memset(trit + n, 1, 5 * len - n);
+    threelc_trits_for(s->dense.level)(trit, e, phi, st->max, half, n);
+    threelc_pack_for(s->dense.level)(bytes, trit, len);
+    return threelc_runs(to, bytes, len, &st->zeros);
+}
+static unsigned char *threelc_end(serial_state *st, unsigned char *to) { return threelc_runs(to, NULL, 0, &st->zeros); }
+
 /* ---- decompress -------------------------------------------------------------------------------------------------- */
-static bool threelc_body_ok(const unsigned char *body, uint64_t bytes, uint64_t n) {
+static bool threelc_valid(const serial_self *s, const unsigned char *body, uint64_t bytes, uint64_t n) {
     uint64_t sum = 0;
     uint32_t m;
+    (void)s;
     if (bytes <= THREELC_HEAD) return false;
     memcpy(&m, body, sizeof m);
     for (uint64_t i = THREELC_HEAD; i < bytes; i++) sum += body[i] < THREELC_RUN ? 1u : body[i] - THREELC_RUN + 2u;
@@ -143,7 +119,7 @@ static const unsigned char *threelc_read(const unsigned char *at, uint8_t *bytes
     return at;
 }
 
-static void threelc_decode(const threelc_self *s, const unsigned char *body, float *out, float scale, int set,
+static void threelc_decode(const serial_self *s, const unsigned char *body, float *out, float scale, bool set,
                            uint64_t n) {
     const unsigned char *at = body + THREELC_HEAD;
     uint8_t bytes[THREELC_BYTES];
@@ -160,33 +136,8 @@ static void threelc_decode(const threelc_self *s, const unsigned char *body, flo
     }
 }
 
-static esp_status threelc_decompress(void *self, const esp_codec_args *a) {
-    const threelc_self *s = (const threelc_self *)self;
-    const uint64_t n = a->tensor[0]->count;
-    const float scale = a->scale != 0 ? a->scale : 1;
-    bool nan = false, set = a->mode == ESP_OUT_SET;
-    esp_payload_header h;
-    for (uint32_t p = 0; p < a->n_payloads; p++) {
-        if (esp_payload_read(&a->payload[p], esp_name_hash("threelc"), 1, n, &h) != ESP_OK || h.aux ||
-            (h.flags || !n
-                 ? h.body_bytes != 0
-                 : !threelc_body_ok((const unsigned char *)esp_payload_body(&a->payload[p]), h.body_bytes, n)))
-            return ESP_E_CORRUPT;
-        nan |= (h.flags & ESP_PAYLOAD_NONFINITE) != 0;
-    }
-    if (nan) {
-        dense_fill_nan(dense_out(a), n);
-        return ESP_OK;
-    }
-    for (uint32_t p = 0; p < a->n_payloads; p++) {
-        memcpy(&h, a->payload[p].data.ptr, sizeof h);
-        if (!h.body_bytes) continue;
-        threelc_decode(s, (const unsigned char *)esp_payload_body(&a->payload[p]), dense_out(a), scale, set, n);
-        set = false;
-    }
-    if (set) memset(dense_out(a), 0, 4 * n);
-    return ESP_OK;
-}
+static const serial_format threelc_format = {"threelc",   THREELC_BLOCK,  threelc_body,  threelc_begin,
+                                             threelc_end, threelc_encode, threelc_valid, threelc_decode};
 
 /* ---- the codec --------------------------------------------------------------------------------------------------- */
 static const char threelc_params[] = "s=1";
@@ -195,13 +146,11 @@ static esp_status threelc_open(const esp_host *h, const char *params, void **sel
     double factor = 1;
     esp_param p[] = {{"s", &factor, 1, 1.99, 0, 0, "from 1 to 1.99"}};
     const esp_status st = dense_open(h, "threelc", params, p, 1, threelc_params, sizeof(threelc_self), self);
-    if (st == ESP_OK) ((threelc_self *)*self)->factor = (float)factor;
+    if (st == ESP_OK) {
+        ((threelc_self *)*self)->factor = (float)factor;
+        ((threelc_self *)*self)->serial.format = &threelc_format;
+    }
     return st;
-}
-static esp_status threelc_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
-                                esp_bound *out) {
-    (void)self, (void)round, (void)n_reduced;
-    return esp_bound_fill(out, threelc_body(like->count), 0, 0);
 }
 /* The size depends on the input: the one stated is without runs of zeros. So does the error, which counts as unknown.
  */
@@ -219,7 +168,12 @@ static const esp_codec threelc_codec = {
     .params = threelc_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
-    ESP_CODEC_CALLS(threelc_open, esp_codec_self_free, NULL, threelc),
+    .open = threelc_open,
+    .close = esp_codec_self_free,
+    .bound = serial_bound,
+    .compress = serial_compress,
+    .decompress = serial_decompress,
+    .model = threelc_model,
 };
 
 ESP_PLUGIN_CODEC(threelc, &threelc_codec)

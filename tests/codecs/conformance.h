@@ -50,6 +50,8 @@ static const char *const cf_specs[] = {"none",
                                        "sketchml:bits=3",
                                        "threelc",
                                        "threelc:s=1.75",
+                                       "inceptionn",
+                                       "inceptionn:bound=3",
                                        "adaptive",
                                        "adaptive:ratio=0.3",
                                        "threshold:value=0.5"};

@@ -56,6 +56,8 @@ static const char *const decode_specs[] = {"none",
                                            "sketchml:bits=3",
                                            "threelc",
                                            "threelc:s=1.75",
+                                           "inceptionn",
+                                           "inceptionn:bound=3",
                                            "adaptive",
                                            "adaptive:ratio=0.3",
                                            "maxmin:bits=7"};

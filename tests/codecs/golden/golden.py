@@ -168,6 +168,17 @@ def threelc(x, s):
     return 0, struct.pack("<f", m) + bytes(sent)
 
 
+def inceptionn(x, bound):
+    unit = 2.0 ** (1 - bound)
+    q = np.floor(np.abs(x.astype(np.float64)) / unit + 0.5).astype(int)
+    width = np.where(q > 32767, 3, (q > 0).astype(int) + (q > 127))
+    tags = np.concatenate([width, np.zeros(-N % 4, dtype=int)]).reshape(-1, 4) @ np.array([1, 4, 16, 64])
+    sign = np.signbit(x).astype(int)
+    one, two, four = (width == 1), (width == 2), (width == 3)
+    return 0, (bytes(int(b) for b in tags) + bytes(int(b) for b in (q + 128 * sign)[one])
+               + (q + 32768 * sign)[two].astype("<u2").tobytes() + x[four].astype("<f4").tobytes())
+
+
 def sketchml(x, bits):
     """N is below the sample's size, so that the sample has all elements."""
     size = 2**bits
@@ -187,6 +198,9 @@ BODIES = {
     "adaptive:ratio=0.3": (adaptive, 0.3),
     "threelc": (threelc, 1),
     "threelc:s=1.75": (threelc, 1.75),
+    "inceptionn": (inceptionn, 10),
+    "inceptionn:bound=5": (inceptionn, 5),
+    "inceptionn:bound=17": (inceptionn, 17),
     "sketchml": (sketchml, 6),
     "sketchml:bits=3": (sketchml, 3),
 }
