@@ -184,13 +184,14 @@ static void body(procs *p, int32_t origin) {
 static void expect_left(procs *p, const char *left, double distance) {
     int32_t n = 0, first = -1, rank = 0;
     for (int32_t r = 0; r < p->size; r++) n += left[r] == '1';
+    for (int32_t r = 0; r < p->size; r++)
+        if (left[r] == '1' && atomic_load(&p->b->rank[r].status))
+            fail_msg("rank %d: status %d after step %d: %s", (int)r, atomic_load(&p->b->rank[r].status),
+                     atomic_load(&shared->of[r].steps), shared->of[r].text);
     for (int32_t r = 0; r < p->size; r++) {
         const outcome *o = &shared->of[r];
         if (left[r] != '1') continue;
         if (first < 0) first = r;
-        if (atomic_load(&p->b->rank[r].status))
-            fail_msg("rank %d: status %d after step %d: %s", (int)r, atomic_load(&p->b->rank[r].status),
-                     atomic_load(&o->steps), o->text);
         assert_int_equal(atomic_load(&o->steps), job.steps);
         assert_int_equal(atomic_load(&o->bad), 0);
         assert_int_equal(atomic_load(&o->size), n);
