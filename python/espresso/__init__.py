@@ -24,14 +24,15 @@ from ._errors import (
     StateError,
 )
 from ._library import library_path
+from ._plan import Plan, plan
 
 if TYPE_CHECKING:
     from ._ddp import DDP, hook
 
 __all__ = [
     "ArgumentError", "CanceledError", "Codec", "Context", "DDP", "EspressoError", "LibraryMissing", "MismatchError",
-    "PeerError", "PeerTimeout", "StateError", "TensorStats", "__version__", "compress", "decompress", "hook",
-    "library_path",
+    "PeerError", "PeerTimeout", "Plan", "StateError", "TensorStats", "__version__", "compress", "decompress", "hook",
+    "library_path", "plan",
 ]  # fmt: skip
 
 

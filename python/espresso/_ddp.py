@@ -76,8 +76,8 @@ class DDP:
     All ranks of the model's process group construct it. Tensors are the model's parameters (float32, float16,
     bfloat16), known by their names, in the reverse order of named_parameters(). `optimizer` tells strategy "auto" which
     codecs are safe. Pass the GradScaler as `scaler`, if there is one: feedback then follows its scale, and a step whose
-    means have an Inf or NaN, which it skips, leaves feedback unchanged. This reads each mean once more, and needs a copy
-    of the residuals. Other keywords are those of Context.
+    means have an Inf or NaN, which it skips, leaves feedback unchanged. This reads each mean once more, and needs a
+    copy of the residuals. Other keywords are those of Context.
 
     `context` is the Context: strategy, statistics, report_loss, feedback_scale. Raises ValueError for a parameter that
     the library cannot average, and what Context raises. If averaging fails, such as when a rank dies, backward() raises

@@ -51,8 +51,6 @@ def library() -> Any:
         try:
             function = getattr(loaded, name)
         except AttributeError:
-            if name.startswith("esp_plan_"):  # a build with ESP_NO_PLANNER
-                continue
             raise LibraryMissing(
                 f"espresso: {path} has no function {name}: it is not of version {ESPRESSO_VERSION}, as this package "
                 "is. Install both from one checkout, or set ESPRESSO_LIBRARY"

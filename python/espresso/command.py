@@ -9,6 +9,11 @@ from typing import Optional
 
 from ._library import roots
 
+MISSING = (
+    "espresso: the command was not built: it needs jansson (Debian: libjansson-dev); then run pip install ./python "
+    "again, or make tools in the checkout"
+)
+
 
 def path() -> Optional[str]:
     """Returns the program's path, or None if it is not there."""
@@ -25,11 +30,7 @@ def main() -> int:
     """Replaces this process by the command, with the same arguments."""
     program = path()
     if not program:
-        print(
-            "espresso: the command was not built: it needs jansson (Debian: libjansson-dev); then run "
-            "pip install ./python again, or make tools in the checkout",
-            file=sys.stderr,
-        )
+        print(MISSING, file=sys.stderr)
         return 127
     os.execv(program, [program, *sys.argv[1:]])
 

@@ -1,6 +1,6 @@
-"""check_ddp.py STORE PART ...: the tests of test_ddp.sh, one function a part, as one rank of a job. `all`: all but dies.
+"""check_ddp.py STORE PART ...: the tests of test_ddp.sh, one function a part, as one rank of a job.
 
-STORE is a new file, at which torch's ranks meet.
+`all` is all but dies. STORE is a new file, at which torch's ranks meet.
 """
 
 import contextlib

@@ -54,6 +54,25 @@ def part_alone():
     raises(espresso.StateError, "closed", ctx.barrier)
 
 
+def part_plan():
+    made = espresso.plan("lstm", ["fp16", "topk:ratio=0.01"], "one-box", max_error=0.5, keep="decoder*=fp32")
+    assert made.strategy.startswith("espresso-strategy 1\n") and made.report["tensors"] == 10
+    assert "tensor decoder.bias 33278 none" in made.strategy
+    tensors = [{"name": f"t{i}", "elements": 10**6, "compute_us": 1000} for i in range(3)]
+    model = {"espresso": 1, "model": "mine", "forward_us": 10, "update_us": 10, "tensors": tensors}
+    page = os.path.join(os.environ["TMPDIR"], "page.html")
+    made = espresso.plan(model, "fp16", "commodity-10g", timeline=page)
+    assert made.report["iteration_us"] <= made.report["fp32_us"]
+    with open(page) as file:
+        assert "<html" in file.read()
+    with espresso.Context(strategy="fp32") as ctx:
+        for i in range(3):
+            ctx.add(f"t{i}", count=10**6)
+        ctx.start()
+        raises(espresso.EspressoError, "t0", setattr, ctx, "strategy", "espresso-strategy 1\ntensor t0 5 none flat\n")
+    raises(espresso.ArgumentError, "no-such", espresso.plan, "no-such", "fp16", "one-box")
+
+
 def part_means():
     with espresso.Context(codecs="topk:ratio=0.1") as ctx:
         for name, dtype in (("w", "float32"), ("h", "float16")):

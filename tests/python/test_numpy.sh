@@ -2,7 +2,7 @@
 # contexts in one process, a forked child, and an interpreter that ends without close().
 . tests/python/common.sh
 python_with python3-numpy numpy
-for part in alone; do try timeout 60 "$python" tests/python/check_numpy.py $part; done
+for part in alone plan; do try env TMPDIR="$tmp" timeout 60 "$python" tests/python/check_numpy.py $part; done
 for part in means state fork exit groups; do
     try timeout 60 "$espresso" run -n 2 -- "$python" tests/python/check_numpy.py $part
 done
