@@ -230,14 +230,13 @@
 #include "planner/calibrate/fit.c"
 #include "planner/calibrate/between.c"
 #include "planner/auto/options.c"
-#include "planner/auto/measure.c"
 #include "planner/auto/fallback.c"
 #include "planner/auto/loss.c"
+#include "planner/auto/measure.c"
 #include "planner/auto/candidates.c"
 #include "planner/auto/plan.c"
 #include "planner/auto/tournament.c"
-#include "planner/auto/try.c"
-#include "planner/auto/watch.c"
+#include "planner/auto/phases.c"
 #include "planner/auto/autopilot.c"
 #else
 ESP__FN const esp__observer *esp__auto_observer(void) { return NULL; }

@@ -1,52 +1,10 @@
 /* autopilot.c: strategy "auto", which measures during the first steps, tries strategies, plans, tries the plans too,
- * and watches the best. This file opens and closes the autopilot and changes its phases; the other files of this folder
- * implement the phases. In each phase, ranks exchange measurements after a number of steps (a block), and decide. */
-#include "espresso_impl/base/limits.h"
+ * and watches the best. This file opens and closes the autopilot, and counts its steps. After a number of them (a
+ * block), ranks exchange measurements and decide, in phases.c. */
 #include "planner/auto/autopilot.h"
 
-/* ---- what the files share ---------------------------------------------------------------------------------------- */
-ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
-    char text[ESP__ERROR_MAX];
-    esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, "autopilot", text, NULL};
-    va_list ap;
-    if (ctx->job.rank || ctx->base.log_level < ESP_LOG_WARN) return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (ESP_HAS(esp_host, ctx->base.user_host, log)) {
-        ctx->base.user_host->log(ctx->base.user_host->user, &ev);
-        return;
-    }
-    esp__held_signals held;
-    esp__signals_hold(&held);
-    fprintf(stderr, "espresso: autopilot: %s\n", text);
-    esp__signals_release(&held);
-}
-
-ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
-    static const char *const words[] = {"measuring", "planning", "trying", "watching", "off"};
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    a->phase = phase;
-    a->phase_steps = a->times.n = 0;
-    a->left = 1;
-    if (a->calibrating && phase != ESP__AUTO_TRY && phase != ESP__AUTO_MEASURE) {
-        a->calibrating = false;
-        esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
-    }
-    a->steps_ns = a->waiting_ns = a->mine.total_ns = 0;
-    ctx->steps.phase = phase == ESP__AUTO_WATCH && a->active == a->fp32 ? "watching (stays with fp32)" : words[phase];
-}
-
-/* Activates a strategy and stores its hash. If another hash is active later, the program has set a strategy. */
-ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
-    esp_status s = esp_strategy_set(ctx, text);
-    ctx->steps.predicted_ns = 0.0;
-    esp__autopilot_of(ctx)->active = ctx->active.strategy.hash;
-    return s;
-}
-
 /* ---- life -------------------------------------------------------------------------------------------------------- */
-/* Reads "auto" or "auto:key=val,...". The first steps run with fp32. */
+/* Reads "auto" or "auto:key=val,...". The strategy that runs first is fp32. */
 static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spec) {
     if (!esp__auto_asked(*spec)) return ESP_OK;
     esp__autopilot *a = esp__alloc(ctx, sizeof *a);
@@ -110,7 +68,8 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
             "host. For compression on the device use strategy layerwise, or a plan of espresso plan",
             on, ctx->model.n_tensors);
     s = esp__auto_measure_open(ctx);
-    if (!s) esp__auto_measure_begin(ctx, false);
+    if (!s) s = esp__auto_first(ctx);
+    if (!s) esp__auto_measure(ctx, false);
     return s;
 }
 
@@ -143,7 +102,7 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
             esp__auto_settle(ctx, 0.0);
             return;
         }
-    esp__auto_measure_begin(ctx, false); /* the state may be older than the first plan */
+    esp__auto_measure(ctx, false); /* the state may be older than the first plan */
 }
 
 /* Called after ranks were lost. The system has changed and fp32 is active, so the autopilot starts from the beginning,
@@ -180,23 +139,6 @@ static uint64_t esp__auto_note(esp_ctx *ctx) {
         a->waiting_ns += c->end_ns - c->last_push_ns;
     }
     return ns;
-}
-
-/* Ranks exchange measurements after a block of steps, and decide what to do next. */
-static esp_status esp__auto_block(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    bool back = false;
-    if (a->phase == ESP__AUTO_WATCH) a->mine.excess = esp__auto_excess(ctx);
-    if (a->phase == ESP__AUTO_PLAN) esp__auto_announce(ctx);
-    esp_status s = esp__auto_exchange(ctx);
-    if (!s) s = a->phase == ESP__AUTO_WATCH ? esp__auto_loss_look(ctx, &back) : esp__auto_loss_try(ctx, &back);
-    if (s || back) return s;
-    switch (a->phase) {
-    case ESP__AUTO_MEASURE: return esp__auto_measured_block(ctx);
-    case ESP__AUTO_PLAN: return esp__auto_announced(ctx);
-    case ESP__AUTO_TRY: return esp__auto_tried_block(ctx);
-    default: return esp__auto_look(ctx);
-    }
 }
 
 static esp_status esp__auto_step(esp_ctx *ctx, void *self) {

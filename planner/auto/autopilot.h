@@ -1,5 +1,5 @@
-/* autopilot.h: what the autopilot's files share. Only the autopilot and tests include it. The files call each other in
- * a circle, because each phase begins the next one (measure, try, plan, try, watch, measure again). */
+/* autopilot.h: what the autopilot's files share. Only the autopilot and tests include it. No file calls one that is
+ * listed after it. */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
 #include "espresso_impl/executor/executor.h"
@@ -42,10 +42,8 @@ ESP__UNUSED static inline uint32_t esp__step_times_held(const esp__step_times *t
 /* What each rank sends when ranks exchange measurements. Ranks decide only by what all of them received, so all decide
  * the same. */
 typedef struct esp__auto_word {
-    /* Median step time, and distance between the quartiles: of the active candidate's steps in the try phase, else of
-     * the phase's steps. */
-    uint64_t step_ns, spread_ns;
-    uint64_t total_ns;
+    uint64_t step_ns;         /* median step time: of the active candidate while trying, else of the phase */
+    uint64_t total_ns;        /* time of the steps since the phase began or, while trying, of the block */
     uint64_t spent_ns;        /* the autopilot's time since the previous exchange */
     uint64_t exchange_ns;     /* time of the shortest exchange so far */
     double waiting;           /* share of the phase's time that was spent after the last push of a step */
@@ -66,24 +64,21 @@ typedef struct esp__losses {
 } esp__losses;
 
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
-enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5 };
+enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 4 };
 typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step, before it ran */
     double slower;       /* steps to the same loss with its codecs, relative to fp32 */
     double loss;         /* grows with the mean compression error; 0 for fp32 */
-    /* Median step time and relative quartile distance, measured over n steps; the same on all ranks. */
-    double ns, spread;
-    uint32_t n;
+    double ns;           /* measured step time, the same on all ranks; 0: it never ran */
+    uint32_t n;          /* number of its steps in this tournament that count, at most ESP__TRY_TIMES */
+    uint32_t round;      /* the last one in which it ran */
     bool out;
-    /* true while its only measurement is from before the tournament */
-    bool stale;
-    bool tie;
     esp__step_times times; /* of this rank */
 } esp__auto_candidate;
 
 /* A tournament begins with zeros, candidates that have name, predicted_ns, slower and loss, and the index of the active
- * one; if its steps were just measured, it also has ns, spread, n and `stale`. */
+ * one; if its steps were just measured, it also has ns. */
 typedef struct esp__tournament {
     esp__auto_candidate at[ESP__AUTO_CANDIDATES];
     uint32_t n, now;
@@ -94,19 +89,20 @@ typedef struct esp__tournament {
     bool skip;      /* the next step does not count: the strategy has changed */
     uint32_t steps; /* steps of the tournament so far */
     double total_ns;
-    uint8_t queue[2 * ESP__AUTO_CANDIDATES];
-    uint32_t n_queue, at_queue;
-    const char *ended; /* why comparing ended early, or NULL */
+    bool ended_early; /* trying had cost too much */
 } esp__tournament;
 
 /* Whether `steps` steps, of which ranks wait for communication for the share `waiting`, have cost so much time that
  * other strategies must be tried now. */
 ESP__FN bool esp__measured_enough(uint32_t steps, double waiting);
+/* Returns the candidate for the first step of all, if times were predicted as if computing took none: the fastest if it
+ * is far faster than candidate 0, else 0. */
+ESP__FN uint32_t esp__tournament_first(const esp__tournament *t);
 /* Stores a step's time on this rank. Returns whether the block of steps is over. */
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
-/* Call it after a block of steps, with numbers that are the same on all ranks: median and quartile distance of the
- * active candidate's step times, and the time of the block. */
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns, double total_ns);
+/* Call it after a block of steps, with numbers that are the same on all ranks: the median of the active candidate's
+ * step times, and the time of the block. */
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double total_ns);
 /* Chooses the candidate that runs the next block of steps. Returns its index, or -1 if the tournament is over, or has
  * to wait for more candidates. */
 ESP__FN int esp__tournament_next(esp__tournament *t);
@@ -128,14 +124,12 @@ typedef struct esp__auto_job {
     /* Codecs that new strategies may use for any tensor, and all measured ones. */
     esp_plan_codec codecs[ESP__AUTO_CODECS], all_codecs[ESP__CALIBRATION_CODECS];
     uint32_t n_codecs, n_all_codecs;
+    double slowest; /* new strategies use no codec with which training needs more steps to the same loss than this */
     uint32_t n_described_units;                          /* number of tensors whose description says to compress */
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
     char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
-    char *active, *first; /* text of the active strategy, and as it was when it won, or NULL */
-    double active_ns;     /* its measured step time */
-    double explained_ns;  /* its predicted step time */
-    bool forced;
+    char *active; /* text of the active strategy, as it was when it won; NULL if it must be replaced */
     /* result */
     esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
     struct esp__auto_proposal {
@@ -186,9 +180,8 @@ typedef struct esp__autopilot {
     /* The autopilot's time on the slowest rank since measuring began, and since the previous exchange. */
     uint64_t spent_ns, last_spent_ns;
     esp__auto_word mine, *all;
-    /* Largest median step time and quartile distance of all ranks, and the smallest share of time after the last
-     * push. */
-    double step_ns, spread_ns, waiting;
+    /* Largest median step time of all ranks, and the smallest share of time after the last push. */
+    double step_ns, waiting;
     esp__calibration calibration;
     esp__calibration_probes probes;
     esp__calibration_trainer trainer;
@@ -208,7 +201,9 @@ typedef struct esp__autopilot {
     bool forced, lossy;
     /* used while watching the active strategy */
     double reference_ns;
-    uint32_t interval, over, under;
+    /* A change of step times or losses counts if this number of checks in a row find it. */
+    uint32_t checks;
+    uint32_t over, under;
     uint64_t settled_step; /* training step of the last decision */
     uint32_t tournaments;  /* number of tournaments that began because step times had changed */
     /* Reported losses. Use of losses, n_losses and bad_losses needs lanes.lock. */
@@ -237,56 +232,21 @@ ESP__UNUSED static inline bool esp__auto_compresses(const esp_ctx *ctx, const es
 }
 
 /* ---- options.c ---- */
+/* Logs a line on rank 0, at a level that users see by default. */
+ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) ESP__PRINTF(2, 3);
 /* Writes the trainer's optimizer, such as "adam:0.9", to `text`. */
 ESP__FN const char *esp__auto_optimizer(const esp_ctx *ctx, char *text, size_t room);
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);
 ESP__FN esp_status esp__auto_codecs_read(esp_ctx *ctx, const char *list, esp__auto_options *o);
 /* Returns the opened codec with this spec, or NULL. */
 ESP__FN const esp__codec *esp__auto_codec_of(const esp_ctx *ctx, const char *spec);
-/* ---- measure.c ---- */
-/* Ranks exchange their words, and each computes the same step_ns, spread_ns and waiting. */
-ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
-/* Begins to measure the active strategy. Ends rank 0's planning, because the calibration changes. */
-ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
-/* Stores when gradients were ready in the step that ended, unless the step does not count. */
-ESP__FN void esp__auto_ready(esp_ctx *ctx);
-/* Adds the step that ended to the calibration, and runs some probes. All ranks call it after an exchange. */
-ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx);
-/* While calibrating, sets what the planner needs besides costs of links and codecs. All ranks call it. */
-ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_measured_block(esp_ctx *ctx);
-/* ---- plan.c, candidates.c ---- */
-/* Rank 0 makes the candidates that need no search, at once, and all ranks begin to try them. */
-ESP__FN esp_status esp__auto_try_begin(esp_ctx *ctx);
-/* Rank 0 begins to make the other candidates, on a thread. */
-ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx);
-ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
-/* Returns whether fp32 is active and no other strategy can be faster by min_gain: others can only save time after the
- * last push of a step, and on some rank that time is too short. Call it after an exchange of measurements. */
-ESP__FN bool esp__auto_hidden(const esp_ctx *ctx);
-/* Returns whether the codec is one of codecs[n]. */
-ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec);
-ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
-/* Makes candidates that need no search: the active strategy, fp32, and layerwise with each codec. */
-ESP__FN esp_status esp__auto_add_simple(esp__auto_job *job);
-/* Adds the planner's plans, and predicts again the candidates that have not run. */
-ESP__FN void esp__auto_add_planned(esp__auto_job *job);
-/* ---- try.c ---- */
-/* Prepares what rank 0 sends with the next exchange. */
-ESP__FN void esp__auto_announce(esp_ctx *ctx);
-/* Call it after an exchange for which rank 0 has announced its candidates. */
-ESP__FN esp_status esp__auto_announced(esp_ctx *ctx);
-/* Call it after the exchange at the end of a block of steps of the tournament. */
-ESP__FN esp_status esp__auto_tried_block(esp_ctx *ctx);
-ESP__FN void esp__auto_forget(esp_ctx *ctx, esp__autopilot *a); /* forgets the last tournament */
-/* ---- watch.c ---- */
-ESP__FN esp_status esp__auto_look(esp_ctx *ctx);
-ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
-/* Returns the number of checks within opt.window steps, at least 2. A change of step times or losses counts if this
- * number of checks in a row find it. */
-ESP__FN uint32_t esp__auto_looks(const esp__autopilot *a);
+/* ---- fallback.c ---- */
+ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed);
+ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec);
+ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
 /* ---- loss.c ---- */
+ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss);
 /* Returns whether losses are clearly higher than before the last change of strategy. If they are lower, sets *before to
  * them. */
 ESP__FN int esp__losses_risen(esp__losses *before, const esp__losses *now);
@@ -295,17 +255,43 @@ ESP__FN void esp__auto_loss_word(esp_ctx *ctx);
 ESP__FN void esp__auto_loss_begin(esp_ctx *ctx);
 ESP__FN void esp__auto_loss_forget(esp_ctx *ctx); /* drops the newest ones */
 ESP__FN void esp__auto_loss_before(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back);
-ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back);
-/* ---- fallback.c ---- */
-ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx);
-ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed);
-ESP__FN double esp__auto_error_of(const esp_ctx *ctx, const char *spec);
-ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t tensor);
-/* ---- autopilot.c ---- */
+/* Call it when ranks have exchanged losses. Returns whether to return to fp32, and if so logs why. */
+ESP__FN bool esp__auto_loss_rose(esp_ctx *ctx);
+/* ---- measure.c ---- */
+/* Ranks exchange their words, and each computes the same step_ns and waiting. */
+ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
+ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
+/* Forgets times. If `again`, links and codecs are measured anew, too. */
+ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
+/* Stores when gradients were ready in the step that ended, unless the step does not count. */
+ESP__FN void esp__auto_ready(esp_ctx *ctx);
+/* Adds the step that ended to the calibration, and runs some probes. All ranks call it after an exchange. */
+ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx);
+/* While calibrating, sets what the planner needs besides costs of links and codecs. All ranks call it. */
+ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx);
+/* ---- candidates.c ---- */
+/* Returns whether the codec is one of codecs[n]. */
+ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec);
+/* Makes candidates that need no search: the active strategy, fp32, and layerwise with each codec. */
+ESP__FN esp_status esp__auto_add_simple(esp__auto_job *job, const char *name, double ns);
+/* Adds the planner's plans, and predicts again the candidates that have not run. */
+ESP__FN void esp__auto_add_planned(esp__auto_job *job);
+/* ---- plan.c ---- */
+/* Makes rank 0's candidates that need no search. Steps of the active strategy took `ns`, or 0 if none was measured. */
+ESP__FN esp__auto_job *esp__auto_job_open(esp_ctx *ctx, double ns);
+/* Rank 0 begins to make the other candidates, on a thread. */
+ESP__FN void esp__auto_job_start(esp_ctx *ctx);
+ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
+ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
+/* ---- phases.c ---- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);
-ESP__FN esp_status esp__auto_set(esp_ctx *ctx, const char *text);
-/* Logs a line on rank 0, at a level that users see by default. */
-ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) ESP__PRINTF(2, 3);
-ESP__FN void esp__auto_loss_reported(esp_ctx *ctx, void *self, double loss);
+/* Begins to watch the active strategy, whose steps take reference_ns. */
+ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns);
+/* Begins to measure the active strategy. */
+ESP__FN void esp__auto_measure(esp_ctx *ctx, bool again);
+/* Call it before the first step: activates another strategy for it if fp32 is predicted to be far slower. */
+ESP__FN esp_status esp__auto_first(esp_ctx *ctx);
+/* Ranks exchange measurements after a block of steps, and decide what to do next. */
+ESP__FN esp_status esp__auto_block(esp_ctx *ctx);
+ESP__FN void esp__auto_forget(esp_ctx *ctx, esp__autopilot *a); /* forgets the last tournament */
 #endif

@@ -1,5 +1,5 @@
 /* loss.c: compares the losses that the trainer reports (esp_report_loss) with those from before the change of
- * strategy, and returns to fp32 if they rise. All ranks received the same numbers, so all decide the same. */
+ * strategy, and says if they rise. All ranks received the same numbers, so all decide the same. */
 #include "planner/auto/autopilot.h"
 #include "espresso_impl/base/quantile.h"
 #include <math.h>
@@ -93,8 +93,8 @@ static int esp__auto_loss_concerns(const esp_ctx *ctx, int *coarse) {
     return lossy;
 }
 
-/* Activates fp32 at once; later plans use codecs that lose less. All ranks call it. */
-static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int coarse) {
+/* Logs why all ranks return to fp32. Later strategies use codecs that lose less. */
+static bool esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int coarse) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     char what[256];
     if (now->bad_rank >= 0)
@@ -108,43 +108,25 @@ static esp_status esp__auto_loss_back(esp_ctx *ctx, const esp__losses *now, int 
                   (unsigned long long)ctx->steps.step, what,
                   coarse ? "codecs with a compression error of over 5%" : "lossy codecs");
     a->trust = coarse ? ESP__TRUST_ROUNDING : ESP__TRUST_NONE;
-    esp__auto_forget(ctx, a);
-    a->forced = false;
     esp__auto_loss_begin(ctx);
-    esp_status s = esp__auto_set(ctx, "fp32");
-    if (!s) esp__auto_measure_begin(ctx, true);
-    return s;
+    return true;
 }
 
-/* To call after a block of steps, when ranks have exchanged losses. If a loss is not finite under a lossy strategy,
- * and was finite before, ends the tournament, returns to fp32 and sets *back. */
-ESP__FN esp_status esp__auto_loss_try(esp_ctx *ctx, bool *back) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    const esp__losses now = esp__auto_loss_all(ctx);
-    int coarse;
-    if (now.bad_rank < 0 || a->before_losses.bad_rank >= 0) return ESP_OK;
-    *back = esp__auto_loss_concerns(ctx, &coarse);
-    if (*back) return esp__auto_loss_back(ctx, &now, coarse);
-    a->before_losses.bad_rank = now.bad_rank;
-    return ESP_OK;
-}
-
-/* To call when ranks have exchanged losses. If the loss has been too high for opt.window steps, returns to fp32 and
- * sets *back. */
-ESP__FN esp_status esp__auto_loss_look(esp_ctx *ctx, bool *back) {
+ESP__FN bool esp__auto_loss_rose(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__losses *before = &a->before_losses;
     const esp__losses now = esp__auto_loss_all(ctx);
     int coarse;
-    if (!esp__auto_loss_concerns(ctx, &coarse)) {
-        esp__auto_loss_begin(ctx);
-        return ESP_OK;
+    const int lossy = esp__auto_loss_concerns(ctx, &coarse);
+    if (now.bad_rank >= 0 && before->bad_rank < 0) {
+        if (lossy) return esp__auto_loss_back(ctx, &now, coarse);
+        before->bad_rank = now.bad_rank;
     }
-    esp_status s = esp__auto_loss_try(ctx, back);
-    if (s || *back || now.n < ESP__LOSS_LEAST) return s;
+    if (a->phase != ESP__AUTO_WATCH) return false; /* too few reports under each strategy */
+    if (!lossy) esp__auto_loss_begin(ctx);
+    if (!lossy || now.n < ESP__LOSS_LEAST) return false;
     esp__auto_loss_forget(ctx);
     a->risen = esp__losses_risen(before, &now) ? a->risen + 1 : 0;
     if (now.bad_rank < 0) before->bad_rank = -1;
-    *back = a->risen >= esp__auto_looks(a);
-    return *back ? esp__auto_loss_back(ctx, &now, coarse) : ESP_OK;
+    return a->risen >= a->checks && esp__auto_loss_back(ctx, &now, coarse);
 }

@@ -10,9 +10,8 @@ enum { ESP__AUTO_BYTES = 1 << 23 };
 static const double esp__auto_probe_steps = 5.0, esp__auto_probe_most_ns = 1e9;
 
 /* ---- step times -------------------------------------------------------------------------------------------------- */
-/* Sets the median step time and quartile distance that this rank sends: of the active candidate's steps during a
- * tournament, else of the phase's steps. Of three steps or fewer, one slow step disturbs the median, so the shortest
- * one counts. */
+/* Sets the median step time that this rank sends: of the active candidate's steps during a tournament, else of the
+ * phase's steps. Of three steps or fewer, one slow step disturbs the median, so the shortest one counts. */
 static void esp__auto_median(esp__autopilot *a) {
     const bool trying = a->phase == ESP__AUTO_TRY;
     const esp__step_times *t = trying ? &a->tournament.at[a->tournament.now].times : &a->times;
@@ -20,7 +19,6 @@ static void esp__auto_median(esp__autopilot *a) {
     memcpy(a->sorted, t->at, n * sizeof *t->at);
     const double median = esp__median(a->sorted, n);
     a->mine.step_ns = (uint64_t)(trying && n && n <= 3 ? a->sorted[0] : median);
-    a->mine.spread_ns = (uint64_t)esp__quartile_distance(a->sorted, n);
 }
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
@@ -36,12 +34,11 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     uint64_t took = esp__now_ns() - start, most = 0;
     if (!a->mine.exchange_ns || took < a->mine.exchange_ns) a->mine.exchange_ns = took;
     a->waited_ns += took - a->mine.exchange_ns;
-    a->step_ns = a->spread_ns = 0.0;
+    a->step_ns = 0.0;
     a->waiting = 1.0;
     for (int32_t r = 0; r < ctx->job.size; r++) {
         if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
         a->step_ns = fmax(a->step_ns, (double)a->all[r].step_ns);
-        a->spread_ns = fmax(a->spread_ns, (double)a->all[r].spread_ns);
         a->waiting = fmin(a->waiting, a->all[r].waiting);
     }
     a->last_spent_ns = most;
@@ -90,8 +87,6 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
 
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    esp__auto_job_free(ctx, a->job);
-    a->job = NULL;
     if (again) esp__calibration_probes_list(ctx, &a->calibration, &a->probes, true);
     if (a->source.costs) a->probes.n = 0;
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 1);
@@ -101,7 +96,6 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again) {
     a->probes.spent_ns = 0.0;
     a->n_ready = 0;
     memset(&a->trainer, 0, sizeof a->trainer);
-    esp__auto_enter(ctx, ESP__AUTO_MEASURE);
 }
 
 ESP__FN void esp__auto_ready(esp_ctx *ctx) {
@@ -143,26 +137,4 @@ ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx) {
     const esp_status s = esp__calibration_ready(ctx, a->ready, steps, a->ready_max);
     if (!s) a->have_costs = true;
     return s ? s : esp__calibration_load(ctx, &a->calibration, &a->trainer);
-}
-
-/* Ranks try other strategies after opt.steps steps, or earlier if those cost too much. The first step fills caches and
- * pages, so it is not measured unless it alone costs too much. */
-ESP__FN esp_status esp__auto_measured_block(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    const bool enough = a->times.n >= a->opt.steps || esp__measured_enough(a->phase_steps, a->waiting);
-    esp_status s = esp__auto_calibrate(ctx);
-    if (!s && enough) s = esp__auto_calibrated(ctx);
-    if (s) return s;
-    if (!enough) {
-        if (a->phase_steps == 1) a->left = 1, a->times.n = 0, a->steps_ns = a->waiting_ns = 0;
-        a->left = (uint32_t)fmin(a->left, a->opt.steps - a->times.n);
-        return ESP_OK;
-    }
-    if (ctx->job.rank == 0)
-        esp__log(ctx, ESP_LOG_INFO, "autopilot",
-                 "measured %u steps: %.3f ms each (quartiles %.3f ms apart); %u of %u probes made; took %.2f%% of the "
-                 "time",
-                 a->times.n, a->step_ns / 1e6, a->spread_ns / 1e6, a->probes.n_done, a->probes.n,
-                 100.0 * (double)a->spent_ns / (a->step_ns * (double)a->phase_steps + 1.0));
-    return esp__auto_try_begin(ctx);
 }

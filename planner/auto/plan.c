@@ -7,12 +7,6 @@
 #include <unistd.h>
 
 /* ---- the planner's input ----------------------------------------------------------------------------------------- */
-ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec) {
-    for (uint32_t i = 0; i < n; i++)
-        if (!strcmp(codecs[i].spec, spec)) return true;
-    return false;
-}
-
 /* Returns whether the codec may be used now. `c` is NULL if it is not opened. */
 static bool esp__auto_allowed(const esp_ctx *ctx, const esp_plan_codec *codec, const esp__codec *c) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
@@ -41,7 +35,8 @@ static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
         const esp__codec *c = esp__auto_codec_of(ctx, codec->spec);
         codec->lossy = !c || esp__codec_lossy(c);
         if (c) job->effects[i] = esp__safety(c, codec->error, ctx->config.optimizer, ctx->config.momentum);
-        if (esp__auto_allowed(ctx, codec, c)) job->codecs[job->n_codecs++] = *codec;
+        const bool fits = !job->effects[i] || job->effects[i]->slower <= job->slowest;
+        if (fits && esp__auto_allowed(ctx, codec, c)) job->codecs[job->n_codecs++] = *codec;
     }
     return s;
 }
@@ -81,46 +76,43 @@ static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
     return ESP_OK;
 }
 
-/* Copies what the planner needs. The active strategy's steps took `ns`. */
-static esp_status esp__auto_input(esp_ctx *ctx, esp__auto_job *job, double ns) {
-    esp__free(ctx, job->active);
-    job->active = esp__strdup(ctx, ctx->active.strategy.text);
-    job->active_ns = ns;
-    if (!job->tensors || !job->active) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
-    job->free_tensors = job->tensors + ctx->model.n_tensors;
-    const esp_status s = esp__auto_costs(ctx, job);
+/* Copies what the planner needs. If that fails, stores why. */
+static esp_status esp__auto_input(esp_ctx *ctx, esp__auto_job *job) {
+    esp_status s = job->tensors ? esp__auto_costs(ctx, job) : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     if (!s) esp__calibration_log(ctx, &job->system, job->codecs, job->n_codecs);
-    return s ? s : esp__auto_model(ctx, job);
+    if (!s) s = esp__auto_model(ctx, job);
+    if (s) snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(ctx));
+    return s;
 }
 
-/* Makes the first candidates. If that fails, stores why. */
-static void esp__auto_job_open(esp_ctx *ctx, esp__auto_job *job) {
+ESP__FN esp__auto_job *esp__auto_job_open(esp_ctx *ctx, double ns) {
     static const char *const not_here[] = {"*intra.*", "*inter.*"};
     const esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__tournament *last = &a->tournament;
     const bool fp32 = ctx->active.strategy.hash == a->fp32, won = last->now < last->n;
-    esp__auto_candidate *now = &job->candidates[0];
+    esp__auto_job *job = ctx->job.rank ? NULL : esp__alloc(ctx, sizeof *job);
+    if (!job) return NULL;
     job->ctx = ctx;
-    job->forced = a->forced;
+    job->done = true;
+    job->slowest = INFINITY;
     job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
-    job->first = won ? esp__strdup(ctx, a->texts[last->now]) : NULL;
-    job->of[0].text = fp32 ? "fp32" : job->first ? job->first : ctx->active.strategy.text;
-    snprintf(now->name, sizeof now->name, "%s", fp32 ? "fp32" : won ? last->at[last->now].name : "the saved strategy");
-    now->ns = a->step_ns;
-    now->spread = a->spread_ns / fmax(a->step_ns, 1.0);
-    now->n = esp__step_times_held(&a->times);
-    now->stale = true;
+    job->free_tensors = job->tensors + ctx->model.n_tensors;
     job->config.struct_size = sizeof job->config;
     job->config.strategy = a->opt.plan;
     job->config.min_compress_elements = ctx->model.min_compress_elements;
     job->config.max_memory_bytes = ctx->active.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
     esp__auto_optimizer(ctx, job->optimizer, sizeof job->optimizer);
-    job->done = true;
-    if (esp__auto_input(ctx, job, a->step_ns))
-        snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(ctx));
-    else if (esp__auto_add_simple(job))
+    const char *text = fp32 ? "fp32" : won ? a->texts[last->now] : ctx->active.strategy.text;
+    if (!a->forced && !(job->active = esp__strdup(ctx, text)))
+        snprintf(job->failed, sizeof job->failed, "out of memory");
+    else if (!esp__auto_input(ctx, job) && esp__auto_add_simple(job,
+                                                                fp32  ? "fp32"
+                                                                : won ? last->at[last->now].name
+                                                                      : "the saved strategy",
+                                                                ns))
         snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(NULL));
+    return job;
 }
 
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
@@ -129,34 +121,7 @@ ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     for (uint32_t i = 0; i < job->n; i++) esp_plan_free(job->of[i].plan);
     esp__free(ctx, job->tensors);
     esp__free(ctx, job->active);
-    esp__free(ctx, job->first);
     esp__free(ctx, job);
-}
-
-ESP__FN bool esp__auto_hidden(const esp_ctx *ctx) {
-    const esp__autopilot *a = esp__autopilot_of(ctx);
-    return ctx->active.strategy.hash == a->fp32 && (1.0 + a->opt.min_gain) * (1.0 - a->waiting) > 1.0;
-}
-
-ESP__FN esp_status esp__auto_try_begin(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    if (!a->forced && esp__auto_hidden(ctx)) {
-        esp__auto_say(ctx,
-                      "step %llu: fp32 stays, nothing was tried: of the step's %.3f ms, ranks wait for communication "
-                      "%.1f%%",
-                      (unsigned long long)ctx->steps.step, a->step_ns / 1e6, 100.0 * a->waiting);
-        esp__auto_settle(ctx, a->step_ns);
-        return ESP_OK;
-    }
-    esp__auto_job_free(ctx, a->job);
-    a->job = ctx->job.rank ? NULL : esp__alloc(ctx, sizeof *a->job);
-    if (a->job) esp__auto_job_open(ctx, a->job);
-    esp__auto_forget(ctx, a);
-    a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
-    a->tournament.least_gain = a->opt.min_gain;
-    esp__auto_announce(ctx);
-    const esp_status s = esp__auto_exchange(ctx);
-    return s ? s : esp__auto_announced(ctx);
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
@@ -172,19 +137,15 @@ ESP__FN bool esp__auto_plan_done(esp__autopilot *a) {
     return !a->job || __atomic_load_n(&a->job->done, __ATOMIC_ACQUIRE);
 }
 
-ESP__FN esp_status esp__auto_plan_begin(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    const esp__tournament *t = &a->tournament;
-    esp__auto_job *job = a->job;
-    esp_status s = esp__auto_calibrated(ctx);
-    esp__auto_enter(ctx, ESP__AUTO_PLAN);
-    if (s || ctx->job.rank) return s;
-    for (uint32_t i = 0; i < t->n; i++) job->candidates[i].n = t->at[i].n;
-    s = esp__auto_input(ctx, job, t->now < t->n ? t->at[t->now].ns : 0.0);
+ESP__FN void esp__auto_job_start(esp_ctx *ctx) {
+    const esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
+    esp__auto_job *job = esp__autopilot_of(ctx)->job;
+    for (uint32_t i = 0; i < t->n; i++) job->candidates[i].ns = t->at[i].ns;
+    job->slowest = t->now < t->n ? t->at[t->now].slower : 1.0;
+    if (esp__auto_input(ctx, job)) return;
     job->done = false;
-    if (!s) job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
-    if (job->running) return ESP_OK;
-    snprintf(job->failed, sizeof job->failed, "%.500s", s ? esp_last_error(ctx) : "no thread could be started");
+    job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
+    if (job->running) return;
+    snprintf(job->failed, sizeof job->failed, "no thread could be started");
     job->done = true;
-    return ESP_OK;
 }

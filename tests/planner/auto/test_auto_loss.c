@@ -56,7 +56,7 @@ TEST(test_unsafe_where_it_wins) {
         world *w = trained_with(ESP_OPTIMIZER_ADAM, 0);
         w->slow_rate = i ? 0.05 : 0.3;
         w->fp32_ms[1] = i ? 115.0 : 20.0;
-        w->gentle_ms = i ? 30.0 : 3.0;
+        w->gentle_ms = i ? 60.0 : 3.0;
         run(w, options, few, 4, 2);
         assert_int_equal(strstr(w->last[0], few) != NULL, i);
         if (i) assert_true(says(w, "with optimizer adam:0.9 and topk:ratio=0.01: at first 3 times as many steps"));

@@ -1,0 +1,342 @@
+/* phases.c: the phases of strategy auto, and how one follows another after a block of steps. All ranks decide by the
+ * same numbers, and change phases and strategies after the same steps. */
+#include "planner/auto/autopilot.h"
+#include "espresso_impl/context/context.h"
+#include <math.h>
+
+/* ---- what the phases share --------------------------------------------------------------------------------------- */
+ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
+    static const char *const words[] = {"measuring", "planning", "trying", "watching", "off"};
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    a->phase = phase;
+    a->phase_steps = a->times.n = 0;
+    a->left = 1;
+    if (a->calibrating && phase != ESP__AUTO_TRY && phase != ESP__AUTO_MEASURE) {
+        a->calibrating = false;
+        esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
+    }
+    a->steps_ns = a->waiting_ns = a->mine.total_ns = 0;
+    ctx->steps.phase = phase == ESP__AUTO_WATCH && a->active == a->fp32 ? "watching (stays with fp32)" : words[phase];
+}
+
+ESP__FN void esp__auto_forget(esp_ctx *ctx, esp__autopilot *a) {
+    for (int i = 0; i < 2; i++) esp__free(ctx, a->received[i]);
+    memset(a->received, 0, sizeof a->received);
+    memset(&a->tournament, 0, sizeof a->tournament);
+}
+
+/* Activates a strategy and stores its hash. If another hash is active later, the program has set a strategy. */
+static esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
+    const esp_status s = ctx->started ? esp_strategy_set(ctx, text) : esp__activate(ctx, ESP_OK, text, false);
+    ctx->steps.predicted_ns = 0.0;
+    esp__autopilot_of(ctx)->active = ctx->active.strategy.hash;
+    return s;
+}
+
+/* Watches until the next check of step times, after opt.window / 2 training steps, or more if the checks would take
+ * over a thousandth of the time. */
+static void esp__auto_watch(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    double exchange = 0.0;
+    for (int32_t r = 0; r < ctx->job.size && !a->source.step_ns; r++)
+        exchange = fmax(exchange, (double)a->all[r].exchange_ns);
+    esp__auto_enter(ctx, ESP__AUTO_WATCH);
+    a->left = (uint32_t)fmax(0.5 * a->opt.window, fmin(exchange * 1250.0 / fmax(a->step_ns, 1.0), 1024.0));
+    a->checks = (uint32_t)fmax(ceil(a->opt.window / a->left), 2.0);
+}
+
+ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    a->reference_ns = reference_ns;
+    a->settled_step = ctx->steps.step;
+    a->over = a->under = a->risen = 0;
+    a->forced = false;
+    esp__auto_loss_forget(ctx);
+    esp__auto_watch(ctx);
+}
+
+/* Returns whether fp32 is active and no other strategy can be faster by min_gain: others can only save time after the
+ * last push of a step, and on some rank that time is too short. */
+static bool esp__auto_hidden(const esp_ctx *ctx) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    return ctx->active.strategy.hash == a->fp32 && (1.0 + a->opt.min_gain) * (1.0 - a->waiting) > 1.0;
+}
+
+ESP__FN void esp__auto_measure(esp_ctx *ctx, bool again) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__auto_job_free(ctx, a->job); /* the calibration changes */
+    a->job = NULL;
+    esp__auto_measure_begin(ctx, again);
+    esp__auto_enter(ctx, ESP__AUTO_MEASURE);
+}
+
+/* Activates fp32 at once and measures it. */
+static esp_status esp__auto_measure_fp32(esp_ctx *ctx, bool again) {
+    esp__autopilot_of(ctx)->forced = false;
+    esp__auto_forget(ctx, esp__autopilot_of(ctx));
+    const esp_status s = esp__auto_set(ctx, "fp32");
+    if (!s) esp__auto_measure(ctx, again);
+    return s;
+}
+
+/* ---- candidates arrive ------------------------------------------------------------------------------------------- */
+/* Prepares what rank 0 sends with the next exchange. */
+static void esp__auto_announce(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__auto_job *job = a->job;
+    a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
+    a->mine.bytes = 0;
+    if (!a->mine.done || !job || *job->failed) return;
+    a->mine.candidates = job->n;
+    a->mine.bytes = job->n * sizeof *job->candidates;
+    for (uint32_t i = job->n_sent; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
+}
+
+/* Whether a step of the tournament failed on all ranks alike, so that training can go on with the active strategy. */
+static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status s) {
+    if (!s || ctx->health.fatal || s == ESP_E_PEER || s == ESP_E_TIMEOUT) return false;
+    if (ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_WARN, "autopilot", "%s could not be activated: %s", what, esp_last_error(ctx));
+    return true;
+}
+
+/* Sends rank 0's candidates, and the texts of the new ones, to all ranks. Those that have not run get new
+ * predictions. */
+static esp_status esp__auto_send(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__tournament *t = &a->tournament;
+    esp__auto_job *job = a->job;
+    const uint32_t n = a->all[0].candidates;
+    esp__auto_candidate *all = a->received[t->n > 0] = esp__alloc(ctx, a->all[0].bytes);
+    esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
+    if (s) return s;
+    char *text = (char *)(all + n);
+    if (ctx->job.rank == 0) {
+        memcpy(all, job->candidates, n * sizeof *all);
+        for (char *to = text; job->n_sent < n; job->n_sent++) to = stpcpy(to, job->of[job->n_sent].text) + 1;
+    }
+    if ((s = esp_broadcast(ctx, all, a->all[0].bytes, 0)) != ESP_OK) return s;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!(t->at[i].ns > 0.0)) t->at[i].predicted_ns = all[i].predicted_ns;
+    for (; t->n < n; text += strlen(text) + 1) {
+        a->texts[t->n] = text;
+        t->at[t->n] = all[t->n];
+        t->n++;
+    }
+    return ESP_OK;
+}
+
+/* Adds the candidates that rank 0 has announced to the tournament. If it has none, logs why. */
+static esp_status esp__auto_receive(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    a->mine.done = 0;
+    if (a->all[0].bytes) {
+        const esp_status s = esp__auto_send(ctx);
+        return esp__auto_rejected(ctx, "a candidate", s) ? ESP_OK : s;
+    }
+    esp__auto_say(ctx, "step %llu: planning failed: %s; %s", (unsigned long long)ctx->steps.step,
+                  a->job ? a->job->failed : "out of memory",
+                  a->tournament.n ? "only simple strategies were tried"
+                  : a->forced     ? "back to fp32"
+                                  : "nothing changes");
+    return ESP_OK;
+}
+
+/* Rank 0 makes the candidates that need no search, at once, and all ranks receive them. Steps of the active strategy
+ * took `ns`, or 0 if none was measured. */
+static esp_status esp__auto_propose(esp_ctx *ctx, double ns) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__auto_job_free(ctx, a->job);
+    a->job = esp__auto_job_open(ctx, ns);
+    esp__auto_forget(ctx, a);
+    a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
+    a->tournament.least_gain = a->opt.min_gain;
+    esp__auto_announce(ctx);
+    const esp_status s = esp__auto_exchange(ctx);
+    return s ? s : esp__auto_receive(ctx);
+}
+
+/* ---- the tournament ---------------------------------------------------------------------------------------------- */
+/* Activates a candidate, unless it is active. A strategy that cannot be activated leaves the tournament. */
+static esp_status esp__auto_activate(esp_ctx *ctx, uint32_t i) {
+    esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
+    if (i == t->now) return ESP_OK;
+    const esp_status s = esp__auto_set(ctx, esp__autopilot_of(ctx)->texts[i]);
+    t->at[i].out = esp__auto_rejected(ctx, t->at[i].name, s);
+    if (!s) t->now = i;
+    return t->at[i].out ? ESP_OK : s;
+}
+
+/* Ends the tournament with the candidate that is active now, which is its winner unless all are out. */
+static void esp__auto_end(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__tournament *t = &a->tournament;
+    const esp__auto_candidate *winner = t->now < t->n && t->at[t->now].ns > 0.0 ? &t->at[t->now] : NULL;
+    esp__text text = {.ctx = ctx};
+    if (winner && ctx->job.rank == 0) {
+        esp__tournament_text(t, &text);
+        if (text.data)
+            esp__auto_say(ctx, "step %llu: %s%s", (unsigned long long)ctx->steps.step, text.data,
+                          a->job->of[t->now].effect);
+        esp__text_free(&text);
+    }
+    ctx->steps.predicted_ns = winner ? winner->predicted_ns : 0.0;
+    esp__auto_settle(ctx, winner ? winner->ns : 0.0);
+}
+
+/* Rank 0 begins to make the other candidates. */
+static esp_status esp__auto_plan(esp_ctx *ctx) {
+    const esp_status s = esp__auto_calibrated(ctx);
+    esp__auto_enter(ctx, ESP__AUTO_PLAN);
+    if (!s && ctx->job.rank == 0) esp__auto_job_start(ctx);
+    return s;
+}
+
+/* Begins the next block of steps, or planning, or ends the tournament. */
+static esp_status esp__auto_next(esp_ctx *ctx) {
+    esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
+    for (;;) {
+        const int next = esp__tournament_next(t);
+        const uint32_t i = next < 0 ? esp__tournament_winner(t) : (uint32_t)next;
+        const esp_status s = i < t->n ? esp__auto_activate(ctx, i) : ESP_OK;
+        if (s) return s;
+        if (i < t->n && i != t->now) continue; /* it left */
+        if (next < 0 && t->more) return esp__auto_plan(ctx);
+        if (next < 0) esp__auto_end(ctx);
+        return ESP_OK;
+    }
+}
+
+static esp_status esp__auto_try(esp_ctx *ctx, double ns) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    if (!a->forced && esp__auto_hidden(ctx)) {
+        esp__auto_say(ctx,
+                      "step %llu: fp32 stays, nothing was tried: of the step's %.3f ms, ranks wait for communication "
+                      "%.1f%%",
+                      (unsigned long long)ctx->steps.step, ns / 1e6, 100.0 * a->waiting);
+        esp__auto_settle(ctx, ns);
+        return ESP_OK;
+    }
+    esp_status s = esp__auto_propose(ctx, ns);
+    if (s) return s;
+    if (!a->tournament.n) {
+        s = a->forced ? esp__auto_set(ctx, "fp32") : ESP_OK;
+        esp__auto_forget(ctx, a);
+        if (!s) esp__auto_settle(ctx, 0.0);
+        return s;
+    }
+    esp__auto_loss_before(ctx);
+    a->tournament.more = true;
+    esp__auto_enter(ctx, ESP__AUTO_TRY);
+    return esp__auto_next(ctx);
+}
+
+/* ---- after a block of steps -------------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__auto_first(esp_ctx *ctx) {
+    esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
+    const esp_status s = esp__auto_propose(ctx, 0.0);
+    return s || !t->n ? s : esp__auto_activate(ctx, esp__tournament_first(t));
+}
+
+/* Ranks try other strategies after opt.steps steps, or earlier if those cost too much. The first step fills caches and
+ * pages, so it is not measured unless it alone costs too much. */
+static esp_status esp__auto_measured_block(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__tournament *t = &a->tournament;
+    bool enough = a->times.n >= a->opt.steps || esp__measured_enough(a->phase_steps, a->waiting);
+    const bool first = t->now && t->now < t->n && !t->steps; /* of all, and not under fp32 */
+    if (first) {
+        const double computing = (1.0 - a->waiting) * a->step_ns, fp32 = t->at[0].predicted_ns;
+        enough = esp__measured_enough(1, fp32 / (fp32 + computing));
+        if (!enough) return esp__auto_measure_fp32(ctx, false);
+    }
+    esp_status s = esp__auto_calibrate(ctx);
+    if (!s && enough) s = esp__auto_calibrated(ctx);
+    if (s) return s;
+    if (!enough) {
+        if (a->phase_steps == 1) a->left = 1, a->times.n = 0, a->steps_ns = a->waiting_ns = 0;
+        a->left = (uint32_t)fmin(a->left, a->opt.steps - a->times.n);
+        return ESP_OK;
+    }
+    if (ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_INFO, "autopilot",
+                 "measured %u steps: %.3f ms each; %u of %u probes made; took %.2f%% of the time", a->times.n,
+                 a->step_ns / 1e6, a->probes.n_done, a->probes.n,
+                 100.0 * (double)a->spent_ns / (a->step_ns * (double)a->phase_steps + 1.0));
+    return esp__auto_try(ctx, first ? 0.0 : a->step_ns);
+}
+
+static esp_status esp__auto_tried_block(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    uint64_t total = 0;
+    for (int32_t r = 0; r < ctx->job.size; r++)
+        if (a->all[r].total_ns > total) total = a->all[r].total_ns;
+    esp__tournament_block(&a->tournament, a->step_ns, (double)(total + a->last_spent_ns));
+    a->mine.total_ns = 0;
+    const esp_status s = a->calibrating ? esp__auto_calibrate(ctx) : ESP_OK;
+    return s ? s : esp__auto_next(ctx);
+}
+
+static esp_status esp__auto_planned_block(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp_status s = a->all[0].done ? esp__auto_receive(ctx) : ESP_OK;
+    if (s || !a->all[0].done) return s;
+    a->tournament.more = false;
+    esp__auto_enter(ctx, ESP__AUTO_TRY);
+    return esp__auto_next(ctx);
+}
+
+static bool esp__auto_drifts(esp__autopilot *a, double now) {
+    a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
+    a->under = now * (1.0 + a->opt.drift) < a->reference_ns ? a->under + 1 : 0;
+    return a->over >= a->checks || a->under >= a->checks;
+}
+
+/* Call it when step times have changed. Measures again, unless the last decision was too short a time ago. That time
+ * doubles with each tournament, so that a machine whose speed varies does not compare strategies all the time. */
+static void esp__auto_drifted(esp_ctx *ctx, double now) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const double cooldown = ldexp(a->opt.cooldown, (int)(a->tournaments < 5 ? a->tournaments : 5));
+    if (esp__auto_hidden(ctx)) {
+        esp__auto_settle(ctx, now); /* no other strategy could be faster */
+    } else if ((double)ctx->steps.step >= (double)a->settled_step + cooldown) {
+        esp__auto_say(ctx, "step %llu: steps take %.3f ms instead of %.3f ms: measuring again",
+                      (unsigned long long)ctx->steps.step, now / 1e6, a->reference_ns / 1e6);
+        a->tournaments++;
+        esp__auto_measure(ctx, true);
+    }
+}
+
+static esp_status esp__auto_watched_block(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const double now = a->step_ns;
+    esp__auto_watch(ctx);
+    const esp_status s = esp__auto_fall_back(ctx, &a->forced);
+    if (s) return s;
+    const bool warm = !a->lossy && (double)ctx->steps.step >= a->opt.warmup;
+    a->lossy |= warm;
+    if (a->forced || warm) {
+        if (a->have_costs) return esp__auto_try(ctx, now);
+        esp__auto_measure(ctx, true);
+    } else if (!(a->reference_ns > 0.0)) {
+        a->reference_ns = now;
+    } else if (esp__auto_drifts(a, now)) {
+        esp__auto_drifted(ctx, now);
+    }
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__auto_block(esp_ctx *ctx) {
+    static esp_status (*const ends[])(esp_ctx *) = {
+        [ESP__AUTO_MEASURE] = esp__auto_measured_block,
+        [ESP__AUTO_PLAN] = esp__auto_planned_block,
+        [ESP__AUTO_TRY] = esp__auto_tried_block,
+        [ESP__AUTO_WATCH] = esp__auto_watched_block,
+    };
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    if (a->phase == ESP__AUTO_WATCH) a->mine.excess = esp__auto_excess(ctx);
+    if (a->phase == ESP__AUTO_PLAN) esp__auto_announce(ctx);
+    const esp_status s = esp__auto_exchange(ctx);
+    if (s) return s;
+    return esp__auto_loss_rose(ctx) ? esp__auto_measure_fp32(ctx, true) : ends[a->phase](ctx);
+}
