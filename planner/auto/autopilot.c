@@ -125,40 +125,34 @@ static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 /* Stores the time of the step that ended, and returns it. */
-static uint64_t esp__auto_note(esp_ctx *ctx) {
+static double esp__auto_note(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     const esp__step_clock *c = &ctx->steps.clock;
-    uint64_t ns = a->source.step_ns ? a->source.step_ns(a->source.user, ctx)
-                  : c->begin_ns     ? c->end_ns - c->begin_ns
-                                    : 0;
+    uint64_t ns = c->begin_ns ? c->end_ns - c->begin_ns : 0;
+    if (a->source.step_ns) ns = a->source.step_ns(a->source.user, ctx);
     a->phase_steps++;
-    if (!ns) return 0;
-    esp__step_times_add(&a->times, (double)ns);
+    a->mine.total_ns += ns;
+    if (ns) esp__step_times_add(&a->times, (double)ns);
     if (c->last_push_ns > c->begin_ns && c->end_ns > c->last_push_ns) {
         a->steps_ns += c->end_ns - c->begin_ns;
         a->waiting_ns += c->end_ns - c->last_push_ns;
     }
-    return ns;
+    return (double)ns;
 }
 
 static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
-    const uint64_t start = esp__now_ns();
     if (a->phase == ESP__AUTO_OFF) return ESP_OK;
     if (ctx->active.strategy.hash != a->active) {
         esp__auto_say(ctx, "the program set a strategy of its own: nothing is measured or changed any more");
         esp__auto_enter(ctx, ESP__AUTO_OFF);
         return ESP_OK;
     }
-    a->waited_ns = 0;
-    const double ns = (double)esp__auto_note(ctx);
-    a->mine.total_ns += (uint64_t)ns;
+    const double ns = esp__auto_note(ctx);
     if (a->calibrating) esp__auto_ready(ctx);
     const bool over = a->phase == ESP__AUTO_TRY ? esp__tournament_step(&a->tournament, ns) : --a->left == 0;
     const esp_status s = over ? esp__auto_block(ctx) : ESP_OK;
     if (a->calibrating) esp__calibration_trainer_begins(ctx, &a->trainer);
-    const uint64_t took = esp__now_ns() - start;
-    if (!a->source.step_ns) a->mine.spent_ns += took > a->waited_ns ? took - a->waited_ns : 0;
     return s;
 }
 

@@ -11,7 +11,6 @@
 /* All ranks are in the same phase after the same step. */
 enum {
     ESP__AUTO_MEASURE, /* times steps, and probes links and codecs between them */
-    ESP__AUTO_PLAN,    /* rank 0 plans on a thread, while the fastest of the candidates without a plan runs */
     ESP__AUTO_TRY,     /* candidates run in turns, and the slower ones are left out */
     ESP__AUTO_WATCH,   /* the winner runs; step times and compression errors are checked at intervals */
     ESP__AUTO_OFF      /* the program set a strategy, or there is only one rank */
@@ -21,7 +20,6 @@ enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
     double steps, window, cooldown, warmup, min_gain, drift, max_error; /* max_error 0: no limit */
-    char plan[ESP__NAME_MAX];
     char codecs[ESP__AUTO_CODECS][ESP__SPEC_MAX];
     uint32_t n_codecs;
 } esp__auto_options;
@@ -44,15 +42,14 @@ ESP__UNUSED static inline uint32_t esp__step_times_held(const esp__step_times *t
 typedef struct esp__auto_word {
     uint64_t step_ns;         /* median step time: of the active candidate while trying, else of the phase */
     uint64_t total_ns;        /* time of the steps since the phase began or, while trying, of the block */
-    uint64_t spent_ns;        /* the autopilot's time since the previous exchange */
+    uint64_t spent_ns;        /* time of probes since the previous exchange */
     uint64_t exchange_ns;     /* time of the shortest exchange so far */
     double waiting;           /* share of the phase's time that was spent after the last push of a step */
     double loss, loss_spread; /* median and quartile distance of the finite losses */
     uint32_t losses, bad_losses;
     uint32_t excess; /* number of tensors whose compression error is too large */
-    /* On rank 0: whether planning has ended, the number of candidates, and the bytes to send them, or 0 if planning
-     * failed. */
-    uint32_t done, candidates;
+    /* on rank 0: the number of candidates, and the bytes to send them, or 0 if there are none */
+    uint32_t candidates;
     uint64_t bytes;
 } esp__auto_word;
 
@@ -112,14 +109,11 @@ ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t);
 ESP__FN void esp__tournament_text(const esp__tournament *t, esp__text *text);
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
-/* Rank 0's candidates, and what the planner needs to make them. While its thread runs, no other thread uses it until
- * `done`, and nothing may change the calibration. */
+/* Rank 0's candidates, and what the planner needs to make them. */
 typedef struct esp__auto_job {
-    esp_ctx *ctx; /* for its allocator; its other members change while training goes on */
+    esp_ctx *ctx;
     esp_plan_model model;
-    /* free_tensors are `tensors` without constraints. With them the planner can also predict strategies that are there,
-     * which may use codecs that new strategies may not. */
-    esp_plan_tensor *tensors, *free_tensors;
+    esp_plan_tensor *tensors;
     esp_plan_system system;
     /* Codecs that new strategies may use for any tensor, and all measured ones. */
     esp_plan_codec codecs[ESP__AUTO_CODECS], all_codecs[ESP__CALIBRATION_CODECS];
@@ -140,8 +134,6 @@ typedef struct esp__auto_job {
     } of[ESP__AUTO_CANDIDATES];
     uint32_t n, n_sent; /* number of candidates, and of those that other ranks have */
     char failed[512];   /* why there are no candidates; else "" */
-    pthread_t thread;
-    bool running, done; /* the thread sets `done` atomically */
 } esp__auto_job;
 
 /* Where costs and times come from: they are measured where a function is NULL. Tests set functions of their own. */
@@ -176,9 +168,7 @@ typedef struct esp__autopilot {
     double sorted[ESP__AUTO_LOSSES];
     /* Sums over the phase: of step times, and of the parts of steps after the last push. */
     uint64_t steps_ns, waiting_ns;
-    uint64_t waited_ns; /* of the autopilot's time in this step, what it waited for other ranks */
-    /* The autopilot's time on the slowest rank since measuring began, and since the previous exchange. */
-    uint64_t spent_ns, last_spent_ns;
+    uint64_t spent_ns; /* time of probes since measuring began, on the slowest rank */
     esp__auto_word mine, *all;
     /* Largest median step time of all ranks, and the smallest share of time after the last push. */
     double step_ns, waiting;
@@ -263,6 +253,7 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx);
 ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx);
 /* Forgets times. If `again`, links and codecs are measured anew, too. */
 ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again);
+ESP__FN void esp__auto_measure_end(esp_ctx *ctx); /* steps and probes no longer add to the calibration */
 /* Stores when gradients were ready in the step that ended, unless the step does not count. */
 ESP__FN void esp__auto_ready(esp_ctx *ctx);
 /* Adds the step that ended to the calibration, and runs some probes. All ranks call it after an exchange. */
@@ -279,9 +270,8 @@ ESP__FN void esp__auto_add_planned(esp__auto_job *job);
 /* ---- plan.c ---- */
 /* Makes rank 0's candidates that need no search. Steps of the active strategy took `ns`, or 0 if none was measured. */
 ESP__FN esp__auto_job *esp__auto_job_open(esp_ctx *ctx, double ns);
-/* Rank 0 begins to make the other candidates, on a thread. */
-ESP__FN void esp__auto_job_start(esp_ctx *ctx);
-ESP__FN bool esp__auto_plan_done(esp__autopilot *a);
+/* Adds the candidates that need search. */
+ESP__FN void esp__auto_job_plan(esp_ctx *ctx);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
 /* ---- phases.c ---- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);

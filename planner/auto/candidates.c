@@ -99,39 +99,19 @@ static void esp__auto_add(esp__auto_job *job, esp_plan *plan, const esp_plan_rep
     job->n++;
 }
 
-/* Makes a plan of a strategy that is there. It may use all codecs, and break constraints of new strategies. */
+/* Makes a plan of a strategy that is there, which may use all codecs. */
 static esp_plan *esp__auto_predict(const esp__auto_job *job, const char *text, esp_plan_report *r) {
     esp_plan_config config = job->config;
-    esp_plan_model model = job->model;
     esp_plan *plan = NULL;
     if (!strcmp(text, "fp32")) return esp__auto_make(job, text, NULL, 0, r);
     config.flags |= ESP_PLAN_NO_BOUND;
-    config.n_forbid = 0;
     config.max_memory_bytes = 0;
-    model.tensors = job->free_tensors;
     *r = (esp_plan_report){.struct_size = sizeof *r};
-    if (esp__plan_make_for(job->ctx, &model, job->all_codecs, job->n_all_codecs, &job->system, &config, text, &plan))
+    if (esp__plan_make_for(job->ctx, &job->model, job->all_codecs, job->n_all_codecs, &job->system, &config, text,
+                           &plan))
         return NULL;
     esp_plan_report_read(plan, r);
     return plan;
-}
-
-/* Adds the planner's best plan. */
-static void esp__auto_add_plan(esp__auto_job *job) {
-    char name[ESP__AUTO_NAME];
-    esp_plan_report r;
-    esp_plan *plan = esp__auto_make(job, job->config.strategy, job->codecs, job->n_codecs, &r);
-    uint32_t n_units;
-    if (!plan) return;
-    const esp_plan_unit *u = esp_plan_units(plan, &n_units);
-    size_t at = (size_t)snprintf(name, sizeof name, "plan of %u units for %u tensors", r.n_units, r.n_tensors);
-    for (uint32_t c = 0; c < job->n_codecs && at < sizeof name; c++) {
-        uint32_t tensors = 0;
-        for (uint32_t i = 0; i < n_units; i++)
-            tensors += !strcmp(u[i].codec, job->codecs[c].spec) && !u[i].begin ? u[i].n_tensors : 0;
-        if (tensors) at += (size_t)snprintf(name + at, sizeof name - at, ", %u %s", tensors, job->codecs[c].spec);
-    }
-    esp__auto_add(job, plan, &r, NULL, name);
 }
 
 /* Adds the best of the plans that merge neighbouring tensors into few large groups, with one codec or none. */
@@ -175,6 +155,7 @@ ESP__FN esp_status esp__auto_add_simple(esp__auto_job *job, const char *active, 
 }
 
 ESP__FN void esp__auto_add_planned(esp__auto_job *job) {
+    char name[ESP__AUTO_NAME];
     esp_plan_report r;
     esp_plan *plan;
     for (uint32_t i = 0; i < job->n; i++) {
@@ -182,6 +163,9 @@ ESP__FN void esp__auto_add_planned(esp__auto_job *job) {
         job->candidates[i].predicted_ns = r.iteration_ns;
         esp_plan_free(plan);
     }
-    esp__auto_add_plan(job);
+    if ((plan = esp__auto_make(job, job->config.strategy, job->codecs, job->n_codecs, &r)) != NULL) {
+        snprintf(name, sizeof name, "plan of %u units for %u tensors", r.n_units, r.n_tensors);
+        esp__auto_add(job, plan, &r, NULL, name);
+    }
     esp__auto_add_merged(job);
 }

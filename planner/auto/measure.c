@@ -33,7 +33,6 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     if (s) return s;
     uint64_t took = esp__now_ns() - start, most = 0;
     if (!a->mine.exchange_ns || took < a->mine.exchange_ns) a->mine.exchange_ns = took;
-    a->waited_ns += took - a->mine.exchange_ns;
     a->step_ns = 0.0;
     a->waiting = 1.0;
     for (int32_t r = 0; r < ctx->job.size; r++) {
@@ -41,7 +40,6 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
         a->step_ns = fmax(a->step_ns, (double)a->all[r].step_ns);
         a->waiting = fmin(a->waiting, a->all[r].waiting);
     }
-    a->last_spent_ns = most;
     a->spent_ns += most;
     a->mine.spent_ns = 0;
     /* Ranks exchange every 10 ms at most, not after every short step, because an exchange takes time itself. */
@@ -98,6 +96,11 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again) {
     memset(&a->trainer, 0, sizeof a->trainer);
 }
 
+ESP__FN void esp__auto_measure_end(esp_ctx *ctx) {
+    if (esp__autopilot_of(ctx)->calibrating) esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
+    esp__autopilot_of(ctx)->calibrating = false;
+}
+
 ESP__FN void esp__auto_ready(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     /* The first step fills caches and pages; it counts only until there is another one. So does the first step after a
@@ -114,20 +117,19 @@ ESP__FN void esp__auto_ready(esp_ctx *ctx) {
 }
 
 /* Runs probes within their time limit. Each of the first four steps may use a quarter of it. */
-static esp_status esp__auto_probe(esp_ctx *ctx) {
+ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
+    const uint64_t start = esp__now_ns();
     const double shortest = a->step_ns * fmax(1.0 - a->waiting, 0.05);
     const double whole = fmin(esp__auto_probe_steps * shortest, esp__auto_probe_most_ns);
     a->probes.exchange_ns = (double)a->all[0].exchange_ns;
     a->probes.spent_ns = fmax(a->probes.spent_ns, (double)a->spent_ns); /* estimates may be too low */
-    return esp__calibration_probes_run(ctx, &a->calibration, &a->probes, UINT32_MAX, 2, 0.5 * whole,
-                                       whole * fmin(1.0, 0.25 * a->n_ready));
-}
-
-ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    const esp_status s = a->source.costs ? ESP_OK : esp__calibration_step(ctx, &a->calibration);
-    return s ? s : esp__auto_probe(ctx);
+    esp_status s = a->source.costs ? ESP_OK : esp__calibration_step(ctx, &a->calibration);
+    if (!s)
+        s = esp__calibration_probes_run(ctx, &a->calibration, &a->probes, UINT32_MAX, 2, 0.5 * whole,
+                                        whole * fmin(1.0, 0.25 * a->n_ready));
+    a->mine.spent_ns += esp__now_ns() - start;
+    return s;
 }
 
 ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx) {

@@ -23,7 +23,7 @@ ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
 }
 
 static const char esp__auto_keys[] =
-    "steps=20, min_gain=0.02, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, plan=espresso+";
+    "steps=20, min_gain=0.02, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X";
 
 /* Sets one key. Returns NULL, or the text of what was expected if the value is wrong, "" if there is no such key. */
 static const char *esp__auto_key(esp__auto_options *o, const char *key, const char *val) {
@@ -46,18 +46,13 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
         return number && x >= keys[i].low && x <= keys[i].high && (!keys[i].whole || x == floor(x)) ? NULL
                                                                                                     : keys[i].expected;
     }
-    if (strcmp(key, "plan") != 0) return "";
-    snprintf(o->plan, sizeof o->plan, "%.*s", (int)sizeof o->plan - 1, val);
-    return !strcmp(val, "espresso+") || esp__scheme_find(val)
-               ? NULL
-               : "espresso+ or a comparison strategy (espresso compare lists them)";
+    return "";
 }
 
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX * 4];
     const char *at = spec + 4, *expected; /* after "auto" */
     *o = (esp__auto_options){.steps = 20, .window = 50, .cooldown = 200, .min_gain = 0.02, .drift = 0.2};
-    snprintf(o->plan, sizeof o->plan, "espresso+");
     at += *at == ':';
     for (;;) {
         while (*at == ' ' || *at == ',') at++;

@@ -6,15 +6,12 @@
 
 /* ---- what the phases share --------------------------------------------------------------------------------------- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
-    static const char *const words[] = {"measuring", "planning", "trying", "watching", "off"};
+    static const char *const words[] = {"measuring", "trying", "watching", "off"};
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->phase = phase;
     a->phase_steps = a->times.n = 0;
     a->left = 1;
-    if (a->calibrating && phase != ESP__AUTO_TRY && phase != ESP__AUTO_MEASURE) {
-        a->calibrating = false;
-        esp__core_times(ctx, ESP__CORE_CALIBRATION, 0);
-    }
+    if (phase > ESP__AUTO_TRY) esp__auto_measure_end(ctx);
     a->steps_ns = a->waiting_ns = a->mine.total_ns = 0;
     ctx->steps.phase = phase == ESP__AUTO_WATCH && a->active == a->fp32 ? "watching (stays with fp32)" : words[phase];
 }
@@ -80,18 +77,6 @@ static esp_status esp__auto_measure_fp32(esp_ctx *ctx, bool again) {
 }
 
 /* ---- candidates arrive ------------------------------------------------------------------------------------------- */
-/* Prepares what rank 0 sends with the next exchange. */
-static void esp__auto_announce(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    const esp__auto_job *job = a->job;
-    a->mine.done = ctx->job.rank == 0 && esp__auto_plan_done(a);
-    a->mine.bytes = 0;
-    if (!a->mine.done || !job || *job->failed) return;
-    a->mine.candidates = job->n;
-    a->mine.bytes = job->n * sizeof *job->candidates;
-    for (uint32_t i = job->n_sent; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
-}
-
 /* Whether a step of the tournament failed on all ranks alike, so that training can go on with the active strategy. */
 static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status s) {
     if (!s || ctx->health.fatal || s == ESP_E_PEER || s == ESP_E_TIMEOUT) return false;
@@ -126,24 +111,32 @@ static esp_status esp__auto_send(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* Adds the candidates that rank 0 has announced to the tournament. If it has none, logs why. */
+/* Adds rank 0's new candidates to the tournament of all ranks. If it could make none, logs why. */
 static esp_status esp__auto_receive(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    a->mine.done = 0;
+    const esp__auto_job *job = a->job;
+    a->mine.bytes = 0;
+    if (job && !*job->failed) {
+        a->mine.candidates = job->n;
+        a->mine.bytes = job->n * sizeof *job->candidates;
+        for (uint32_t i = job->n_sent; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
+    }
+    esp_status s = esp__auto_exchange(ctx);
+    if (s) return s;
     if (a->all[0].bytes) {
-        const esp_status s = esp__auto_send(ctx);
+        s = esp__auto_send(ctx);
         return esp__auto_rejected(ctx, "a candidate", s) ? ESP_OK : s;
     }
     esp__auto_say(ctx, "step %llu: planning failed: %s; %s", (unsigned long long)ctx->steps.step,
-                  a->job ? a->job->failed : "out of memory",
+                  job ? job->failed : "out of memory",
                   a->tournament.n ? "only simple strategies were tried"
                   : a->forced     ? "back to fp32"
                                   : "nothing changes");
     return ESP_OK;
 }
 
-/* Rank 0 makes the candidates that need no search, at once, and all ranks receive them. Steps of the active strategy
- * took `ns`, or 0 if none was measured. */
+/* Rank 0 makes the candidates that need no search, and all ranks receive them. Steps of the active strategy took `ns`,
+ * or 0 if none was measured. */
 static esp_status esp__auto_propose(esp_ctx *ctx, double ns) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__auto_job_free(ctx, a->job);
@@ -151,9 +144,7 @@ static esp_status esp__auto_propose(esp_ctx *ctx, double ns) {
     esp__auto_forget(ctx, a);
     a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
     a->tournament.least_gain = a->opt.min_gain;
-    esp__auto_announce(ctx);
-    const esp_status s = esp__auto_exchange(ctx);
-    return s ? s : esp__auto_receive(ctx);
+    return esp__auto_receive(ctx);
 }
 
 /* ---- the tournament ---------------------------------------------------------------------------------------------- */
@@ -184,24 +175,29 @@ static void esp__auto_end(esp_ctx *ctx) {
     esp__auto_settle(ctx, winner ? winner->ns : 0.0);
 }
 
-/* Rank 0 begins to make the other candidates. */
+/* Rank 0 plans, with all that was measured while the simple candidates ran, and all ranks receive the plans. */
 static esp_status esp__auto_plan(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const uint64_t start = esp__now_ns();
+    a->tournament.more = false;
     const esp_status s = esp__auto_calibrated(ctx);
-    esp__auto_enter(ctx, ESP__AUTO_PLAN);
-    if (!s && ctx->job.rank == 0) esp__auto_job_start(ctx);
-    return s;
+    if (s) return s;
+    esp__auto_measure_end(ctx);
+    if (a->job) esp__auto_job_plan(ctx);
+    esp__log(ctx, ESP_LOG_DEBUG, "autopilot", "planned in %.1f ms", (double)(esp__now_ns() - start) / 1e6);
+    return esp__auto_receive(ctx);
 }
 
-/* Begins the next block of steps, or planning, or ends the tournament. */
+/* Begins the next block of steps, or ends the tournament. */
 static esp_status esp__auto_next(esp_ctx *ctx) {
     esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
     for (;;) {
         const int next = esp__tournament_next(t);
         const uint32_t i = next < 0 ? esp__tournament_winner(t) : (uint32_t)next;
-        const esp_status s = i < t->n ? esp__auto_activate(ctx, i) : ESP_OK;
+        const bool plan = next < 0 && t->more;
+        const esp_status s = plan ? esp__auto_plan(ctx) : i < t->n ? esp__auto_activate(ctx, i) : ESP_OK;
         if (s) return s;
-        if (i < t->n && i != t->now) continue; /* it left */
-        if (next < 0 && t->more) return esp__auto_plan(ctx);
+        if (plan || (i < t->n && i != t->now)) continue; /* candidates came, or this one left */
         if (next < 0) esp__auto_end(ctx);
         return ESP_OK;
     }
@@ -271,19 +267,10 @@ static esp_status esp__auto_tried_block(esp_ctx *ctx) {
     uint64_t total = 0;
     for (int32_t r = 0; r < ctx->job.size; r++)
         if (a->all[r].total_ns > total) total = a->all[r].total_ns;
-    esp__tournament_block(&a->tournament, a->step_ns, (double)(total + a->last_spent_ns));
+    esp__tournament_block(&a->tournament, a->step_ns, (double)total);
     a->mine.total_ns = 0;
     const esp_status s = a->calibrating ? esp__auto_calibrate(ctx) : ESP_OK;
     return s ? s : esp__auto_next(ctx);
-}
-
-static esp_status esp__auto_planned_block(esp_ctx *ctx) {
-    esp__autopilot *a = esp__autopilot_of(ctx);
-    const esp_status s = a->all[0].done ? esp__auto_receive(ctx) : ESP_OK;
-    if (s || !a->all[0].done) return s;
-    a->tournament.more = false;
-    esp__auto_enter(ctx, ESP__AUTO_TRY);
-    return esp__auto_next(ctx);
 }
 
 static bool esp__auto_drifts(esp__autopilot *a, double now) {
@@ -329,13 +316,11 @@ static esp_status esp__auto_watched_block(esp_ctx *ctx) {
 ESP__FN esp_status esp__auto_block(esp_ctx *ctx) {
     static esp_status (*const ends[])(esp_ctx *) = {
         [ESP__AUTO_MEASURE] = esp__auto_measured_block,
-        [ESP__AUTO_PLAN] = esp__auto_planned_block,
         [ESP__AUTO_TRY] = esp__auto_tried_block,
         [ESP__AUTO_WATCH] = esp__auto_watched_block,
     };
     esp__autopilot *a = esp__autopilot_of(ctx);
     if (a->phase == ESP__AUTO_WATCH) a->mine.excess = esp__auto_excess(ctx);
-    if (a->phase == ESP__AUTO_PLAN) esp__auto_announce(ctx);
     const esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
     return esp__auto_loss_rose(ctx) ? esp__auto_measure_fp32(ctx, true) : ends[a->phase](ctx);

@@ -1,10 +1,6 @@
-/* plan.c: makes the planner's input from the measured costs, and runs the planner on a thread of rank 0. */
+/* plan.c: makes the planner's input from the measured costs, and runs the planner on rank 0. */
 #include "planner/auto/autopilot.h"
-#include "espresso_impl/base/os.h"
 #include <math.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 /* ---- the planner's input ----------------------------------------------------------------------------------------- */
 /* Returns whether the codec may be used now. `c` is NULL if it is not opened. */
@@ -54,7 +50,6 @@ static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
         /* maxima over ranks need not rise from tensor to tensor */
         if (i && a->ready_max[i] > a->ready_max[i - 1]) x->compute_ns = (double)(a->ready_max[i] - a->ready_max[i - 1]);
         if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* sharded over two levels */
-        job->free_tensors[i] = *x; /* the active strategy may use codecs that new ones may not */
         x->keep = t->flags & ESP_RAW || described ? "fp32" : esp__auto_keep(ctx, i);
         if (x->keep && !esp__auto_has(job->codecs, job->n_codecs, x->keep)) x->keep = "fp32";
         if (a->described[i]) x->keep = a->described[i], job->n_described_units++;
@@ -93,12 +88,10 @@ ESP__FN esp__auto_job *esp__auto_job_open(esp_ctx *ctx, double ns) {
     esp__auto_job *job = ctx->job.rank ? NULL : esp__alloc(ctx, sizeof *job);
     if (!job) return NULL;
     job->ctx = ctx;
-    job->done = true;
     job->slowest = INFINITY;
-    job->tensors = esp__alloc(ctx, 2ull * ctx->model.n_tensors * sizeof *job->tensors);
-    job->free_tensors = job->tensors + ctx->model.n_tensors;
+    job->tensors = esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *job->tensors);
     job->config.struct_size = sizeof job->config;
-    job->config.strategy = a->opt.plan;
+    job->config.strategy = "espresso+";
     job->config.min_compress_elements = ctx->model.min_compress_elements;
     job->config.max_memory_bytes = ctx->active.most_bytes;
     if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
@@ -117,35 +110,17 @@ ESP__FN esp__auto_job *esp__auto_job_open(esp_ctx *ctx, double ns) {
 
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
     if (!job) return;
-    if (job->running) pthread_join(job->thread, NULL);
     for (uint32_t i = 0; i < job->n; i++) esp_plan_free(job->of[i].plan);
     esp__free(ctx, job->tensors);
     esp__free(ctx, job->active);
     esp__free(ctx, job);
 }
 
-/* ---- the thread -------------------------------------------------------------------------------------------------- */
-static void *esp__auto_plan_main(void *arg) {
-    esp__auto_job *job = arg;
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10); /* lower than the trainer's priority */
-    esp__auto_add_planned(job);
-    __atomic_store_n(&job->done, true, __ATOMIC_RELEASE);
-    return NULL;
-}
-
-ESP__FN bool esp__auto_plan_done(esp__autopilot *a) {
-    return !a->job || __atomic_load_n(&a->job->done, __ATOMIC_ACQUIRE);
-}
-
-ESP__FN void esp__auto_job_start(esp_ctx *ctx) {
+ESP__FN void esp__auto_job_plan(esp_ctx *ctx) {
     const esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
     esp__auto_job *job = esp__autopilot_of(ctx)->job;
+    const uint32_t winner = esp__tournament_winner(t);
     for (uint32_t i = 0; i < t->n; i++) job->candidates[i].ns = t->at[i].ns;
-    job->slowest = t->now < t->n ? t->at[t->now].slower : 1.0;
-    if (esp__auto_input(ctx, job)) return;
-    job->done = false;
-    job->running = !esp__thread_start(&job->thread, esp__auto_plan_main, job);
-    if (job->running) return;
-    snprintf(job->failed, sizeof job->failed, "no thread could be started");
-    job->done = true;
+    job->slowest = winner < t->n ? t->at[winner].slower : 1.0;
+    if (!esp__auto_input(ctx, job)) esp__auto_add_planned(job);
 }

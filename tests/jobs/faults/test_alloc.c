@@ -256,12 +256,7 @@ static esp_status chooses(esp_ctx *ctx, const scenario *c) {
     static const esp__auto_source source = {NULL, auto_step, auto_ready, auto_costs, NULL, NULL};
     esp_status s = begin(ctx, c);
     if (!s && esp__autopilot_of(ctx)) esp__autopilot_of(ctx)->source = source;
-    for (int k = 0; k < 40; k++) {
-        DO(step(ctx));
-        while (!s && esp__autopilot_of(ctx) && ctx->job.rank == 0 && esp__autopilot_of(ctx)->phase == ESP__AUTO_PLAN &&
-               !esp__auto_plan_done(esp__autopilot_of(ctx)))
-            usleep(200);
-    }
+    for (int k = 0; k < 40; k++) DO(step(ctx));
     return s;
 }
 

@@ -21,7 +21,6 @@ static void die(void) { kill(getpid(), SIGKILL); }
 static uint64_t made_up_step(void *user, esp_ctx *ctx) {
     const esp__autopilot *a = esp__autopilot_of(ctx);
     int now = situation == MEASURING  ? a->phase == ESP__AUTO_MEASURE && (int)a->phase_steps == depth
-              : situation == PLANNING ? a->phase == ESP__AUTO_PLAN
               : situation == SWITCHED ? a->phase == ESP__AUTO_TRY && (int)a->phase_steps == depth
                                       : 0;
     if (ctx->job.rank == victim && now) die();
@@ -30,9 +29,16 @@ static uint64_t made_up_step(void *user, esp_ctx *ctx) {
 static void made_up_ready(void *user, esp_ctx *ctx, uint64_t *out) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) out[i] = 1000000u * (i + 1);
 }
-static double made_up_waiting(void *user, esp_ctx *ctx) { return 0.5; }
+/* Called before ranks exchange measurements, such as after the other ranks' wait for rank 0's plan. */
+static double made_up_waiting(void *user, esp_ctx *ctx) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    if (situation == PLANNING && ctx->job.rank == victim && a->phase == ESP__AUTO_TRY && !a->tournament.more) die();
+    return 0.5;
+}
+/* Called on rank 0 when it plans. */
 static esp_status made_up_costs(void *user, esp_ctx *ctx, esp_plan_system *s, esp_plan_codec *codecs, uint32_t *n) {
     static const esp_cost_point quick[] = {{1, 1000}, {1000, 2000}};
+    if (situation == PLANNING && ctx->job.rank == victim && esp__autopilot_of(ctx)->phase == ESP__AUTO_TRY) die();
     memset(s, 0, sizeof *s);
     memset(codecs, 0, sizeof *codecs);
     s->struct_size = sizeof *s;
@@ -57,7 +63,7 @@ static esp_status made_up_costs(void *user, esp_ctx *ctx, esp_plan_system *s, es
 /* ---- dying at an allocation while the strategy changes ---- */
 static void *counting_alloc(void *user, esp_device d, uint64_t bytes, uint64_t align) {
     const esp__autopilot *a = own ? esp__autopilot_of(own) : NULL;
-    if (situation == SWITCHING && a && own->job.rank == victim && a->phase >= ESP__AUTO_PLAN && a->all &&
+    if (situation == SWITCHING && a && own->job.rank == victim && a->phase >= ESP__AUTO_TRY && a->all &&
         a->all[0].bytes && ++own_depth == depth)
         die();
     return test_host_alloc(user, d, bytes, align);

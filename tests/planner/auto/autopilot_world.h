@@ -184,10 +184,6 @@ static void live(esp_ctx *ctx, void *user) {
         if (inside) w->allocated[ctx->job.rank] += allocations - before;
         for (int k = 0; k < 2 && !ctx->job.rank; k++) w->ran[k] += strstr(esp_strategy_text(ctx), w->specs[k]) != NULL;
         if (w->sets_own_at && step == w->sets_own_at) CHECK(!esp_strategy_set(ctx, "fp32"));
-        /* Waits for the planner, so that its speed cannot change a decision. */
-        while (esp__autopilot_of(ctx) && ctx->job.rank == 0 && esp__autopilot_of(ctx)->phase == ESP__AUTO_PLAN &&
-               !esp__auto_plan_done(esp__autopilot_of(ctx)))
-            usleep(200);
     }
     snprintf(w->last[ctx->job.rank], sizeof w->last[0], "%s", esp_strategy_text(ctx));
     CHECK(!esp_strategy_set(ctx, "fp32")); /* the next step then adds all residuals */
