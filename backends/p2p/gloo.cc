@@ -368,11 +368,17 @@ esp_status gloo_params(const esp_host *h, const char *params, Params *out) {
     return ESP_OK;
 }
 
+/* Where the job's ranks have met, as HOST:PORT, or "" if it is unknown. */
+std::string gloo_root() {
+    const char *root = getenv("ESPRESSO_ROOT"), *torch = getenv("MASTER_ADDR");
+    return root ? root : torch && *torch ? std::string(torch) + ":1" : "";
+}
+
 /* Chooses this host's address, if the parameters give none. Every rank of the group must call it. */
 void gloo_address(const esp_group *g, Params *own) {
     const bool given = !own->address.empty() || !own->iface.empty(), one_host = gloo_one_host(g);
     if (given) return;
-    own->address = one_host ? "127.0.0.1" : gloo_address_towards(getenv("ESPRESSO_ROOT"));
+    own->address = one_host ? "127.0.0.1" : gloo_address_towards(gloo_root().c_str());
     if (own->address.empty()) own->address = gloo_own_address();
 }
 

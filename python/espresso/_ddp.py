@@ -6,8 +6,10 @@ import atexit
 import ctypes
 import os
 import queue
+import socket
 import threading
 import weakref
+from pathlib import Path
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 try:
@@ -24,6 +26,7 @@ from ._context import Context, forget
 from ._errors import StateError
 from ._library import check
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _states: "weakref.WeakSet[DDP]" = weakref.WeakSet()
 
 
@@ -57,6 +60,17 @@ def _gather_in(group: Any, size: int) -> Any:
         return parts
 
     return gather
+
+
+def _between_hosts(group: Any, size: int) -> Optional[str]:
+    """Returns the backend for ranks on several hosts, or None if they are on one, or $ESPRESSO_BACKEND chooses."""
+    here = socket.gethostname() + (_BOOT.read_text() if _BOOT.exists() else "")
+    hosts: List[Any] = [None] * size
+    dist.all_gather_object(hosts, here, group=group)
+    if len(set(hosts)) < 2 or "ESPRESSO_BACKEND" in os.environ:
+        return None
+    iface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    return f"levels:intra=(shm),inter=(gloo{':iface=' + iface if iface else ''})"
 
 
 def _matrix(p: torch.Tensor) -> Tuple[int, int]:
@@ -105,6 +119,7 @@ class DDP:
         self._dtypes: Dict[int, torch.dtype] = {}
         self._parameters: List[torch.Tensor] = []  # keeps their id() from being used again
         parameters = self._named(model)
+        config.setdefault("backend", _between_hosts(group, size))
         self.context = Context(
             codecs, strategy, rank=dist.get_rank(group), size=size, allgather=_gather_in(group, size),
             optimizer=kind, momentum=momentum, discardable=scaled, **config,

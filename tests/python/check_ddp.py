@@ -1,6 +1,6 @@
 """check_ddp.py STORE PART ...: the tests of test_ddp.sh, one function a part, as one rank of a job.
 
-`all` is all but dies. STORE is a new file, at which torch's ranks meet.
+`all` is all but dies and hosts. STORE is a new file, at which torch's ranks meet.
 """
 
 import contextlib
@@ -416,6 +416,13 @@ def part_errors():
         raise AssertionError("a closed hook must raise")
 
 
+def part_hosts():
+    plain, ours = Job(hook=False), Job(codecs="none")
+    assert ours.state.context.machines == 2 and "inter." in ours.state.context.strategy
+    plain.train(5), ours.train(5)
+    near(plain.close(), ours.close())
+
+
 def part_dies():
     job = Job(codecs=TOPK, timeout_ms=20000)
     job.train(2)
@@ -431,7 +438,7 @@ def main():
     torch.set_num_threads(1)
     dist._DEFAULT_FIRST_BUCKET_BYTES = 4096  # so that small models have several buckets
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=SIZE)
-    parts = [name for name in globals() if name.startswith("part_") and name != "part_dies"]
+    parts = [name for name in globals() if name.startswith("part_") and name not in ("part_dies", "part_hosts")]
     if sys.argv[2] != "all":
         parts = ["part_" + name for name in sys.argv[2:]]
     for name in parts:
