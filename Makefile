@@ -4,6 +4,7 @@
 #   make dist       one-file dist/espresso.h                make bench     benchmark programs
 #   make fuzz FUZZ_SECONDS=600          fuzzes all readers of input: files, states, payloads, messages
 #   make hostile HOSTILE=100000         number of hostile connections to a job that connects, and to one that runs
+#   make ptx-tests  the CUDA kernels' tests with nvcc's PTX on the CPU (nvcc, python3)
 #   make bare       bootstrap in a minimal Debian root      make demo DEMO_FLAGS=--quick
 #   make soak SOAK_RUNS=500              faults at random moments: writes bench/results/faults/faults.csv
 #   make truth TRUTH_FLAGS=             predicted against measured steps, with costs measured before (python3)

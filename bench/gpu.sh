@@ -1,110 +1,206 @@
 #!/bin/sh
-# gpu.sh: everything that needs a GPU, in one run of less than 30 minutes: builds for the GPU that is there, tests
-# codecs, executor and NCCL on it, runs compute-sanitizer where it is installed, and measures. Each part has a time
-# limit, and a part that fails does not stop the others; the last line has their number.
-#   sh bench/gpu.sh [DIR]      writes into DIR (bench/results/cuda):
-#       gpu.txt                        the machine, and each part's outcome
-#       cuda-codecs.csv, cuda-train.csv, cuda-torch.csv (python3 with torch)
-#       cuda-kernels.csv               registers, shared memory, spills
-#       cuda-timeline.json             the timeline of a run of four ranks
-#       gpu-codecs.json, gpu-models/   costs and model files for espresso plan (models: python3 with torch, torchvision and
-#                                      transformers); gpu-plans.txt: the plans made of them
-#   GPU_PARTS="tests bench"    of: build tests sanitize bench torch train plans
-#   BUILD=build                existing programs are not built again, so a machine without a compiler can run them
+# gpu.sh: everything that needs a GPU, in three calls of at most eight minutes each. Every call begins with a canary of
+# 20 seconds, and ends if that fails. What is not built, or for which no time is left, counts as failed.
+#   sh bench/gpu.sh --pack     on a machine with nvcc: builds for CUDA_ARCH (sm_90), and writes gpu-pack.tar.gz with all
+#                              that the calls need; prints what to run
+#   sh bench/gpu.sh A          each codec in a process of its own; one that fails runs again with CUDA_LAUNCH_BLOCKING=1
+#                              and under compute-sanitizer
+#   sh bench/gpu.sh B          executor, sanitizers, jobs of two and four ranks over NCCL, NCCL's tests
+#   sh bench/gpu.sh C          measures codecs, trainers, and PyTorch's compositions; plans
+# Writes into $OUT (bench/results/cuda): gpu-A.txt with each part's outcome, gpu-A.tar.gz with the logs; C also
+# cuda-codecs.csv, cuda-train.csv, cuda-torch.csv, gpu-codecs.json, gpu-plans.txt and cuda-timeline.json.
+#   BUILD=build                programs are here; nothing is built, except by --pack
 set -u
-out=${1:-bench/results/cuda}
+out=${OUT:-bench/results/cuda}
 build=${BUILD:-build}
-parts=${GPU_PARTS:-build tests sanitize bench torch train plans}
-mkdir -p "$out" "$build/log" || exit 1
-export ESPRESSO_PLUGIN_PATH="$build/lib/espresso"
-bad=0 began=$(date +%s)
-if ! nvidia-smi -L >/dev/null 2>&1; then
-    echo "gpu.sh: there is no GPU here (nvidia-smi -L fails)" >&2
-    exit 77
-fi
-cap=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '.')
-note() { echo "$*" | tee -a "$out/gpu.txt"; }
-wanted() { case " $parts " in *" $1 "*) return 0 ;; esac; return 1; }
-# One part: its output goes to a log, of which gpu.txt keeps the last lines if it failed.
-part() { # NAME SECONDS COMMAND ...
-    name=$1 limit=$2 && shift 2
-    start=$(date +%s) log=$build/log/gpu-$name.log
-    timeout -k 5 "$limit" "$@" >"$log" 2>&1
+arch=${CUDA_ARCH:-sm_90}
+call=${1:-}
+bad=0 skipped=0 began=$(date +%s)
+
+# ---- pack ---------------------------------------------------------------------------------------------------------
+gpu_tests="test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between"
+programs="$(for t in $gpu_tests; do echo "gpu/$t"; done) bench/cuda tests/nccl/test_nccl_gpu bin/train_cuda bin/espresso"
+libraries="lib/espresso/libespresso-cuda.so lib/espresso/libespresso-nccl.so"
+pack() {
+    make -s -j"$(nproc)" BUILD="$build" CUDA_ARCH="$arch" plugins gpu-tests \
+        "$build/bench/cuda" "$build/tests/nccl/test_nccl_gpu" "$build/bin/train_cuda" "$build/bin/espresso" || return 1
+    root=$(mktemp -d) || return 1
+    for f in $programs $libraries; do
+        mkdir -p "$root/build/$(dirname "$f")"
+        strip -o "$root/build/$f" "$build/$f" || return 1
+    done
+    # libraries of tests and of the command that another machine may lack
+    for name in libcmocka.so.0 libjansson.so.4 libgomp.so.1; do
+        found=$(ldconfig -p | sed -n "s,.*$name .* => ,,p" | head -n 1)
+        [ -z "$found" ] || cp -L "$found" "$root/build/lib/$name"
+    done
+    mkdir -p "$root/bench/cuda" "$root/codecs/cuda"
+    cp bench/gpu.sh bench/head.sh "$root/bench"
+    cp bench/cuda/torch_ops.py "$root/bench/cuda"
+    cp codecs/cuda/codecs.inc "$root/codecs/cuda"
+    git rev-parse --short HEAD >"$root/build/commit" 2>/dev/null
+    sh bench/cuda/kernels.sh "$build" >"$root/build/cuda-kernels.csv" 2>/dev/null
+    tar -C "$root" -czf gpu-pack.tar.gz . || return 1
+    bytes=$(du -sb "$root" | cut -f1)
+    # each program must start here; without a GPU it says so
+    ( # in the folder as it will be there
+        cd "$root" || exit 1
+        export LD_LIBRARY_PATH=build/lib
+        for f in $programs; do
+            case $f in bin/*) timeout 20 "build/$f" --help ;; *) timeout 60 "build/$f" ;; esac >"$root/log" 2>&1
+            code=$?
+            case $f$code in bin/*0) ;; *77 | *0) ;; *) echo "gpu.sh: $f does not start: status $code: $(tail -n 1 "$root/log")" && exit 1 ;; esac
+        done
+    ) || return 1
+    rm -rf "$root"
+    [ "$bytes" -lt 60000000 ] || { echo "gpu.sh: the pack has $bytes bytes unpacked; 60,000,000 may be carried" && return 1; }
+    echo "gpu-pack.tar.gz: $bytes bytes unpacked, for $arch. On the machine with a GPU, in an empty folder:"
+    echo "    tar xzf gpu-pack.tar.gz && OUT=out sh bench/gpu.sh A    # then B, then C"
+}
+case $call in
+--pack) pack; exit ;;
+A | B | C) ;;
+*) sed -n '/^#   sh/,/^#   BUILD/s/^# *//p' "$0"; exit 2 ;;
+esac
+
+# ---- parts ----------------------------------------------------------------------------------------------------------
+mkdir -p "$out" || exit 1
+logs=$(mktemp -d) || exit 1
+trap 'rm -rf "$logs"' EXIT
+summary=$out/gpu-$call.txt
+: >"$summary"
+export ESPRESSO_PLUGIN_PATH="$build/lib/espresso" OMP_WAIT_POLICY=passive
+LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH
+note() { echo "$*" | tee -a "$summary"; }
+left() { echo $((${GPU_SECONDS:-470} - $(date +%s) + began)); }
+failed() { # TEXT
+    bad=$((bad + 1))
+    note "$1"
+}
+# One part: its output goes to a log, of which the summary has the last lines if it failed.
+part() { # NAME SECONDS PROGRAM ARGUMENTS ...
+    name=$1 limit=$2 log=$logs/$1.log && shift 2
+    [ "$(left)" -gt 5 ] || { failed "$name: FAILED: no time was left" && return 1; }
+    [ "$limit" -lt "$(left)" ] || limit=$(left)
+    case $1 in
+    "$build"/*) [ -x "$1" ] || { failed "$name: FAILED: $1 is not built" && return 1; } ;;
+    esac
+    start=$(date +%s)
+    timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null
     code=$?
     took=$(($(date +%s) - start))
     case $code in
     0) note "$name: ok, $took s: $(grep -v '^ *$' "$log" | tail -n 1)" ;;
-    77) note "$name: skipped: $(grep 'skipped' "$log" | head -n 1)" ;;
-    *)
-        bad=$((bad + 1))
-        note "$name: FAILED with status $code after $took s"
-        tail -n 20 "$log" | sed 's/^/    /' | tee -a "$out/gpu.txt"
-        ;;
+    77) skipped=$((skipped + 1)) && note "$name: skipped: $(grep 'skipped' "$log" | head -n 1)" ;;
+    124) failed "$name: FAILED: ran longer than $limit s" ;;
+    *) failed "$name: FAILED with status $code after $took s" ;;
     esac
+    case $code in 0 | 77) ;; *) tail -n 15 "$log" | sed 's/^/    /' | tee -a "$summary" ;; esac
     return $code
 }
-have() { [ -x "$build/$1" ] || { note "$1: skipped: not built"; return 1; }; }
+finish() {
+    tar -C "$logs" -czf "$out/gpu-$call.tar.gz" .
+    note "gpu.sh $call: $(($(date +%s) - began)) s, $bad failed, $skipped skipped"
+    [ "$bad" -eq 0 ]
+    exit
+}
 
-: >"$out/gpu.txt"
-fields=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory
-gpu="$(nvidia-smi --query-gpu=$fields --format=csv,noheader | head -n 1), sm_$cap"
-note "$gpu"
-if wanted build; then
-    part build 600 make -j"$(nproc)" BUILD="$build" CUDA_ARCH="sm_$cap" plugins gpu-tests "$build/bench/cuda" \
-        "$build/tests/nccl/test_nccl_gpu" "$build/bin/train_cuda" "$build/bin/espresso"
-    sh bench/cuda/kernels.sh "$build" >"$out/cuda-kernels.csv" 2>/dev/null
-fi
-if wanted tests; then
-    export TEST_ALL=1 # all sizes and inputs
-    have gpu/test_codecs && part codecs 240 "$build/gpu/test_codecs"
-    have gpu/test_select && part select 120 "$build/gpu/test_select"
-    have gpu/test_graph && part graph 120 "$build/gpu/test_graph"
-    have gpu/test_rounds && part rounds 120 "$build/gpu/test_rounds"
-    have gpu/test_cuda_tree && part tree 240 "$build/gpu/test_cuda_tree"
-    have gpu/test_cuda_steps && part steps 120 "$build/gpu/test_cuda_steps"
-    have gpu/test_cuda_between && part between 120 "$build/gpu/test_cuda_between"
-    have tests/nccl/test_nccl_gpu && part nccl 120 "$build/tests/nccl/test_nccl_gpu"
-    unset TEST_ALL
-fi
-if wanted sanitize; then
-    tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+# ---- canary ---------------------------------------------------------------------------------------------------------
+stop() { # STATUS TEXT
+    note "gpu.sh $call: stopped by the canary: $2. Nothing else was run."
+    exit "$1"
+}
+nvidia-smi -L >/dev/null 2>&1 || stop 77 "there is no GPU here (nvidia-smi -L fails)"
+gpu=$(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader | head -n 1)
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+: "${ESPRESSO_NCCL:=$(python3 -c 'import glob, nvidia.nccl; print(glob.glob(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so*")[0])' 2>/dev/null)}"
+if [ -n "$ESPRESSO_NCCL" ]; then export ESPRESSO_NCCL; else unset ESPRESSO_NCCL; fi
+note "GPU: $gpu; nvcc: $(${nvcc:-true} --version | sed -n 's/.*release \([^,]*\).*/\1/p')"
+note "NCCL: ${ESPRESSO_NCCL:-where the loader finds it}; commit: $(cat "$build/commit" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null)"
+part canary 20 "$build/gpu/test_canary"
+case $? in
+0) ;;
+77) stop 1 "the GPU cannot be used: $(grep skipped "$logs/canary.log" | head -n 1)" ;;
+*) stop 1 "one element of none, or 70,000 of topk, went wrong; see above" ;;
+esac
+
+# ---- A: codecs --------------------------------------------------------------------------------------------------------
+tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+call_a() {
+    for codec in $(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc); do
+        export CODECS="$codec"
+        TEST_ALL=1 part "codec-$codec" 60 "$build/gpu/test_codecs" && continue
+        CUDA_LAUNCH_BLOCKING=1 part "codec-$codec-blocking" 40 "$build/gpu/test_codecs"
+        [ -z "$tool" ] || part "codec-$codec-memcheck" 90 "$tool" --error-exitcode 1 "$build/gpu/test_codecs"
+    done
+    unset CODECS
+    for t in select rounds graph; do TEST_ALL=1 part $t 60 "$build/gpu/test_$t"; done
+}
+
+# ---- B: executor, sanitizers, NCCL ----------------------------------------------------------------------------------
+data=$logs/data
+# A data set of small images of ten classes, in the format of Fashion-MNIST
+make_data() {
+    mkdir -p "$data" && python3 -B - "$data" <<'END'
+import random, struct, sys
+random.seed(1)
+shapes = [[random.randrange(200) for _ in range(784)] for _ in range(10)]
+for part, n in (("train", 6000), ("t10k", 1000)):
+    labels = [random.randrange(10) for _ in range(n)]
+    with open("%s/%s-images-idx3-ubyte" % (sys.argv[1], part), "wb") as f:
+        f.write(struct.pack(">4I", 0x803, n, 28, 28))
+        for label in labels:
+            noise = random.randbytes(784)
+            f.write(bytes(s + (x >> 3) for s, x in zip(shapes[label], noise)))
+    with open("%s/%s-labels-idx1-ubyte" % (sys.argv[1], part), "wb") as f:
+        f.write(struct.pack(">2I", 0x801, n) + bytes(labels))
+END
+}
+# A job of ranks that share this GPU over NCCL, which wants ranks of one machine to have a GPU each
+train() { # NAME RANKS MACHINES ARGUMENTS ...
+    name=$1 ranks=$2 machines=$3 && shift 3
+    # shellcheck disable=SC2016
+    NCCL_SOCKET_IFNAME=lo part "$name" 60 "$build/bin/espresso" run -n "$ranks" --machines "$machines" -- sh -c \
+        'NCCL_HOSTID=rank-$ESPRESSO_RANK exec "$0" "$@"' "$build/bin/train_cuda" --data "$data" --max-steps 60 "$@"
+}
+call_b() {
+    for t in cuda_steps cuda_between cuda_tree; do TEST_ALL=1 part $t 90 "$build/gpu/test_$t"; done
     if [ -z "$tool" ]; then
-        note "sanitize: skipped: compute-sanitizer is not installed"
-    elif have gpu/test_codecs; then
-        for t in memcheck racecheck synccheck initcheck; do
-            part "sanitize-$t" 120 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_codecs"
+        failed "memcheck: FAILED: compute-sanitizer is not installed"
+    else
+        for t in memcheck synccheck initcheck; do
+            CODECS=topk part $t 50 "$tool" --tool $t --error-exitcode 1 "$build/gpu/test_codecs"
         done
     fi
-fi
-if wanted bench && have bench/cuda; then
-    part bench 300 sh -c '{ sh bench/head.sh; echo "# GPU: $3"; "$1"; } >"$2"' sh \
-        "$build/bench/cuda" "$out/cuda-codecs.csv" "$gpu"
-fi
-if wanted torch; then
-    if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-        part torch 200 sh -c '{ sh bench/head.sh; echo "# GPU: $2"; python3 -B bench/cuda/torch_ops.py; } >"$1"' sh \
-            "$out/cuda-torch.csv" "$gpu"
-    else
-        note "torch: skipped: python3 has no torch with CUDA"
-    fi
-fi
-if wanted train && have bin/train_cuda; then
-    # one rank, and ranks that share the GPU over shm; a run's result is one JSON object of numbers, and here one row
-    {
-        sh bench/head.sh
-        echo "# GPU: $gpu; build/bin/train_cuda --epochs 1"
-    } >"$out/cuda-train.csv"
+    make_data || failed "data: FAILED: python3 is needed for a data set"
+    train two-fp32 2 1 --backend nccl --strategy fp32
+    train two-topk 2 1 --backend nccl --codec topk:ratio=0.01
+    train four-topk 4 2 --backend nccl --codec topk:ratio=0.01
+    train four-auto 4 2 --backend nccl --strategy auto --codec 'efsignsgd;topk:ratio=0.01' # changes its strategy
+    CUDA_MODULE_LOADING=EAGER train eager 2 1 --backend nccl --codec topk:ratio=0.01
+    CUDA_MODULE_LOADING=LAZY train lazy 2 1 --backend nccl --codec topk:ratio=0.01
+    part nccl 240 "$build/tests/nccl/test_nccl_gpu"
+}
+
+# ---- C: measurements --------------------------------------------------------------------------------------------------
+call_c() {
+    head="$(sh bench/head.sh; echo "# GPU: $gpu")"
+    part bench 150 "$build/bench/cuda" && { echo "$head" && cat "$logs/bench.log"; } >"$out/cuda-codecs.csv"
+    part torch 100 python3 -B bench/cuda/torch_ops.py && { echo "$head" && cat "$logs/torch.log"; } >"$out/cuda-torch.csv"
+    make_data || failed "data: FAILED: python3 is needed for a data set"
+    echo "$head; build/bin/train_cuda --epochs 3, synthetic images" >"$out/cuda-train.csv"
     columns=
-    while read -r run_name ranks flags; do
+    while read -r name ranks flags; do
         # shellcheck disable=SC2086
-        ESPRESSO_TRACE=$build/log/train-$run_name.json part "train-$run_name" 60 "$build/bin/espresso" run -n "$ranks" -- \
-            "$build/bin/train_cuda" --epochs 1 --json "$build/log/train-$run_name.result" $flags </dev/null || continue
-        result=$(tr -d '{} "\n' <"$build/log/train-$run_name.result")
+        ESPRESSO_TRACE=$logs/trace-$name.json part "train-$name" 40 "$build/bin/espresso" run -n "$ranks" -- \
+            "$build/bin/train_cuda" --data "$data" --epochs 3 --json "$logs/$name.result" $flags || continue
+        result=$(tr -d '{} "\n' <"$logs/$name.result")
         [ -n "$columns" ] || {
             columns=$(echo "$result" | sed 's/:[^,]*//g')
             echo "run,$columns" >>"$out/cuda-train.csv"
         }
-        echo "$run_name,$(echo "$result" | sed 's/[^,]*://g')" >>"$out/cuda-train.csv"
+        echo "$name,$(echo "$result" | sed 's/[^,]*://g')" >>"$out/cuda-train.csv"
     done <<END
 one 1 --strategy fp32
 nccl 1 --strategy fp32 --backend nccl
@@ -112,22 +208,18 @@ four-fp32 4 --strategy fp32
 four-topk 4 --codec topk:ratio=0.01
 four-sign 4 --codec efsignsgd --bf16 1
 END
-    cp "$build/log/train-four-topk.json" "$out/cuda-timeline.json" 2>/dev/null
-fi
-if wanted plans && have bin/espresso; then
-    mkdir -p "$out/gpu-models"
-    part profile 120 "$build/bin/espresso" profile -n 1 --only codecs --device both --budget 90s -o "$out/gpu-codecs.json" \
-        --codecs 'fp16;efsignsgd;int8;int4;twobit;topk:ratio=0.01;chunktopk;dgc:ratio=0.01'
-    part models 240 python3 -B planner/models/measure.py --out "$out/gpu-models"
+    cp "$logs/trace-four-topk.json" "$out/cuda-timeline.json" 2>/dev/null
+    part profile 100 "$build/bin/espresso" profile -n 1 --only codecs --device both --budget 80s -o "$out/gpu-codecs.json" \
+        --codecs 'fp16;efsignsgd;int8;int4;twobit;topk:ratio=0.01;chunktopk;dgc:ratio=0.01' || return
     : >"$out/gpu-plans.txt"
-    for model in vgg16 resnet101 bert-base gpt2; do
-        [ -e "$out/gpu-models/$model.json" ] || continue
+    for model in vgg16 bert-base; do
         for system in paper-nvlink paper-pcie; do # links as published, since one GPU has none
-            part "plan-$model-$system" 60 "$build/bin/espresso" plan --model "$out/gpu-models/$model.json" --system $system \
-                --costs "$out/gpu-codecs.json" --devices cpu,gpu --gc efsignsgd --gc topk:ratio=0.01 --gc dgc:ratio=0.01 &&
-                cat "$build/log/gpu-plan-$model-$system.log" >>"$out/gpu-plans.txt"
+            part "plan-$model-$system" 20 "$build/bin/espresso" plan --model $model --system $system \
+                --costs "$out/gpu-codecs.json" --devices cpu,gpu --gc efsignsgd --gc topk:ratio=0.01 --gc dgc:ratio=0.01
+            cat "$logs/plan-$model-$system.log" >>"$out/gpu-plans.txt" 2>/dev/null
         done
     done
-fi
-note "gpu.sh: $(($(date +%s) - began)) s, $bad failed"
-[ "$bad" -eq 0 ]
+}
+case $call in A) call_a ;; B) call_b ;; C) call_c ;; esac
+rm -rf "$data"
+finish

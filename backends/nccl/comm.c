@@ -3,12 +3,16 @@
  * registration; collectives also work on memory that is not registered. */
 #include "backends/nccl/nccl.h"
 
+/* The capture mode lets calls succeed while the trainer captures a CUDA graph in another thread. */
 ESP__FN void nccl_enter(nccl_comm *m) {
     pthread_mutex_lock(&m->lock);
+    m->capture_mode = CUDA_CAPTURE_THREAD_LOCAL;
     m->library->cuCtxPushCurrent_v2(m->job->context);
+    m->library->cuThreadExchangeStreamCaptureMode(&m->capture_mode);
 }
 ESP__FN void nccl_leave(nccl_comm *m) {
     void *before;
+    m->library->cuThreadExchangeStreamCaptureMode(&m->capture_mode);
     m->library->cuCtxPopCurrent_v2(&before);
     pthread_mutex_unlock(&m->lock);
 }

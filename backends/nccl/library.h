@@ -57,6 +57,7 @@ typedef void *nccl_handle; /* NCCL's ncclComm_t */
 enum { CUDA_SUCCESS_ = 0, CUDA_NOT_READY = 600 };
 enum { CUDA_MULTIPROCESSORS = 16 }; /* an attribute of devices */
 enum { CUDA_STREAM_NON_BLOCKING = 1, CUDA_EVENT_NO_TIMES = 2, CUDA_HOST_PORTABLE = 1 };
+enum { CUDA_CAPTURE_THREAD_LOCAL = 1 };
 #define CUDA_FUNCTIONS(X)                                                                                              \
     X(cuInit, (unsigned flags))                                                                                        \
     X(cuDriverGetVersion, (int *version))                                                                              \
@@ -68,6 +69,7 @@ enum { CUDA_STREAM_NON_BLOCKING = 1, CUDA_EVENT_NO_TIMES = 2, CUDA_HOST_PORTABLE
     X(cuCtxGetDevice, (int *device))                                                                                   \
     X(cuCtxPushCurrent_v2, (void *context))                                                                            \
     X(cuCtxPopCurrent_v2, (void **context))                                                                            \
+    X(cuThreadExchangeStreamCaptureMode, (int *mode))                                                                  \
     X(cuStreamCreate, (void **stream, unsigned flags))                                                                 \
     X(cuStreamDestroy_v2, (void *stream))                                                                              \
     X(cuStreamSynchronize, (void *stream))                                                                             \

@@ -62,6 +62,7 @@ typedef struct nccl_comm {
     pthread_mutex_t lock; /* guards handle, since any thread may call abort() */
     nccl_handle handle;
     uint32_t aborted;
+    int capture_mode; /* between nccl_enter() and nccl_leave(): of this thread, before */
     pthread_t abort_thread;
     bool aborting; /* abort_thread runs, or must be joined */
     esp_status error;

@@ -420,12 +420,15 @@ static void nccl_wake(void *comm) {
 static void *nccl_abort_thread(void *comm) {
     nccl_comm *m = (nccl_comm *)comm;
     void *before;
+    int mode = CUDA_CAPTURE_THREAD_LOCAL;
     pthread_mutex_lock(&m->lock);
     nccl_handle h = m->handle;
     m->handle = NULL;
     pthread_mutex_unlock(&m->lock);
     m->library->cuCtxPushCurrent_v2(m->job->context);
+    m->library->cuThreadExchangeStreamCaptureMode(&mode);
     if (h) m->library->ncclCommAbort(h);
+    m->library->cuThreadExchangeStreamCaptureMode(&mode);
     m->library->cuCtxPopCurrent_v2(&before);
     return NULL;
 }

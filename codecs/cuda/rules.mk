@@ -31,7 +31,7 @@ $(BUILD)/bench/cuda: bench/cuda/codecs.c $(CUDA_STATIC) $(STAMP) | $(BUILD)/benc
 $(BUILD)/bench/cuda-counted: bench/cuda/codecs.c $(BUILD)/cuda-host/tests.a $(STAMP) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< -o $@ $(BUILD)/cuda-host/tests.a -lstdc++ $(LIBS)
 # These tests run on a GPU, with the objects of plugin cuda instead of the emulator (bench/gpu.sh).
-GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between))
+GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between))
 gpu-tests: $(GPU_TESTS)
 $(BUILD)/gpu/capture.o: tests/cuda/emulator/capture.cc $(BUILD)/cuda-flags | $(BUILD)/gpu/
 	$(NVCC) -std=c++20 -I. -c $< -o $@

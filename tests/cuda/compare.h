@@ -8,10 +8,13 @@
 #ifdef CUDA_DEVICE
 static void cuda_host_seed(uint64_t seed) { (void)seed; }
 static uint64_t cuda_host_untouched(void) { return 0; }
+static inline uint32_t cuda_host_widest(void) { return 1; }
+static inline uint32_t cuda_host_pinned(void) { return 0; }
 static inline int cuda_host_idle(const void **one) { return (void)one, 0; }
 #else
 void cuda_host_seed(uint64_t seed);
 uint64_t cuda_host_untouched(void);
+uint32_t cuda_host_widest(void), cuda_host_pinned(void);
 int cuda_host_idle(const void **one);
 #endif
 
@@ -28,6 +31,8 @@ static const char *pair_status(esp_status s) {
 static const esp_device_table *pair_table;
 static void *pair_device;
 static esp_stream pair_stream;
+static void *pair_event, *pair_pinned; /* for copies between host and device */
+static uint64_t pair_pinned_bytes;
 static esp_status pair_find_device(void *user, esp_device d, const esp_device_table **table, void **self) {
     (void)user, (void)d;
     *table = pair_table, *self = pair_device;
@@ -50,19 +55,21 @@ static void pair_open(const char *sms, uint64_t seed) {
     pair_table = espresso_plugin_v1_cuda(&pair_host)->devices[0];
     assert_int_equal(pair_table->open(&pair_host, 0, &pair_device), ESP_OK);
     assert_int_equal(pair_table->stream_create(pair_device, &pair_stream), ESP_OK);
+    assert_int_equal(pair_table->event_create(pair_device, &pair_event), ESP_OK);
+    (void)cuda_host_pinned();
 }
 static void pair_close(void) {
     assert_int_equal(cuda_host_untouched(), 0);
+    assert_true(cuda_host_pinned() <= 32); /* on a GPU each takes about as long as a codec */
+    if (pair_pinned) pair_table->free_(pair_device, pair_pinned, pair_pinned_bytes, ESP_MEM_PINNED);
+    pair_pinned = NULL, pair_pinned_bytes = 0;
+    pair_table->event_destroy(pair_device, pair_event);
     pair_table->stream_destroy(pair_device, pair_stream);
     pair_table->close(pair_device);
 }
 static esp_status pair_wait(void) {
-    void *event;
-    assert_int_equal(pair_table->event_create(pair_device, &event), ESP_OK);
-    assert_int_equal(pair_table->event_record(pair_device, event, pair_stream), ESP_OK);
-    const esp_status s = pair_table->event_sync(pair_device, event);
-    pair_table->event_destroy(pair_device, event);
-    return s;
+    assert_int_equal(pair_table->event_record(pair_device, pair_event, pair_stream), ESP_OK);
+    return pair_table->event_sync(pair_device, pair_event);
 }
 static void *pair_take(uint64_t bytes) {
     void *p = NULL;
@@ -71,14 +78,16 @@ static void *pair_take(uint64_t bytes) {
 }
 static void pair_give(void *p, uint64_t bytes) { pair_table->free_(pair_device, p, bytes, ESP_MEM_DEVICE); }
 static void pair_copy(void *to, const void *from, uint64_t bytes, int up) {
-    void *pinned = NULL;
-    if (!bytes) return;
-    assert_int_equal(pair_table->alloc(pair_device, bytes, ESP_MEM_PINNED, &pinned), ESP_OK);
-    if (up) memcpy(pinned, from, bytes);
-    assert_int_equal(pair_table->copy(pair_device, up ? to : pinned, up ? pinned : from, bytes, pair_stream), ESP_OK);
+    if (bytes > pair_pinned_bytes) {
+        if (pair_pinned) pair_table->free_(pair_device, pair_pinned, pair_pinned_bytes, ESP_MEM_PINNED);
+        pair_pinned_bytes = 2 * bytes;
+        assert_int_equal(pair_table->alloc(pair_device, pair_pinned_bytes, ESP_MEM_PINNED, &pair_pinned), ESP_OK);
+    }
+    if (up) memcpy(pair_pinned, from, bytes);
+    assert_int_equal(pair_table->copy(pair_device, up ? to : pair_pinned, up ? pair_pinned : from, bytes, pair_stream),
+                     ESP_OK);
     (void)pair_wait();
-    if (!up) memcpy(to, pinned, bytes);
-    pair_table->free_(pair_device, pinned, bytes, ESP_MEM_PINNED);
+    if (!up) memcpy(to, pair_pinned, bytes);
 }
 
 /* ---- a codec's two tables ---------------------------------------------------------------------------------------- */

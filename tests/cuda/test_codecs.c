@@ -213,6 +213,35 @@ TEST(lists) {
     }
 }
 
+/* Compresses and decompresses a list. Returns the largest number of blocks that a tensor got. */
+static uint32_t most_blocks(const pair_codec *c, pair_part *const *list, uint32_t n) {
+    const pair_how how = {.beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SET};
+    (void)cuda_host_widest();
+    pair_compress(c, list, n, &how);
+    const uint32_t most = cuda_host_widest();
+    pair_decompress(c, list, n, &how);
+    return most * 1000 + cuda_host_widest();
+}
+/* A large tensor in a list of small ones gets as many blocks as alone. */
+TEST(large_in_list) {
+    enum { N = 9, LARGE = 6 };
+    pair_open("1", 30);
+    for (size_t s = 0; s < CF_COUNT(specs); s++) {
+        pair_codec c;
+        pair_part part[N], *list[N];
+        if (left_out(s) || again(s)) continue;
+        pair_codec_open(&c, specs[s]);
+        for (uint32_t t = 0; t < N; t++) {
+            pair_part_make(&part[t], &c, t == LARGE ? 40000 : 100 + t, 1, 0);
+            fill(list[t] = &part[t], CF_RANDOM);
+        }
+        assert_int_equal(most_blocks(&c, list, N), most_blocks(&c, list + LARGE, 1));
+        for (uint32_t t = 0; t < N; t++) pair_part_free(&part[t]);
+        pair_codec_close(&c);
+    }
+    pair_close();
+}
+
 static void one_nan(float *x, uint64_t n) {
     for (uint64_t i = 0; i < n; i++)
         if (x[i] != x[i]) x[i] = NAN;

@@ -267,4 +267,17 @@ TEST(before) {
     }
 }
 
+/* The planner must know that powersgd's orthonormal basis takes a GPU long: one block adds, number after number. */
+TEST(price_of_a_basis) {
+    pair_codec c;
+    pair_open("4", 1);
+    pair_codec_open(&c, "powersgd:rank=32");
+    const esp_tensor like = {sizeof like, ESP_F32, 7, 25088 * 4096, {NULL, 0, {0, 0}}, 25088, 4096};
+    esp_codec_model m = {.struct_size = sizeof m};
+    assert_int_equal(c.cpu.table->model(c.cpu.self, &like, 1, (esp_device){ESP_CUDA, 0}, &m), ESP_OK);
+    assert_true(m.n_times > 0 && m.times[0].compress_ns > 40e6 && m.times[0].decompress_ns > 40e6);
+    pair_codec_close(&c);
+    pair_close();
+}
+
 int main(void) { return cuda_missing() ? 77 : test_main(); }

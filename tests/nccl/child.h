@@ -12,6 +12,7 @@ static struct {
     void (*record)(int rank, char *out, size_t cap);
     int (*registered)(void);
     int (*ctas)(void);
+    void (*capture)(int on);
 } fake;
 
 static void fake_path(char *out, size_t cap, const char *version) {
@@ -40,7 +41,8 @@ static void with(const char *version, void (*test)(void)) {
         void *p = dlopen(path, RTLD_NOW);
         if (!p || !nccl_find(p, "fake_fail", &fake.fails) || !nccl_find(p, "fake_remains", &fake.live) ||
             !nccl_find(p, "fake_allocations", &fake.allocations) || !nccl_find(p, "fake_record", &fake.record) ||
-            !nccl_find(p, "fake_registered", &fake.registered) || !nccl_find(p, "fake_ctas", &fake.ctas))
+            !nccl_find(p, "fake_registered", &fake.registered) || !nccl_find(p, "fake_ctas", &fake.ctas) ||
+            !nccl_find(p, "fake_capture", &fake.capture))
             wants("the stand-in lacks its control");
         test();
         if (fake.live()) wants("streams, events, memory or communicators are left");

@@ -16,6 +16,13 @@ static void host_memory(void) { every_kind(0); }
 static void device_memory(void) { every_kind(1); }
 TEST(collectives_host) { with("new", host_memory); }
 TEST(collectives_device) { with("new", device_memory); }
+/* The trainer captures a CUDA graph meanwhile. */
+static void captured(void) {
+    fake.capture(1);
+    wants(run_nccl("", 2, 0, few, 0));
+    wants(run_nccl("", 2, 0, few, 1));
+}
+TEST(during_capture) { with("new", captured); }
 /* Older versions of NCCL need sends and receives for gather and alltoall. */
 static void by_messages(void) {
     for (int device = 0; device < 2; device++) {

@@ -47,6 +47,11 @@ static inline dim3 cuda_grid(const cuda_call *c, uint64_t items, uint64_t per_bl
     if (most == 0) most = 1;
     return dim3((unsigned)(want == 0 ? 1 : want < most ? want : most), parts ? parts : 1);
 }
+/* Blocks of a launch are shared evenly between its tensors. So a tensor that can occupy all of them gets a launch of
+ * its own. */
+static inline bool cuda_alone(const cuda_call *c, uint64_t count) {
+    return count >= (uint64_t)c->device->sms * CUDA_BLOCKS_PER_SM * CUDA_THREADS * 4;
+}
 /* Launches a kernel with CUDA_THREADS threads per block, unless an earlier launch of this call failed. */
 template <typename... P, typename... A>
 static void cuda_launch(cuda_call *c, const char *what, void (*kernel)(P...), dim3 grid, A &&...arguments) {
@@ -123,9 +128,16 @@ static inline unsigned char *cuda_scratch_of(const esp_codec_args *a, uint32_t t
     return a->scratch ? (unsigned char *)a->scratch->ptr + t * *stride : NULL;
 }
 
-/* Compresses the list of tensors in `a`. For every CUDA_PARTS tensors it calls launch(call, parts, longest), where
- * `longest` is the number of elements of the largest of them, after setting the first `zero` bytes of each tensor's
- * scratch memory to zero. Fails if a payload buffer cannot hold a header and most(count) bytes. */
+/* Returns how many tensors of the list, from tensor t on, share a launch. */
+static inline uint32_t cuda_parts_from(const cuda_call *c, const esp_codec_args *a, uint32_t t) {
+    uint32_t n = 1;
+    if (cuda_alone(c, a->tensor[t]->count)) return 1;
+    while (n < (uint32_t)CUDA_PARTS && t + n < a->n_tensors && !cuda_alone(c, a->tensor[t + n]->count)) n++;
+    return n;
+}
+/* Compresses the list of tensors in `a`. For up to CUDA_PARTS tensors at a time it calls launch(call, parts, longest),
+ * where `longest` is the number of elements of the largest of them, after setting the first `zero` bytes of each
+ * tensor's scratch memory to zero. Fails if a payload buffer cannot hold a header and most(count) bytes. */
 template <typename Most, typename Launch>
 static esp_status cuda_each_part(const esp_host *h, const char *codec, const esp_codec_args *a, Most most,
                                  Launch launch, uint64_t zero = CUDA_FLAGS) {
@@ -142,12 +154,12 @@ static esp_status cuda_each_part(const esp_host *h, const char *codec, const esp
             return esp_codec_fail(h, c->codec, ESP_E_ARG,
                                   "a payload on a CUDA device must begin at a multiple of 16 bytes, a tensor of 4");
     }
-    for (uint32_t t = 0; t < a->n_tensors && c->status == ESP_OK; t += CUDA_PARTS) {
+    for (uint32_t t = 0, n; t < a->n_tensors && c->status == ESP_OK; t += n) {
         cuda_parts parts;
         uint64_t longest = 0;
         memset(&parts, 0, sizeof parts);
-        parts.n = a->n_tensors - t < (uint32_t)CUDA_PARTS ? a->n_tensors - t : (uint32_t)CUDA_PARTS;
-        parts.at = t, parts.beta = a->beta, parts.gamma = a->gamma;
+        n = cuda_parts_from(c, a, t);
+        parts.n = n, parts.at = t, parts.beta = a->beta, parts.gamma = a->gamma;
         for (uint32_t k = 0; k < parts.n; k++) {
             cuda_part *p = &parts.part[k];
             const esp_tensor *x = a->tensor[t + k];
@@ -291,8 +303,8 @@ static esp_status cuda_each_sum(const esp_host *h, const char *codec, const esp_
             sums.scale = a->scale == 0 ? 1 : a->scale;
             sums.finding = c->device->finding;
             /* A tensor with more payloads than fit one launch gets launches of its own. */
-            while (t < a->n_tensors && sums.n < (uint32_t)CUDA_PARTS &&
-                   (used == 0 || used + per <= (uint32_t)CUDA_SOURCES)) {
+            const uint32_t most = cuda_parts_from(c, a, t);
+            while (sums.n < most && (used == 0 || used + per <= (uint32_t)CUDA_SOURCES)) {
                 cuda_sum *d = &sums.part[sums.n++];
                 const uint32_t left = per - p, room = (uint32_t)CUDA_SOURCES;
                 d->out = (float *)a->tensor[t]->data.ptr;

@@ -170,6 +170,10 @@ extern "C" cuda_host_counts cuda_host_counted(int reset);
 extern "C" unsigned cuda_host_contexts(void);
 /* Returns how many loaded kernels were never launched, and sets *one to one of them. */
 extern "C" int cuda_host_idle(const void **one);
+/* Returns the largest gridDim.x of the launches since the last call. */
+extern "C" uint32_t cuda_host_widest(void);
+/* Returns how often pinned memory was allocated since the last call. */
+extern "C" uint32_t cuda_host_pinned(void);
 /* Returns how many launches were of kernels that may not be loaded yet. */
 extern "C" uint64_t cuda_host_untouched(void);
 extern "C" void cuda_host_seed(uint64_t seed);

@@ -215,7 +215,12 @@ static cudaError_t give(void *p, int pinned) {
 }
 cudaError_t cudaMalloc(void **p, size_t bytes) { return take(p, bytes, 0); }
 cudaError_t cudaFree(void *p) { return give(p, 0); }
-cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return take(p, bytes, 1); }
+static uint32_t pinned_taken;
+uint32_t cuda_host_pinned(void) { return __atomic_exchange_n(&pinned_taken, 0u, __ATOMIC_SEQ_CST); }
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
+    __atomic_fetch_add(&pinned_taken, 1u, __ATOMIC_SEQ_CST);
+    return take(p, bytes, 1);
+}
 cudaError_t cudaFreeHost(void *p) { return give(p, 1); }
 static void open_memory(int opened) {
     for (const block &b : blocks) {
@@ -479,6 +484,13 @@ int cuda_host_idle(const void **one) {
         if (!t.launched) n++, *one = t.kernel;
     return n;
 }
+static uint32_t widest;
+uint32_t cuda_host_widest(void) {
+    locked l;
+    const uint32_t w = widest;
+    widest = 0;
+    return w;
+}
 cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name,
                              std::function<void(cuda_host_kernel)> kernel) {
     locked l;
@@ -489,6 +501,7 @@ cudaError_t cuda_host_launch(const cudaLaunchConfig_t *c, const void *name,
         c->dynamicSmemBytes > 0)
         return said(cudaErrorInvalidConfiguration);
     counts.launches++;
+    if (g.x > widest) widest = g.x;
     loaded *const found = find_loaded(name);
     if (found)
         found->launched = 1;

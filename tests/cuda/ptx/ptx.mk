@@ -18,7 +18,7 @@ $(BUILD)/ptx-sm_%.o: $(BUILD)/ptx-sm_%.cc tests/cuda/ptx/ptx.h tests/cuda/emulat
 $(BUILD)/ptx-sm_%.cc: $(BUILD)/ptx-sm_%.ptx tests/cuda/ptx/translate.py tests/cuda/ptx/parse.py
 	python3 tests/cuda/ptx/translate.py $(notdir $*) <$< >$@
 define PTX_ARCH
-$(BUILD)/ptx-sm_$(1)/%.ptx: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/ptx-sm_$(1)/
+$(BUILD)/ptx-sm_$(1)/%.ptx: codecs/cuda/%.cu codecs/cuda/cuda.mk $(STAMP) | $(BUILD)/ptx-sm_$(1)/
 	$$(NVCC) $$(filter-out -Wall -Wno-unused-function -ffp-contract=off,$$(CUDA_BASE)) -fmad=false -O3 -arch=compute_$(1) -lineinfo \
 	   -Wno-deprecated-gpu-targets -MMD -MP -MT $$@ -MF $(BUILD)/dep/$$(subst /,-,$$@).d -ptx $$< -o $$@
 $(BUILD)/ptx-sm_$(1)/cuda/%: $(BUILD)/tests/obj/tests/cuda/%.o $(BUILD)/tests/obj/tests/lib/defaults.o $(PTX_FILES:%=$(BUILD)/ptx-sm_$(1)/%.o) \

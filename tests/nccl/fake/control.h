@@ -16,6 +16,8 @@ __attribute__((visibility("default"))) void fake_device_use(const fake_hooks *d)
 /* Makes the next call of NCCL function `name` by rank `rank` return `result`. The name "async" stands for the status
  * that ncclCommGetAsyncError returns. */
 __attribute__((visibility("default"))) void fake_fail(const char *name, int rank, int result);
+/* Behaves as if another thread captured a stream in mode global. */
+__attribute__((visibility("default"))) void fake_capture(int on);
 /* Returns how many streams, events, blocks of memory and communicators are not freed. */
 __attribute__((visibility("default"))) int fake_remains(void);
 __attribute__((visibility("default"))) void fake_allocations(uint64_t left);

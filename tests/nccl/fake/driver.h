@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define FAKE_EXPORT __attribute__((visibility("default")))
-enum { FAKE_GPUS = 8, FAKE_NOT_READY = 600, FAKE_NO_MEMORY = 2 };
+enum { FAKE_GPUS = 8, FAKE_NOT_READY = 600, FAKE_NO_MEMORY = 2, FAKE_CAPTURES = 900 };
 
 __attribute__((format(printf, 1, 2), noreturn)) static void fake_wrong(const char *fmt, ...) {
     va_list ap;
@@ -86,6 +86,18 @@ FAKE_EXPORT int cuCtxGetDevice(int *device) {
     if (!gpu_depth) return 201;
     return *device = gpu_stack[gpu_depth - 1], 0;
 }
+/* While somebody captures a stream in mode global (0), the driver refuses calls that might wait, in threads of that
+ * mode. */
+static __thread int gpu_capture_mode;
+static int gpu_captures;
+FAKE_EXPORT void fake_capture(int on);
+FAKE_EXPORT void fake_capture(int on) { __atomic_store_n(&gpu_captures, on, __ATOMIC_SEQ_CST); }
+static int gpu_refused(void) { return __atomic_load_n(&gpu_captures, __ATOMIC_SEQ_CST) && gpu_capture_mode == 0; }
+FAKE_EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
+    const int before = gpu_capture_mode;
+    gpu_capture_mode = *mode;
+    return *mode = before, 0;
+}
 FAKE_EXPORT int cuGetErrorString(int error, const char **text) {
     *text = error == FAKE_NO_MEMORY ? "out of memory" : error == 201 ? "invalid device context" : "some error";
     return 0;
@@ -119,6 +131,7 @@ FAKE_EXPORT int fake_remains(void) {
 
 static int gpu_alloc(void *out, uint64_t bytes, int pinned) {
     gpu_current("an allocation");
+    if (gpu_refused()) return FAKE_CAPTURES;
     pthread_mutex_lock(&gpu_lock);
     gpu_block *b = gpu_left ? (gpu_block *)calloc(1, sizeof *b) : NULL;
     if (b) {
@@ -259,6 +272,7 @@ FAKE_EXPORT int cuStreamDestroy_v2(void *stream) {
 }
 FAKE_EXPORT int cuStreamSynchronize(void *stream) {
     gpu_stream *s = (gpu_stream *)stream;
+    if (gpu_refused()) return FAKE_CAPTURES;
     pthread_mutex_lock(&gpu_lock);
     const uint64_t until = s->queued;
     while (s->done < until) pthread_cond_wait(&gpu_news, &gpu_lock);
@@ -291,6 +305,7 @@ FAKE_EXPORT int cuEventRecord(void *event, void *stream) {
 FAKE_EXPORT int cuEventQuery(void *event) {
     const gpu_event *e = (gpu_event *)event;
     gpu_current("cuEventQuery");
+    if (gpu_refused()) return FAKE_CAPTURES;
     pthread_mutex_lock(&gpu_lock);
     const int pending = e->stream && e->stream->done < e->number;
     pthread_mutex_unlock(&gpu_lock);

@@ -1,0 +1,42 @@
+# test_gpu.sh: without a GPU, bench/gpu.sh stops at once and says why. With programs that stand for the GPU's, a canary that
+# fails ends the call, a failed codec runs again, and what is not built counts as failed.
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+fail() {
+    cat "$tmp/said"
+    echo "$*"
+    exit 1
+}
+mkdir -p "$tmp/bin" "$tmp/build/gpu"
+gpu() { PATH="$tmp/bin:$PATH" BUILD=$tmp/build OUT=$tmp/out sh bench/gpu.sh "$@" >"$tmp/said" 2>&1; } # CALL
+program() { printf '#!/bin/sh\n%s\n' "$2" >"$tmp/$1" && chmod +x "$tmp/$1"; }                           # NAME TEXT
+said() { grep -q "$1" "$tmp/said" || fail "nothing said: $1"; }
+
+program bin/nvidia-smi 'exit 9'
+gpu A
+[ $? -eq 77 ] || fail "without a GPU: not status 77"
+said 'stopped by the canary: there is no GPU here'
+[ ! -e "$tmp/out/gpu-A.tar.gz" ] || fail "something was run without a GPU"
+
+program bin/compute-sanitizer 'exit 0'
+program bin/nvidia-smi 'echo "a GPU, 9.0, 580, 80 GB"'
+gpu A
+[ $? -eq 1 ] || fail "without programs: not status 1"
+said 'canary: FAILED: .*/gpu/test_canary is not built'
+program build/gpu/test_canary 'echo "skipped: no CUDA device"; exit 77'
+gpu A
+said 'the GPU cannot be used: skipped: no CUDA device'
+
+program build/gpu/test_canary 'echo fine'
+program build/gpu/test_codecs '[ "$CODECS" != topk ] || [ -n "${CUDA_LAUNCH_BLOCKING:-}" ]'
+for t in select rounds; do program "build/gpu/test_$t" 'exit 0'; done
+gpu A
+[ $? -eq 1 ] || fail "failures give status 0"
+said '^codec-none: ok'
+said '^codec-topk: FAILED with status 1'
+said '^codec-topk-blocking: ok'
+said '^graph: FAILED: .* is not built'
+said '2 failed'
+GPU_SECONDS=3 gpu A
+said 'canary: FAILED: no time was left'
+[ "$(ls "$tmp/out" | wc -l)" -le 8 ] || fail "more than 8 files"
