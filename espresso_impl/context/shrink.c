@@ -2,6 +2,9 @@
  * (job/regroup.c), get new ranks and connections, and compile the strategy for fewer ranks. If another rank dies
  * meanwhile, they start again. */
 #include "espresso_impl/context/context.h"
+#include <unistd.h>
+
+#define ESP__SHRINK_HEARS_NS 1000000000u
 
 static esp_status esp__shrink_check(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
@@ -131,11 +134,20 @@ static esp_status esp__shrink_activate(esp_ctx *ctx) {
     return s;
 }
 
-static esp_status esp__shrink_build(esp_ctx *ctx) {
+/* If another rank dies while backends connect, that is an error of the backend at first, which does not know why; the
+ * watch thread hears of the death a moment later. */
+static esp_status esp__shrink_connect(esp_ctx *ctx) {
     esp__comm_plan plans[ESP__SCOPES];
-    esp_status s = esp__peers_watch(ctx->job.peers);
     memcpy(plans, ctx->config.plans, sizeof plans);
-    if (!s) s = esp__comms_open(ctx, plans);
+    esp_status s = esp__comms_open(ctx, plans), lost = ESP_OK;
+    const uint64_t until = esp__now_ns() + ESP__SHRINK_HEARS_NS;
+    while (s && !esp__shrink_lost(s) && !(lost = esp__alive(ctx)) && esp__now_ns() < until) usleep(5000);
+    return lost ? lost : s;
+}
+
+static esp_status esp__shrink_build(esp_ctx *ctx) {
+    esp_status s = esp__peers_watch(ctx->job.peers);
+    if (!s) s = esp__shrink_connect(ctx);
     if (!s) s = esp__executor_open(ctx);
     if (!s) s = esp__shrink_activate(ctx);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));

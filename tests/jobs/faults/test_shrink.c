@@ -24,6 +24,7 @@ static struct {
     uint32_t timeout_ms, flags;
     int32_t dies[MAX_PROCS];     /* step in which a rank dies, or 0 */
     int32_t delay_us[MAX_PROCS]; /* time from its esp_shrink to its death, or 0 */
+    bool after_regroup;          /* that time begins when esp_shrink has found who is left */
     int32_t stops;               /* rank that stops in step 20, or -1 */
     bool forgets;                /* ranks above 1 do not know which rank does not answer when they call esp_shrink */
     int steps;
@@ -82,8 +83,16 @@ static esp_ctx *open_job(procs *p, int32_t rank, char *text) {
     return NULL;
 }
 
-static void *die_later(void *us) {
-    usleep((useconds_t)(uintptr_t)us);
+typedef struct killer {
+    esp_ctx *ctx;
+    int32_t size; /* waits until the job's size is another one */
+    useconds_t us;
+} killer;
+static void *die_later(void *arg) {
+    const killer *k = arg;
+    while (*(volatile int32_t *)&k->ctx->job.size == k->size) {
+    }
+    usleep(k->us);
     raise(SIGKILL);
     return NULL;
 }
@@ -121,8 +130,9 @@ static esp_status who_is_left(procs *p, esp_ctx *ctx, int32_t origin, uint8_t *l
 }
 
 static esp_status go_on(procs *p, esp_ctx *ctx, int32_t origin, float *w, int *step, uint8_t *left) {
-    pthread_t killer;
-    if (job.delay_us[origin]) pthread_create(&killer, NULL, die_later, (void *)(uintptr_t)job.delay_us[origin]);
+    pthread_t thread;
+    killer k = {ctx, job.after_regroup ? ctx->job.size : -1, (useconds_t)job.delay_us[origin]};
+    if (job.delay_us[origin]) pthread_create(&thread, NULL, die_later, &k);
     if (job.forgets && ctx->job.rank > 1) ctx->job.silent = -1;
     esp_status s = esp_shrink(ctx);
     if (job.delay_us[origin]) pause();
@@ -275,15 +285,17 @@ TEST(test_two_at_once) {
     expect_left(&p, "0011", 1e-3);
     assert_int_equal(procs_end(&p), 0);
 }
-/* Another rank dies inside esp_shrink. It may be the one to which the others connect. */
+/* Another rank dies inside esp_shrink. It may be the one to which the others connect, and it may die while backends
+ * connect. */
 TEST(test_during_the_shrink) {
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < 36; k++) {
         procs p;
         char left[] = "11101";
         const int32_t second = k % 3;
         job_begin(&p, 5, 5, NULL, NULL);
         job.dies[3] = 10;
-        job.delay_us[second] = 1 + k * k * 40;
+        job.after_regroup = k >= 12;
+        job.delay_us[second] = 1 + (k >= 12 ? (k - 12) / 3 * 30 : k * k * 40);
         left[second] = '0';
         run(&p);
         expect_left(&p, left, 1e-3);
