@@ -2,6 +2,7 @@
  * decompresses them. Rules for all codecs are tested by `espresso plugins --check`. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
+#include "tests/lib/specs.h"
 #include "tests/lib/test.h"
 #include "espresso_impl/registry/builtin.h"
 
@@ -30,30 +31,7 @@ static const char *const cf_specs[] = {"none",
                                        "warmup:steps=2,of=(topk:ratio=0.01)",
                                        "warmup:steps=2,of=(dgc:ratio=0.01)",
                                        "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))",
-                                       "fp8",
-                                       "fp8:mantissa=2,block=32",
-                                       "dynamic8",
-                                       "qsgd",
-                                       "qsgd:bits=4,block=1024",
-                                       "qsgd:bits=3,norm=0",
-                                       "terngrad",
-                                       "natural",
-                                       "maxmin",
-                                       "maxmin:bits=3,random=1",
-                                       "onebit",
-                                       "onebit:block=64",
-                                       "signsgd",
-                                       "signum",
-                                       "mxnet1bit",
-                                       "threshold",
-                                       "sketchml",
-                                       "sketchml:bits=3",
-                                       "threelc",
-                                       "threelc:s=1.75",
-                                       "inceptionn",
-                                       "inceptionn:bound=3",
-                                       "adaptive",
-                                       "adaptive:ratio=0.3",
+                                       CODEC_SPECS,
                                        "threshold:value=0.5"};
 
 /* ---- hosts ------------------------------------------------------------------------------------------------ */

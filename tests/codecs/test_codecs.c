@@ -1,5 +1,6 @@
 /* test_codecs.c runs `espresso plugins --check` on every built-in codec, with several parameters. */
 /* runs: slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
+#include "tests/lib/specs.h"
 #include "tests/lib/test.h"
 #include "tests/lib/run_check.h"
 
@@ -40,30 +41,7 @@ static const char *const specs[] = {"none",
                                     "warmup:steps=2,of=(topk:ratio=0.01)",
                                     "warmup:steps=2,of=(dgc:ratio=0.01)",
                                     "warmup:steps=2,of=(fp16:of=(randomk:ratio=0.1))",
-                                    "fp8",
-                                    "fp8:mantissa=2,block=32",
-                                    "dynamic8",
-                                    "qsgd",
-                                    "qsgd:bits=4,block=1024",
-                                    "qsgd:bits=3,norm=0",
-                                    "terngrad",
-                                    "natural",
-                                    "maxmin",
-                                    "maxmin:bits=3,random=1",
-                                    "onebit",
-                                    "onebit:block=64",
-                                    "signsgd",
-                                    "signum",
-                                    "mxnet1bit",
-                                    "threshold",
-                                    "sketchml",
-                                    "sketchml:bits=3",
-                                    "threelc",
-                                    "threelc:s=1.75",
-                                    "inceptionn",
-                                    "inceptionn:bound=3",
-                                    "adaptive",
-                                    "adaptive:ratio=0.3",
+                                    CODEC_SPECS,
                                     "threshold:value=0.001",
                                     "fp16:of=(threshold)",
                                     "fp8:mantissa=2",

@@ -3,6 +3,7 @@
  * same bits with all SIMD instruction sets. Include tests/lib/library.h first. */
 #ifndef ESPRESSO_TESTS_FUZZ_DECODE_H
 #define ESPRESSO_TESTS_FUZZ_DECODE_H
+#include "tests/lib/specs.h"
 #include "check.h"
 #include "espresso_impl/executor/executor.h"
 #include "codecs/common/simd.h"
@@ -36,30 +37,7 @@ static const char *const decode_specs[] = {"none",
                                            "warmup:steps=2,of=(topk:ratio=0.1)",
                                            "warmup:steps=2,of=(int4)",
                                            "warmup:steps=2,of=(fp16:of=(topk:ratio=0.1))",
-                                           "fp8",
-                                           "fp8:mantissa=2,block=32",
-                                           "dynamic8",
-                                           "qsgd",
-                                           "qsgd:bits=4,block=1024",
-                                           "qsgd:bits=3,norm=0",
-                                           "terngrad",
-                                           "natural",
-                                           "maxmin",
-                                           "maxmin:bits=3,random=1",
-                                           "onebit",
-                                           "onebit:block=64",
-                                           "signsgd",
-                                           "signum",
-                                           "mxnet1bit",
-                                           "threshold",
-                                           "sketchml",
-                                           "sketchml:bits=3",
-                                           "threelc",
-                                           "threelc:s=1.75",
-                                           "inceptionn",
-                                           "inceptionn:bound=3",
-                                           "adaptive",
-                                           "adaptive:ratio=0.3",
+                                           CODEC_SPECS,
                                            "maxmin:bits=7"};
 enum { DECODE_SPECS = sizeof decode_specs / sizeof *decode_specs, DECODE_LEVELS = 3, DECODE_COUNTS = 16 };
 static const uint32_t decode_counts[DECODE_COUNTS] = {0,   1,   2,    31,   32,   33,   64,    65,
