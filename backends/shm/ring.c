@@ -123,7 +123,7 @@ static uint64_t shm_ring_move(shm_comm *m, const shm_item *t, uint64_t at, uint6
         if (last && keep) memcpy(keep, out, len);
         return in ? len : 0;
     }
-    if (!in) { /* the data are this rank's own, so none are read */
+    if (!in) { /* the data are this rank's own: none come from another rank */
         shm_ring_copy(m, t->part, at, len, keep, src + at);
         if (o->c.op == ESP_COLL_ALLGATHER) shm_ring_copy(m, t->part, at, len, dst + part_at + at, src + at);
         return 0;

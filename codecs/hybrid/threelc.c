@@ -19,8 +19,9 @@ typedef struct threelc_self {
 } threelc_self;
 
 static uint64_t threelc_len(uint64_t n) { return (n + 4) / 5; }
-/* Returns the number of bytes without runs, and the size of the largest body. */
+/* Returns the number of bytes of n elements before runs of zeros are shortened. */
 static uint64_t threelc_all(uint64_t n) { return n / THREELC_BLOCK * THREELC_BYTES + threelc_len(n % THREELC_BLOCK); }
+/* Returns the size of the largest body. */
 static uint64_t threelc_body(uint64_t n) { return THREELC_HEAD + threelc_all(n); }
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */

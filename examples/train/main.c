@@ -53,7 +53,7 @@ static void check(const trainer *t, esp_status s, const char *what) {
     if (s < 0) die(what, esp_last_error(t->ctx));
 }
 
-/* Ends the program on an error. With --elastic 1 it goes on if a rank is lost, and then returns 0. */
+/* Ends the program on an error; but with --elastic 1, if the error is a lost rank, sets t->lost and returns 0. */
 static int check_elastic(trainer *t, esp_status s, const char *what) {
     if (flags[ELASTIC].number > 0 && (s == ESP_E_PEER || s == ESP_E_TIMEOUT))
         t->lost = 1;

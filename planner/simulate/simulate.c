@@ -130,9 +130,9 @@ static void esp__links_turn(esp__heap *h, esp__clock *c, const esp__schedule *d,
                    (uint64_t)u << 8 | (c->op[u] + 1u));
 }
 
-/* Runs the first op of the heap. An op that uses links comes twice: the first time it only joins the links' queues,
- * and the result is ESP__NOTHING_RAN. Otherwise the result is the tensor or group whose op ran, or
- * ESP__NEXT_BACKWARD. */
+/* Takes the first op off the heap and runs it. An op that uses links is taken twice: the first time it only joins the
+ * links' queues, and the result is ESP__NOTHING_RAN. If an op ran, the result is its tensor or group, or
+ * ESP__NEXT_BACKWARD if it was the backward computation of a tensor. */
 static uint32_t esp__queue_run_cores(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                      esp__link_queues *q) {
     const uint64_t key = h->at[0].key;

@@ -381,7 +381,7 @@ TEST(test_rank_0_leaves_first) {
     for (int i = 0; i < 20; i++) run(3, body_hub_leaves);
 }
 
-/* A rank leaves, then another one after an error. The others are told of both, whichever ranks they are. */
+/* One rank leaves, then a second rank leaves because of an error. The remaining ranks are told of both departures. */
 static void body_leave_after_error(rank_t *t) {
     const int32_t failing = t->j->victim;
     const int32_t first = (failing + 1) % t->j->size;
