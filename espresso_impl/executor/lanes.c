@@ -358,7 +358,7 @@ ESP__FN void esp__drive(esp_ctx *ctx) {
     esp__core_enter(ctx);
     esp__drive_all(ctx, &until);
     esp__core_leave(ctx);
-    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiting threads now check which have ended */
+    if (ctx->lanes.waiters) pthread_cond_broadcast(&ctx->lanes.done_cv); /* waiting threads now look which ended */
 }
 
 /* If `look`, checks whether a rank keeps this one waiting for too long; else sleeps until a collective may have ended.
