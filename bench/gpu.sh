@@ -17,9 +17,10 @@ arch=${CUDA_ARCH:-sm_90}
 call=${1:-}
 bad=0 skipped=0 began=$(date +%s)
 
-# ---- pack ---------------------------------------------------------------------------------------------------------
+# ---- pack -----------------------------------------------------------------------------------------------------------
 gpu_tests="test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between"
-programs="$(for t in $gpu_tests; do echo "gpu/$t"; done) bench/cuda tests/nccl/test_nccl_gpu bin/train_cuda bin/espresso"
+programs="$(for t in $gpu_tests; do echo "gpu/$t"; done)
+bench/cuda tests/nccl/test_nccl_gpu bin/train_cuda bin/espresso"
 libraries="lib/espresso/libespresso-cuda.so lib/espresso/libespresso-nccl.so"
 pack() {
     make -s -j"$(nproc)" BUILD="$build" CUDA_ARCH="$arch" plugins gpu-tests \
@@ -49,11 +50,16 @@ pack() {
         for f in $programs; do
             case $f in bin/*) timeout 20 "build/$f" --help ;; *) timeout 60 "build/$f" ;; esac >"$root/log" 2>&1
             code=$?
-            case $f$code in bin/*0) ;; *77 | *0) ;; *) echo "gpu.sh: $f does not start: status $code: $(tail -n 1 "$root/log")" && exit 1 ;; esac
+            case $code in 0 | 77) continue ;; esac
+            echo "gpu.sh: $f does not start: status $code: $(tail -n 1 "$root/log")"
+            exit 1
         done
     ) || return 1
     rm -rf "$root"
-    [ "$bytes" -lt 60000000 ] || { echo "gpu.sh: the pack has $bytes bytes unpacked; 60,000,000 may be carried" && return 1; }
+    [ "$bytes" -lt 60000000 ] || {
+        echo "gpu.sh: the pack has $bytes bytes unpacked; 60,000,000 may be carried"
+        return 1
+    }
     echo "gpu-pack.tar.gz: $bytes bytes unpacked, for $arch. On the machine with a GPU, in an empty folder:"
     echo "    tar xzf gpu-pack.tar.gz && OUT=out sh bench/gpu.sh A    # then B, then C"
 }
@@ -107,6 +113,8 @@ finish() {
 }
 
 # ---- canary ---------------------------------------------------------------------------------------------------------
+# NCCL may be in PyTorch's wheel only
+in_wheel='import glob, nvidia.nccl; print(glob.glob(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so*")[0])'
 stop() { # STATUS TEXT
     note "gpu.sh $call: stopped by the canary: $2. Nothing else was run."
     exit "$1"
@@ -114,10 +122,11 @@ stop() { # STATUS TEXT
 nvidia-smi -L >/dev/null 2>&1 || stop 77 "there is no GPU here (nvidia-smi -L fails)"
 gpu=$(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader | head -n 1)
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
-: "${ESPRESSO_NCCL:=$(python3 -c 'import glob, nvidia.nccl; print(glob.glob(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so*")[0])' 2>/dev/null)}"
+: "${ESPRESSO_NCCL:=$(python3 -c "$in_wheel" 2>/dev/null)}"
 if [ -n "$ESPRESSO_NCCL" ]; then export ESPRESSO_NCCL; else unset ESPRESSO_NCCL; fi
 note "GPU: $gpu; nvcc: $(${nvcc:-true} --version | sed -n 's/.*release \([^,]*\).*/\1/p')"
-note "NCCL: ${ESPRESSO_NCCL:-where the loader finds it}; commit: $(cat "$build/commit" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null)"
+commit=$(cat "$build/commit" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null)
+note "NCCL: ${ESPRESSO_NCCL:-where the loader finds it}; commit: $commit"
 part canary 20 "$build/gpu/test_canary"
 case $? in
 0) ;;
@@ -125,7 +134,7 @@ case $? in
 *) stop 1 "one element of none, or 70,000 of topk, went wrong; see above" ;;
 esac
 
-# ---- A: codecs --------------------------------------------------------------------------------------------------------
+# ---- A: codecs ------------------------------------------------------------------------------------------------------
 tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 call_a() {
     for codec in $(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc); do
@@ -183,11 +192,14 @@ call_b() {
     part nccl 240 "$build/tests/nccl/test_nccl_gpu"
 }
 
-# ---- C: measurements --------------------------------------------------------------------------------------------------
+# ---- C: measurements ------------------------------------------------------------------------------------------------
 call_c() {
     head="$(sh bench/head.sh; echo "# GPU: $gpu")"
     part bench 150 "$build/bench/cuda" && { echo "$head" && cat "$logs/bench.log"; } >"$out/cuda-codecs.csv"
-    part torch 100 python3 -B bench/cuda/torch_ops.py && { echo "$head" && cat "$logs/torch.log"; } >"$out/cuda-torch.csv"
+    part torch 100 python3 -B bench/cuda/torch_ops.py && {
+        echo "$head"
+        cat "$logs/torch.log"
+    } >"$out/cuda-torch.csv"
     make_data || failed "data: FAILED: python3 is needed for a data set"
     echo "$head; build/bin/train_cuda --epochs 3, synthetic images" >"$out/cuda-train.csv"
     columns=
@@ -209,7 +221,8 @@ four-topk 4 --codec topk:ratio=0.01
 four-sign 4 --codec efsignsgd --bf16 1
 END
     cp "$logs/trace-four-topk.json" "$out/cuda-timeline.json" 2>/dev/null
-    part profile 100 "$build/bin/espresso" profile -n 1 --only codecs --device both --budget 80s -o "$out/gpu-codecs.json" \
+    part profile 100 \
+        "$build/bin/espresso" profile -n 1 --only codecs --device both --budget 80s -o "$out/gpu-codecs.json" \
         --codecs 'fp16;efsignsgd;int8;int4;twobit;topk:ratio=0.01;chunktopk;dgc:ratio=0.01' || return
     : >"$out/gpu-plans.txt"
     for model in vgg16 bert-base; do

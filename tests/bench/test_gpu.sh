@@ -1,5 +1,5 @@
-# test_gpu.sh: without a GPU, bench/gpu.sh stops at once and says why. With programs that stand for the GPU's, a canary that
-# fails ends the call, a failed codec runs again, and what is not built counts as failed.
+# test_gpu.sh: without a GPU, bench/gpu.sh stops at once and says why. With programs that stand for the GPU's, a canary
+# that fails ends the call, a failed codec runs again, and what is not built counts as failed.
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 fail() {

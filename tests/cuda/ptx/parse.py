@@ -125,7 +125,8 @@ class Reader:
         if guard:
             line = guard.group(3)
         opcode, _, operands = line.replace("\t", " ").partition(" ")
-        self.kernel.code.append(Statement(number, self.place, None, guard and guard.group(1, 2), opcode, split(operands)))
+        guard = guard and guard.group(1, 2)
+        self.kernel.code.append(Statement(number, self.place, None, guard, opcode, split(operands)))
 
     def meant(self, register):
         for scope in reversed(self.scopes):

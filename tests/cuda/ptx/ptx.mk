@@ -1,5 +1,6 @@
 # ptx.mk: make ptx-tests runs the tests of the CUDA kernels with nvcc's PTX, translated to C++, in place of the kernels
-# that g++ compiles; with all repetitions in make test-all. A program for each test and architecture: $(BUILD)/ptx-sm_90/cuda/test_codecs. tests.mk includes it.
+# that g++ compiles; with all repetitions in make test-all. There is a program for each test and architecture, such as
+# $(BUILD)/ptx-sm_90/cuda/test_codecs. tests.mk includes this file.
 PTX_ARCHS := 75 80 90 100
 PTX_NAMES := test_codecs test_select test_rounds
 PTX_STEPS := test_graph test_cuda_tree test_cuda_steps test_cuda_between # of the newest architecture only

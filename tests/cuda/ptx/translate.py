@@ -61,7 +61,9 @@ class Function:
             return "ptx_bits<double>(0x%sull)" % x[2:]
         if re.match(r"-?(0x[0-9a-fA-F]+|\d+)U?$", x) and not real(kind):
             number = int(x.rstrip("U"), 0)
-            return str(bool(number)).lower() if kind == "pred" else "(%s)0x%xull" % (to, number & ((1 << BITS[kind]) - 1))
+            if kind == "pred":
+                return str(bool(number)).lower()
+            return "(%s)0x%xull" % (to, number & ((1 << BITS[kind]) - 1))
         if x in self.shared:
             return "(%s)%d" % (to, self.shared[x])
         parameter = re.match(re.escape(self.kernel.name) + r"_param_(\d+)$", x)
@@ -74,7 +76,8 @@ class Function:
         if register == "_":
             return "(void)(%s);" % expression
         held = self.kind(register)
-        wide = kind if BITS.get(held, 1) == BITS.get(kind, 1) else {"s": "s", "f": "f"}.get(kind[0], "u") + str(BITS.get(held, 1))
+        bits = BITS.get(held, 1)
+        wide = kind if bits == BITS.get(kind, 1) else (kind[0] if kind[0] in "sf" else "u") + str(bits)
         e = "(%s)(%s)" % (CPP[kind], expression)
         if wide != kind:
             e = "(%s)%s" % (CPP[wide], e)
@@ -146,7 +149,8 @@ class Function:
             e = "(%s)%s * (%s)%s" % (CPP[result], self.value(a[1], kind), CPP[result], self.value(a[2], kind))
         elif "hi" in parts:
             double = {"u32": "uint64_t", "s32": "int64_t", "u64": "unsigned __int128", "s64": "__int128"}[kind]
-            e = "(%s)((%s)%s * %s >> %d)" % (CPP[kind], double, self.value(a[1], kind), self.value(a[2], kind), bits)
+            x, y = self.value(a[1], kind), self.value(a[2], kind)
+            e = "(%s)((%s)%s * %s >> %d)" % (CPP[kind], double, x, y, bits)
         else:
             result = unsigned(kind)
             e = "%s * %s" % (self.value(a[1], result), self.value(a[2], result))
@@ -167,7 +171,9 @@ class Function:
         return self.set(a[0], kind, ("!" if kind == "pred" else "~") + self.value(a[1], kind))
 
     def do_neg(self, _s, _parts, kind, a):
-        return self.set(a[0], kind, ("-" if real(kind) else "0 - ") + self.value(a[1], kind if real(kind) else unsigned(kind)))
+        if real(kind):
+            return self.set(a[0], kind, "-" + self.value(a[1], kind))
+        return self.set(a[0], kind, "0 - " + self.value(a[1], unsigned(kind)))
 
     def do_abs(self, _s, _parts, kind, a):
         if not real(kind):
@@ -176,13 +182,15 @@ class Function:
         return self.set(a[0], bits, "%s & ~((%s)1 << %d)" % (self.value(a[1], bits), CPP[bits], BITS[kind] - 1))
 
     def do_shl(self, _s, parts, kind, a):
-        return self.set(a[0], kind, "ptx_%s<%s>(%s, %s)" % (parts[0], CPP[kind], self.value(a[1], kind), self.value(a[2], "u32")))
+        return self.set(a[0], kind, "ptx_%s<%s>(%s, %s)" % (
+            parts[0], CPP[kind], self.value(a[1], kind), self.value(a[2], "u32")))
 
     do_shr = do_shl
 
     def do_shf(self, _s, parts, kind, a):
-        args = tuple(self.value(x, "u32") for x in a[1:4])
-        return self.set(a[0], kind, "ptx_funnel_%s(%s, %s, %s, %d)" % ((parts[1],) + args + (31 if "wrap" in parts else 32,)))
+        low, high, by = (self.value(x, "u32") for x in a[1:4])
+        most = 31 if "wrap" in parts else 32
+        return self.set(a[0], kind, "ptx_funnel_%s(%s, %s, %s, %d)" % (parts[1], low, high, by, most))
 
     def do_popc(self, _s, _parts, kind, a):
         return self.set(a[0], "u32", "(uint32_t)__builtin_popcountll(%s)" % self.value(a[1], kind))
@@ -200,8 +208,9 @@ class Function:
         return self.set(a[0], "u32", "%s ? ptx_leading<%s>(%s) : %du" % (x, CPP[kind], x, BITS[kind]))
 
     def do_bfi(self, _s, _parts, kind, a):
+        at, length = self.value(a[3], "u32"), self.value(a[4], "u32")
         return self.set(a[0], kind, "ptx_insert<%s>(%s, %s, %s, %s)" % (
-            CPP[kind], self.value(a[1], kind), self.value(a[2], kind), self.value(a[3], "u32"), self.value(a[4], "u32")))
+            CPP[kind], self.value(a[1], kind), self.value(a[2], kind), at, length))
 
     def do_bfe(self, _s, _parts, kind, a):
         if kind[0] == "s":
@@ -226,7 +235,8 @@ class Function:
         return self.set(a[0], "pred", e)
 
     def do_selp(self, _s, _parts, kind, a):
-        return self.set(a[0], kind, "%s ? %s : %s" % (self.value(a[3], "pred"), self.value(a[1], kind), self.value(a[2], kind)))
+        return self.set(a[0], kind, "%s ? %s : %s" % (
+            self.value(a[3], "pred"), self.value(a[1], kind), self.value(a[2], kind)))
 
     def do_cvta(self, _s, _parts, _kind, a):
         return self.set(a[0], "u64", self.value(a[1], "u64"))
@@ -261,8 +271,9 @@ class Function:
         space = space_of(parts)
         of, size = split(a[1][1:-1]) if a[1][0] == "{" else [a[1]], BITS[kind] // 8
         stores = ["ptx_store<%s>(at + %d, %s);" % (CPP[kind], size * i, self.value(x, kind)) for i, x in enumerate(of)]
+        what = "PTX_ATOMIC" if "volatile" in parts else "PTX_WRITE"
         return "{ unsigned char *at = %s; %s %s }" % (
-            self.address(a[0], space), self.touch(s, space, size * len(of), "PTX_ATOMIC" if "volatile" in parts else "PTX_WRITE"), " ".join(stores))
+            self.address(a[0], space), self.touch(s, space, size * len(of), what), " ".join(stores))
 
     def do_atom(self, s, parts, kind, a):
         space = space_of(parts)
@@ -297,7 +308,8 @@ class Function:
     do_barrier = do_bar
 
     def warp(self, s, how, mask, x, by="0", width="32"):
-        return "(uint32_t)cuda_host_warp(file, %d, %s, %s, %s, %s, %s)" % (s.line, how, self.value(mask, "u32"), x, by, width)
+        return "(uint32_t)cuda_host_warp(file, %d, %s, %s, %s, %s, %s)" % (
+            s.line, how, self.value(mask, "u32"), x, by, width)
 
     def do_vote(self, s, parts, _kind, a):
         in_ = self.warp(s, "CUDA_HOST_BALLOT", a[2], self.value(a[1], "pred"))
@@ -313,7 +325,8 @@ class Function:
     def do_redux(self, s, parts, kind, a):
         if "max" not in parts or kind != "u32":
             raise ValueError("reduction " + ".".join(parts))
-        return self.set(a[0], "u32", "ptx_warp_max(file, %d, %s, %s)" % (s.line, self.value(a[2], "u32"), self.value(a[1], "u32")))
+        return self.set(a[0], "u32", "ptx_warp_max(file, %d, %s, %s)" % (
+            s.line, self.value(a[2], "u32"), self.value(a[1], "u32")))
 
     # ---- the whole ---------------------------------------------------------------------------------------------------
     def text(self):
@@ -327,7 +340,8 @@ class Function:
         for kind in sorted(set(k.registers.values())):
             names = [r[1:] for r, held in k.registers.items() if held == kind]
             out.append("    %s %s;" % (CPP[kind], ", ".join(names)))
-        out.append("    (void)file, (void)shared, (void)parameters;\n    ptx_enter(base_kernel + %s);" % self.name.split("_")[-1])
+        out.append("    (void)file, (void)shared, (void)parameters;")
+        out.append("    ptx_enter(base_kernel + %s);" % self.name.split("_")[-1])
         for s in k.code:
             try:
                 out.append("    " + self.statement(s))
