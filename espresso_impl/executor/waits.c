@@ -159,6 +159,8 @@ ESP__FN void esp__waits_answer(void *user, esp__answer *out) {
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp__model *m = &ctx->model;
     if (ctx->health.waiting) out->waits_for = ctx->health.waits_for, out->tensor = ctx->health.waits_tensor;
+    /* the rank that left is to blame, not this one, which others wait for */
+    if (ctx->health.fatal == ESP_E_PEER && ctx->health.left_rank >= 0) out->waits_for = ctx->health.left_rank;
     out->started = ctx->started && !ctx->health.fatal;
     out->step = ctx->steps.step;
     out->open = ctx->steps.open != 0;

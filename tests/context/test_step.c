@@ -284,14 +284,19 @@ static void body_fork(esp_ctx *ctx, void *user) {
 }
 TEST(test_fork) { run(1, 1, body_fork, NULL, NULL, 0); }
 
-/* If a rank closes while others wait for it, their errors name it. Later pushes give the same error. */
+/* If a rank closes while others wait for it, their errors name it, and so do their answers to a rank that waits for
+ * them. Later pushes give the same error. */
 static void body_left(esp_ctx *ctx, void *user) {
     float g[N] = {0};
+    esp__answer a = {.waits_for = ESP__WAITS_FOR_NOBODY};
     tensor_add(ctx, "x", N);
     CHECK(esp_start(ctx) == ESP_OK);
     if (esp_rank(ctx) == 1) return;
     CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
     CHECK(esp_wait_all(ctx) == ESP_E_PEER && error_has(ctx, "rank 1"));
+    usleep(100000); /* the links' requests have ended */
+    esp__waits_answer(ctx, &a);
+    CHECK(a.waits_for == 1);
     CHECK(esp_push(ctx, 0, g, here) == ESP_E_PEER && error_has(ctx, "rank 1"));
     CHECK(esp_barrier(ctx) == ESP_E_PEER);
 }
