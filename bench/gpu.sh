@@ -140,6 +140,7 @@ call_a() {
     for codec in $(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc); do
         export CODECS="$codec"
         TEST_ALL=1 part "codec-$codec" 60 "$build/gpu/test_codecs" && continue
+        [ "$(left)" -gt 60 ] || continue
         CUDA_LAUNCH_BLOCKING=1 part "codec-$codec-blocking" 40 "$build/gpu/test_codecs"
         [ -z "$tool" ] || part "codec-$codec-memcheck" 90 "$tool" --error-exitcode 1 "$build/gpu/test_codecs"
     done
