@@ -234,7 +234,6 @@
 #include "planner/auto/loss.c"
 #include "planner/auto/measure.c"
 #include "planner/auto/candidates.c"
-#include "planner/auto/plan.c"
 #include "planner/auto/tournament.c"
 #include "planner/auto/phases.c"
 #include "planner/auto/autopilot.c"

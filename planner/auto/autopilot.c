@@ -20,16 +20,16 @@ static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spe
 /* Takes one block of memory for all arrays, the ones of the largest alignment first. */
 static esp_status esp__auto_memory(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size, bits = (n + 7) / 8;
+    const uint64_t n = ctx->model.n_tensors, ranks = (uint64_t)ctx->job.size;
     a->all = esp__alloc(ctx, ranks * sizeof *a->all + (ESP__AUTO_READY + 1) * n * sizeof *a->ready +
-                                 n * (sizeof *a->described + sizeof *a->tensors) + bits * (ranks + 1));
+                                 n * (sizeof *a->described + sizeof *a->tensors) + n * (ranks + 1));
     if (!a->all) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     a->ready = (uint64_t *)(a->all + ranks);
     a->ready_max = a->ready + ESP__AUTO_READY * n;
     a->described = (char **)(a->ready_max + n);
     a->tensors = (esp__auto_tensor *)(a->described + n);
-    a->bits = (uint8_t *)(a->tensors + n);
-    a->all_bits = a->bits + bits;
+    a->bad = (uint8_t *)(a->tensors + n);
+    a->all_bad = a->bad + n;
     return ESP_OK;
 }
 
@@ -131,7 +131,6 @@ static double esp__auto_note(esp_ctx *ctx) {
     uint64_t ns = c->begin_ns ? c->end_ns - c->begin_ns : 0;
     if (a->source.step_ns) ns = a->source.step_ns(a->source.user, ctx);
     a->phase_steps++;
-    a->mine.total_ns += ns;
     if (ns) esp__step_times_add(&a->times, (double)ns);
     if (c->last_push_ns > c->begin_ns && c->end_ns > c->last_push_ns) {
         a->steps_ns += c->end_ns - c->begin_ns;

@@ -41,9 +41,7 @@ ESP__UNUSED static inline uint32_t esp__step_times_held(const esp__step_times *t
  * the same. */
 typedef struct esp__auto_word {
     uint64_t step_ns;         /* median step time: of the active candidate while trying, else of the phase */
-    uint64_t total_ns;        /* time of the steps since the phase began or, while trying, of the block */
     uint64_t spent_ns;        /* time of probes since the previous exchange */
-    uint64_t exchange_ns;     /* time of the shortest exchange so far */
     double waiting;           /* share of the phase's time that was spent after the last push of a step */
     double loss, loss_spread; /* median and quartile distance of the finite losses */
     uint32_t losses, bad_losses;
@@ -69,6 +67,7 @@ typedef struct esp__auto_candidate {
     double loss;         /* grows with the mean compression error; 0 for fp32 */
     double ns;           /* measured step time, the same on all ranks; 0: it never ran */
     uint32_t n;          /* number of its steps in this tournament that count, at most ESP__TRY_TIMES */
+    uint32_t ran;        /* number of all its steps in this tournament */
     uint32_t round;      /* the last one in which it ran */
     bool out;
     esp__step_times times; /* of this rank */
@@ -83,9 +82,8 @@ typedef struct esp__tournament {
     double least_gain;
     bool more; /* further candidates will come; until then each one runs at most one block of steps */
     uint32_t round, left;
-    bool skip;      /* the next step does not count: the strategy has changed */
-    uint32_t steps; /* steps of the tournament so far */
-    double total_ns;
+    bool skip;        /* the next step does not count: the strategy has changed */
+    uint32_t steps;   /* steps of the tournament so far */
     bool ended_early; /* trying had cost too much */
 } esp__tournament;
 
@@ -97,9 +95,8 @@ ESP__FN bool esp__measured_enough(uint32_t steps, double waiting);
 ESP__FN uint32_t esp__tournament_first(const esp__tournament *t);
 /* Stores a step's time on this rank. Returns whether the block of steps is over. */
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
-/* Call it after a block of steps, with numbers that are the same on all ranks: the median of the active candidate's
- * step times, and the time of the block. */
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double total_ns);
+/* Call it after a block of steps, with the median of the active candidate's step times, the same on all ranks. */
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns);
 /* Chooses the candidate that runs the next block of steps. Returns its index, or -1 if the tournament is over, or has
  * to wait for more candidates. */
 ESP__FN int esp__tournament_next(esp__tournament *t);
@@ -121,19 +118,16 @@ typedef struct esp__auto_job {
     double slowest; /* new strategies use no codec with which training needs more steps to the same loss than this */
     uint32_t n_described_units;                          /* number of tensors whose description says to compress */
     const esp__effect *effects[ESP__CALIBRATION_CODECS]; /* for each of all_codecs */
-    char optimizer[ESP__NAME_MAX];
     esp_plan_config config;
-    char *active; /* text of the active strategy, as it was when it won; NULL if it must be replaced */
     /* result */
     esp__auto_candidate candidates[ESP__AUTO_CANDIDATES];
     struct esp__auto_proposal {
         esp_plan *plan;
         const char *text;
-        uint64_t hash;
         char effect[256];
     } of[ESP__AUTO_CANDIDATES];
-    uint32_t n, n_sent; /* number of candidates, and of those that other ranks have */
-    char failed[512];   /* why there are no candidates; else "" */
+    uint32_t n;
+    char failed[512]; /* why there are no candidates; else "" */
 } esp__auto_job;
 
 /* Where costs and times come from: they are measured where a function is NULL. Tests set functions of their own. */
@@ -176,16 +170,15 @@ typedef struct esp__autopilot {
     esp__calibration_probes probes;
     esp__calibration_trainer trainer;
     /* `calibrating`: from the begin of measuring to that of planning, steps and probes add to the calibration. */
-    bool calibration_open, calibrating, have_costs;
+    bool calibration_open, calibrating;
     /* [ESP__AUTO_READY][n_tensors] times from a step's begin to each push: on this rank, and on the slowest one. */
     uint64_t *ready, *ready_max;
     uint32_t n_ready;
     esp__auto_job *job; /* rank 0's planning */
-    /* After a tournament, the winner is active and its index is tournament.now. The texts are in `received`, from the
-     * first candidates' broadcast and that of the others. */
+    /* After a tournament, the winner is active and its index is tournament.now. The texts are in `received`. */
     esp__tournament tournament;
     const char *texts[ESP__AUTO_CANDIDATES];
-    esp__auto_candidate *received[2];
+    esp__auto_candidate *received;
     /* `forced`: a compression error was too large, so the active strategy must be replaced. `lossy`: lossy codecs are
      * allowed. */
     bool forced, lossy;
@@ -204,7 +197,7 @@ typedef struct esp__autopilot {
     int trust;
     esp__auto_tensor *tensors;
     char **described; /* [n_tensors] codec and option of each tensor whose description says to compress it, else NULL */
-    uint8_t *bits, *all_bits; /* bit sets of the tensors whose error is too large, on this rank and on all ranks */
+    uint8_t *bad, *all_bad; /* for each tensor whether its error is too large, on this rank and on all ranks */
 } esp__autopilot;
 
 /* Returns NULL if the strategy is not auto. */
@@ -261,17 +254,10 @@ ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx);
 /* While calibrating, sets what the planner needs besides costs of links and codecs. All ranks call it. */
 ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx);
 /* ---- candidates.c ---- */
-/* Returns whether the codec is one of codecs[n]. */
-ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec);
-/* Makes candidates that need no search: the active strategy, fp32, and layerwise with each codec. */
-ESP__FN esp_status esp__auto_add_simple(esp__auto_job *job, const char *name, double ns);
-/* Adds the planner's plans, and predicts again the candidates that have not run. */
-ESP__FN void esp__auto_add_planned(esp__auto_job *job);
-/* ---- plan.c ---- */
 /* Makes rank 0's candidates that need no search. Steps of the active strategy took `ns`, or 0 if none was measured. */
 ESP__FN esp__auto_job *esp__auto_job_open(esp_ctx *ctx, double ns);
-/* Adds the candidates that need search. */
-ESP__FN void esp__auto_job_plan(esp_ctx *ctx);
+/* Adds the planner's plans, and predicts again the candidates that have not run. */
+ESP__FN void esp__auto_job_plan(esp__auto_job *job);
 ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job);
 /* ---- phases.c ---- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase);

@@ -1,23 +1,98 @@
-/* candidates.c: makes the strategies that a tournament compares (candidates): the active one, fp32, and one that
- * compresses every large tensor with a codec, for each codec; and on the planning thread, the planner's best plan, and
- * the best one that merges tensors into few large groups. */
+/* candidates.c: makes the strategies that a tournament compares (candidates), on rank 0, from the measured costs: first
+ * the active one, fp32, and for each codec one that compresses every large tensor with it; later the planner's best
+ * plan, and the best one that merges tensors into few large groups. */
 #include "planner/auto/autopilot.h"
+#include <math.h>
 
-ESP__FN bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec) {
+/* ---- the planner's input ----------------------------------------------------------------------------------------- */
+/* Returns whether the codec is one of codecs[n]. */
+static bool esp__auto_has(const esp_plan_codec *codecs, uint32_t n, const char *spec) {
     for (uint32_t i = 0; i < n; i++)
         if (!strcmp(codecs[i].spec, spec)) return true;
     return false;
 }
 
-/* Returns a hash of a plan's text without comments, which is the same if the plan is made twice. */
-static uint64_t esp__auto_text_hash(const char *text) {
-    uint64_t h = ESP__HASH0;
-    while (*text) {
-        size_t len = strcspn(text, "\n");
-        if (*text != '#') h = esp__hash64(h, text, len + (text[len] == '\n'));
-        text += len + (text[len] == '\n');
+/* Returns whether the codec may be used now. `c` is NULL if it is not opened. */
+static bool esp__auto_allowed(const esp_ctx *ctx, const esp_plan_codec *codec, const esp__codec *c) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    bool listed = false;
+    for (uint32_t i = 0; i < a->opt.n_codecs; i++) listed |= !strcmp(a->opt.codecs[i], codec->spec);
+    if (!listed || (c && !esp__calibration_reduces(ctx, c))) return false;
+    if (codec->lossy && (!a->lossy || a->trust == ESP__TRUST_NONE)) return false;
+    if (a->trust == ESP__TRUST_ROUNDING && !(c && esp__safety_rounds(c, codec->error))) return false;
+    return !(a->opt.max_error > 0.0 && codec->error > a->opt.max_error);
+}
+
+static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp_status s;
+    job->n_codecs = 0;
+    if (a->source.costs) {
+        s = a->source.costs(a->source.user, ctx, &job->system, job->all_codecs, &job->n_all_codecs);
+    } else {
+        s = esp__calibration_finish(ctx, &a->calibration);
+        job->system = a->calibration.system;
+        job->n_all_codecs = a->calibration.n_codecs;
+        memcpy(job->all_codecs, a->calibration.plan_codecs, sizeof job->all_codecs);
     }
-    return h;
+    for (uint32_t i = 0; i < job->n_all_codecs && !s; i++) {
+        esp_plan_codec *codec = &job->all_codecs[i];
+        const esp__codec *c = esp__auto_codec_of(ctx, codec->spec);
+        codec->lossy = !c || esp__codec_lossy(c);
+        if (c) job->effects[i] = esp__safety(c, codec->error, ctx->config.optimizer, ctx->config.momentum);
+        const bool fits = !job->effects[i] || job->effects[i]->slower <= job->slowest;
+        if (fits && esp__auto_allowed(ctx, codec, c)) job->codecs[job->n_codecs++] = *codec;
+    }
+    return s;
+}
+
+static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__tensor *first = ctx->model.tensors;
+    bool alike = true; /* then any neighbours may form a group */
+    job->n_described_units = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        const bool described = esp__auto_described(ctx, i);
+        esp_plan_tensor *x = &job->tensors[i];
+        *x = (esp_plan_tensor){.name = t->name, .elements = t->count, .rows = t->rows, .cols = t->cols};
+        /* maxima over ranks need not rise from tensor to tensor */
+        if (i && a->ready_max[i] > a->ready_max[i - 1]) x->compute_ns = (double)(a->ready_max[i] - a->ready_max[i - 1]);
+        if (t->flags & ESP_SHARD) x->shard = t->shard.n == 1 ? "flat" : "intra,inter"; /* sharded over two levels */
+        x->keep = t->flags & ESP_RAW || described ? "fp32" : esp__auto_keep(ctx, i);
+        if (x->keep && !esp__auto_has(job->codecs, job->n_codecs, x->keep)) x->keep = "fp32";
+        if (a->described[i]) x->keep = a->described[i], job->n_described_units++;
+        alike &= t->dtype == first->dtype && t->device == first->device && !((t->flags ^ first->flags) & ESP_SUM) &&
+                 !described;
+        if (t->flags & ESP_SHARD && ctx->job.topo.n_levels > 2)
+            return esp__fail(
+                ctx, ESP_E_UNSUPPORTED,
+                "auto plans sharded tensors (ESP_SHARD), such as '%s', in jobs of two levels only; this job has "
+                "%u: give it a strategy file",
+                t->name, ctx->job.topo.n_levels);
+    }
+    job->model = (esp_plan_model){.struct_size = sizeof job->model,
+                                  .n_tensors = ctx->model.n_tensors,
+                                  .name = "measured",
+                                  .tensors = job->tensors,
+                                  .forward_ns = (double)a->ready_max[0]}; /* the time to the first gradient */
+    if (!alike) job->config.flags |= ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+    return ESP_OK;
+}
+
+/* Copies what the planner needs. */
+static esp_status esp__auto_input(esp_ctx *ctx, esp__auto_job *job) {
+    const esp_status s = esp__auto_costs(ctx, job);
+    if (s) return s;
+    esp__calibration_log(ctx, &job->system, job->codecs, job->n_codecs);
+    return esp__auto_model(ctx, job);
+}
+
+/* ---- one candidate ----------------------------------------------------------------------------------------------- */
+/* Returns a plan's text without its first lines, which say how it was made. */
+static const char *esp__auto_body(const char *text) {
+    const char *body = strstr(text, "\ntensor ");
+    return body ? body : text;
 }
 
 /* Returns the index of a codec in job->all_codecs, or n_all_codecs. */
@@ -30,6 +105,7 @@ static uint32_t esp__auto_codec_at(const esp__auto_job *job, const char *spec) {
 static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp__auto_candidate *c,
                              struct esp__auto_proposal *of) {
     const size_t room = sizeof of->effect;
+    char optimizer[ESP__NAME_MAX];
     const esp__effect *worst = NULL;
     const char *spec = "";
     double error = 0.0, elements = 1.0;
@@ -49,16 +125,17 @@ static void esp__auto_effect(const esp__auto_job *job, const esp_plan *plan, esp
     c->slower = worst ? worst->slower : 1.0;
     c->loss += error / elements;
     if (!worst) return;
+    esp__auto_optimizer(job->ctx, optimizer, sizeof optimizer);
     if (!worst->loss)
         snprintf(of->effect, room,
                  "; what %s costs in loss depends on the optimizer: set esp_config.optimizer or ESPRESSO_OPTIMIZER",
                  spec);
     else if (worst->slower <= 1.0)
-        snprintf(of->effect, room, "; expected with optimizer %s: a loss %s", job->optimizer, worst->loss);
+        snprintf(of->effect, room, "; expected with optimizer %s: a loss %s", optimizer, worst->loss);
     else
         snprintf(of->effect, room,
                  "; expected with optimizer %s and %s: at first %g times as many steps to the same loss, a loss %s",
-                 job->optimizer, spec, worst->slower, worst->loss);
+                 optimizer, spec, worst->slower, worst->loss);
 }
 
 /* Makes a plan of a strategy with these codecs, and other ones only for tensors whose descriptions name them. Reads its
@@ -80,19 +157,17 @@ static esp_plan *esp__auto_make(const esp__auto_job *job, const char *strategy, 
     return plan;
 }
 
-/* Adds a plan to the candidates, which then own it, unless one has the same text. `text` replaces the plan's own text
- * unless it is NULL. */
-static void esp__auto_add(esp__auto_job *job, esp_plan *plan, const esp_plan_report *r, const char *text,
-                          const char *name) {
+/* Adds a plan to the candidates, which then own it, unless one has the same text. */
+static void esp__auto_add(esp__auto_job *job, esp_plan *plan, const esp_plan_report *r, const char *name) {
     esp__auto_candidate *c = &job->candidates[job->n];
     struct esp__auto_proposal *of = &job->of[job->n];
-    *of = (struct esp__auto_proposal){.plan = plan, .text = text ? text : esp_plan_text(plan)};
+    if (!plan) return;
+    *of = (struct esp__auto_proposal){.plan = plan, .text = strcmp(name, "fp32") ? esp_plan_text(plan) : "fp32"};
     *c = (esp__auto_candidate){.predicted_ns = r->iteration_ns};
-    of->hash = esp__auto_text_hash(of->text);
     snprintf(c->name, sizeof c->name, "%s", name);
     esp__auto_effect(job, plan, c, of);
     for (uint32_t i = 0; i < job->n; i++) {
-        if (job->of[i].hash != of->hash) continue;
+        if (strcmp(esp__auto_body(job->of[i].text), esp__auto_body(of->text)) != 0) continue;
         esp_plan_free(plan);
         return;
     }
@@ -114,6 +189,7 @@ static esp_plan *esp__auto_predict(const esp__auto_job *job, const char *text, e
     return plan;
 }
 
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 /* Adds the best of the plans that merge neighbouring tensors into few large groups, with one codec or none. */
 static void esp__auto_add_merged(esp__auto_job *job) {
     esp_plan *best = NULL;
@@ -130,42 +206,78 @@ static void esp__auto_add_merged(esp__auto_job *job) {
         best = plan, best_r = r;
         snprintf(name, sizeof name, "merged %s", raw ? "fp32" : job->codecs[c].spec);
     }
-    if (best) esp__auto_add(job, best, &best_r, NULL, name);
+    esp__auto_add(job, best, &best_r, name);
 }
 
-ESP__FN esp_status esp__auto_add_simple(esp__auto_job *job, const char *active, double ns) {
+/* Adds the candidates that need no search. */
+static esp_status esp__auto_add_simple(esp__auto_job *job, double ns) {
+    const esp__autopilot *a = esp__autopilot_of(job->ctx);
+    const esp__tournament *last = &a->tournament;
+    const bool fp32 = job->ctx->active.strategy.hash == a->fp32;
     char name[ESP__AUTO_NAME];
     esp_plan_report r;
-    esp_plan *plan = NULL;
-    if (job->active) {
-        if (!(plan = esp__auto_predict(job, job->active, &r))) return ESP_E_STATE;
-        esp__auto_add(job, plan, &r, job->active, active);
+    if (!a->forced) {
+        esp_plan *now = esp__auto_predict(job, fp32 ? "fp32" : job->ctx->active.strategy.text, &r);
+        if (!now) return ESP_E_STATE;
+        esp__auto_add(job, now, &r, fp32 ? "fp32" : last->now < last->n ? last->at[last->now].name : "the saved one");
         job->candidates[0].ns = ns;
     }
-    if ((plan = esp__auto_predict(job, "fp32", &r)) != NULL) esp__auto_add(job, plan, &r, "fp32", "fp32");
+    esp__auto_add(job, esp__auto_predict(job, "fp32", &r), &r, "fp32");
     for (uint32_t c = 0; c < job->n_codecs; c++) {
-        plan = esp__auto_make(job, "layerwise", &job->codecs[c], 1, &r);
+        esp_plan *plan = esp__auto_make(job, "layerwise", &job->codecs[c], 1, &r);
         snprintf(name, sizeof name, "layerwise %.100s", job->codecs[c].spec);
         if (plan && r.compressed > job->n_described_units)
-            esp__auto_add(job, plan, &r, NULL, name);
+            esp__auto_add(job, plan, &r, name);
         else
             esp_plan_free(plan); /* it compresses nothing more: other tensors are small */
     }
     return ESP_OK;
 }
 
-ESP__FN void esp__auto_add_planned(esp__auto_job *job) {
+ESP__FN esp__auto_job *esp__auto_job_open(esp_ctx *ctx, double ns) {
+    static const char *const not_here[] = {"*intra.*", "*inter.*"};
+    esp__auto_job *job = ctx->job.rank ? NULL : esp__alloc(ctx, sizeof *job);
+    if (!job) return NULL;
+    job->ctx = ctx;
+    job->slowest = INFINITY;
+    job->tensors = esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *job->tensors);
+    job->config = (esp_plan_config){.struct_size = sizeof job->config,
+                                    .strategy = "espresso+",
+                                    .min_compress_elements = ctx->model.min_compress_elements,
+                                    .max_memory_bytes = ctx->active.most_bytes};
+    if (!esp__hierarchical(ctx)) job->config.forbid = not_here, job->config.n_forbid = 2;
+    esp_status s = job->tensors ? esp__auto_input(ctx, job) : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
+    const char *why = esp_last_error(ctx);
+    if (!s && (s = esp__auto_add_simple(job, ns)) != ESP_OK) why = esp_last_error(NULL);
+    if (s) snprintf(job->failed, sizeof job->failed, "%.500s", why);
+    return job;
+}
+
+ESP__FN void esp__auto_job_free(esp_ctx *ctx, esp__auto_job *job) {
+    if (!job) return;
+    for (uint32_t i = 0; i < job->n; i++) esp_plan_free(job->of[i].plan);
+    esp__free(ctx, job->tensors);
+    esp__free(ctx, job);
+}
+
+ESP__FN void esp__auto_job_plan(esp__auto_job *job) {
+    const esp__tournament *t = &esp__autopilot_of(job->ctx)->tournament;
+    const uint32_t winner = esp__tournament_winner(t);
     char name[ESP__AUTO_NAME];
     esp_plan_report r;
     esp_plan *plan;
+    job->slowest = winner < t->n ? t->at[winner].slower : 1.0;
+    if (esp__auto_input(job->ctx, job)) {
+        snprintf(job->failed, sizeof job->failed, "%.500s", esp_last_error(job->ctx));
+        return;
+    }
     for (uint32_t i = 0; i < job->n; i++) {
-        if (job->candidates[i].ns > 0.0 || !(plan = esp__auto_predict(job, job->of[i].text, &r))) continue;
+        if (t->at[i].ns > 0.0 || !(plan = esp__auto_predict(job, job->of[i].text, &r))) continue;
         job->candidates[i].predicted_ns = r.iteration_ns;
         esp_plan_free(plan);
     }
-    if ((plan = esp__auto_make(job, job->config.strategy, job->codecs, job->n_codecs, &r)) != NULL) {
-        snprintf(name, sizeof name, "plan of %u units for %u tensors", r.n_units, r.n_tensors);
-        esp__auto_add(job, plan, &r, NULL, name);
-    }
+    plan = esp__auto_make(job, job->config.strategy, job->codecs, job->n_codecs, &r);
+    snprintf(name, sizeof name, "plan of %u units for %u tensors", r.n_units, r.n_tensors);
+    esp__auto_add(job, plan, &r, name);
     esp__auto_add_merged(job);
 }

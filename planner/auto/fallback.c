@@ -20,11 +20,11 @@ static int esp__auto_suspicious(esp__autopilot *a, uint32_t i, const esp_tensor_
     return esp__growth_bad(&a->tensors[i].feedback_seen, x->feedback);
 }
 
-/* Sets in a->bits the tensors whose error or feedback is too large on this rank, and returns their number. */
+/* Sets in a->bad the tensors whose error or feedback is too large on this rank, and returns their number. */
 ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     uint32_t n = 0;
-    memset(a->bits, 0, (ctx->model.n_tensors + 7u) / 8u);
+    memset(a->bad, 0, ctx->model.n_tensors);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         if (!esp__auto_codec_now(ctx, i)) continue;
         pthread_mutex_lock(&ctx->lanes.lock);
@@ -40,7 +40,7 @@ ESP__FN uint32_t esp__auto_excess(esp_ctx *ctx) {
         a->tensors[i].samples_seen = x.samples;
         a->tensors[i].bad = (uint8_t)(bad ? a->tensors[i].bad + bad : 0);
         if (a->tensors[i].bad < ESP__GROWTH_LIMIT) continue;
-        a->bits[i / 8] |= (uint8_t)(1u << i % 8);
+        a->bad[i] = 1;
         n++;
     }
     return n;
@@ -81,15 +81,15 @@ ESP__FN const char *esp__auto_keep(const esp_ctx *ctx, uint32_t i) {
  * less, and sets *changed if there were any. All ranks call it. */
 ESP__FN esp_status esp__auto_fall_back(esp_ctx *ctx, bool *changed) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    uint64_t bytes = (ctx->model.n_tensors + 7u) / 8u;
+    const uint64_t n = ctx->model.n_tensors;
     uint32_t any = 0;
     for (int32_t r = 0; r < ctx->job.size; r++) any |= a->all[r].excess;
     a->mine.excess = 0;
     if (!any) return ESP_OK;
-    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->bits, a->all_bits, bytes);
-    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
-        uint32_t bad = 0;
-        for (int32_t r = 0; r < ctx->job.size; r++) bad |= a->all_bits[(uint64_t)r * bytes + i / 8] >> i % 8 & 1u;
+    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, a->bad, a->all_bad, n);
+    for (uint32_t i = 0; i < n && !s; i++) {
+        bool bad = false;
+        for (int32_t r = 0; r < ctx->job.size; r++) bad |= a->all_bad[(uint64_t)r * n + i];
         const char *now = bad ? esp__auto_codec_now(ctx, i) : NULL;
         if (!now) continue;
         a->tensors[i].level = esp__auto_gentler(ctx, i);

@@ -24,15 +24,13 @@ static void esp__auto_median(esp__autopilot *a) {
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    uint64_t start = esp__now_ns();
+    uint64_t most = 0;
     esp__auto_median(a);
     esp__auto_loss_word(ctx);
     a->mine.waiting = a->steps_ns ? (double)a->waiting_ns / (double)a->steps_ns : 1.0;
     if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &a->mine, a->all, sizeof a->mine);
     if (s) return s;
-    uint64_t took = esp__now_ns() - start, most = 0;
-    if (!a->mine.exchange_ns || took < a->mine.exchange_ns) a->mine.exchange_ns = took;
     a->step_ns = 0.0;
     a->waiting = 1.0;
     for (int32_t r = 0; r < ctx->job.size; r++) {
@@ -89,7 +87,6 @@ ESP__FN void esp__auto_measure_begin(esp_ctx *ctx, bool again) {
     if (a->source.costs) a->probes.n = 0;
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 1);
     a->calibrating = true;
-    a->have_costs = false;
     a->spent_ns = 0;
     a->probes.spent_ns = 0.0;
     a->n_ready = 0;
@@ -122,7 +119,6 @@ ESP__FN esp_status esp__auto_calibrate(esp_ctx *ctx) {
     const uint64_t start = esp__now_ns();
     const double shortest = a->step_ns * fmax(1.0 - a->waiting, 0.05);
     const double whole = fmin(esp__auto_probe_steps * shortest, esp__auto_probe_most_ns);
-    a->probes.exchange_ns = (double)a->all[0].exchange_ns;
     a->probes.spent_ns = fmax(a->probes.spent_ns, (double)a->spent_ns); /* estimates may be too low */
     esp_status s = a->source.costs ? ESP_OK : esp__calibration_step(ctx, &a->calibration);
     if (!s)
@@ -137,6 +133,5 @@ ESP__FN esp_status esp__auto_calibrated(esp_ctx *ctx) {
     const uint32_t steps = a->n_ready < ESP__AUTO_READY ? a->n_ready : ESP__AUTO_READY;
     if (!a->calibrating) return ESP_OK;
     const esp_status s = esp__calibration_ready(ctx, a->ready, steps, a->ready_max);
-    if (!s) a->have_costs = true;
     return s ? s : esp__calibration_load(ctx, &a->calibration, &a->trainer);
 }

@@ -12,13 +12,13 @@ ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
     a->phase_steps = a->times.n = 0;
     a->left = 1;
     if (phase > ESP__AUTO_TRY) esp__auto_measure_end(ctx);
-    a->steps_ns = a->waiting_ns = a->mine.total_ns = 0;
+    a->steps_ns = a->waiting_ns = 0;
     ctx->steps.phase = phase == ESP__AUTO_WATCH && a->active == a->fp32 ? "watching (stays with fp32)" : words[phase];
 }
 
 ESP__FN void esp__auto_forget(esp_ctx *ctx, esp__autopilot *a) {
-    for (int i = 0; i < 2; i++) esp__free(ctx, a->received[i]);
-    memset(a->received, 0, sizeof a->received);
+    esp__free(ctx, a->received);
+    a->received = NULL;
     memset(&a->tournament, 0, sizeof a->tournament);
 }
 
@@ -30,15 +30,13 @@ static esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
     return s;
 }
 
-/* Watches until the next check of step times, after opt.window / 2 training steps, or more if the checks would take
- * over a thousandth of the time. */
+/* Watches until the next check of step times, after opt.window / 2 training steps, or after a quarter of a second if
+ * that is later. */
 static void esp__auto_watch(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    double exchange = 0.0;
-    for (int32_t r = 0; r < ctx->job.size && !a->source.step_ns; r++)
-        exchange = fmax(exchange, (double)a->all[r].exchange_ns);
+    const double steps = a->source.step_ns ? 0.0 : fmin(250e6 / fmax(a->step_ns, 1.0), 1024.0);
     esp__auto_enter(ctx, ESP__AUTO_WATCH);
-    a->left = (uint32_t)fmax(0.5 * a->opt.window, fmin(exchange * 1250.0 / fmax(a->step_ns, 1.0), 1024.0));
+    a->left = (uint32_t)fmax(0.5 * a->opt.window, steps);
     a->checks = (uint32_t)fmax(ceil(a->opt.window / a->left), 2.0);
 }
 
@@ -85,29 +83,31 @@ static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status 
     return true;
 }
 
-/* Sends rank 0's candidates, and the texts of the new ones, to all ranks. Those that have not run get new
- * predictions. */
+/* Sends rank 0's candidates to all ranks. Those that have not run get new predictions. */
 static esp_status esp__auto_send(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__tournament *t = &a->tournament;
-    esp__auto_job *job = a->job;
     const uint32_t n = a->all[0].candidates;
-    esp__auto_candidate *all = a->received[t->n > 0] = esp__alloc(ctx, a->all[0].bytes);
+    esp__auto_candidate *all = esp__alloc(ctx, a->all[0].bytes);
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    if (s) return s;
     char *text = (char *)(all + n);
-    if (ctx->job.rank == 0) {
-        memcpy(all, job->candidates, n * sizeof *all);
-        for (char *to = text; job->n_sent < n; job->n_sent++) to = stpcpy(to, job->of[job->n_sent].text) + 1;
+    for (uint32_t i = 0; i < n && ctx->job.rank == 0 && !s; i++) {
+        all[i] = a->job->candidates[i];
+        text = stpcpy(text, a->job->of[i].text) + 1;
     }
-    if ((s = esp_broadcast(ctx, all, a->all[0].bytes, 0)) != ESP_OK) return s;
-    for (uint32_t i = 0; i < t->n; i++)
-        if (!(t->at[i].ns > 0.0)) t->at[i].predicted_ns = all[i].predicted_ns;
-    for (; t->n < n; text += strlen(text) + 1) {
-        a->texts[t->n] = text;
-        t->at[t->n] = all[t->n];
-        t->n++;
+    if (!s) s = esp_broadcast(ctx, all, a->all[0].bytes, 0);
+    esp__free(ctx, s ? all : a->received);
+    if (s) return s;
+    a->received = all;
+    text = (char *)(all + n);
+    for (uint32_t i = 0; i < n; i++, text += strlen(text) + 1) {
+        a->texts[i] = text;
+        if (i >= t->n)
+            t->at[i] = all[i];
+        else if (!(t->at[i].ns > 0.0))
+            t->at[i].predicted_ns = all[i].predicted_ns;
     }
+    t->n = n;
     return ESP_OK;
 }
 
@@ -119,7 +119,7 @@ static esp_status esp__auto_receive(esp_ctx *ctx) {
     if (job && !*job->failed) {
         a->mine.candidates = job->n;
         a->mine.bytes = job->n * sizeof *job->candidates;
-        for (uint32_t i = job->n_sent; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
+        for (uint32_t i = 0; i < job->n; i++) a->mine.bytes += strlen(job->of[i].text) + 1;
     }
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
@@ -178,13 +178,11 @@ static void esp__auto_end(esp_ctx *ctx) {
 /* Rank 0 plans, with all that was measured while the simple candidates ran, and all ranks receive the plans. */
 static esp_status esp__auto_plan(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    const uint64_t start = esp__now_ns();
     a->tournament.more = false;
     const esp_status s = esp__auto_calibrated(ctx);
     if (s) return s;
     esp__auto_measure_end(ctx);
-    if (a->job) esp__auto_job_plan(ctx);
-    esp__log(ctx, ESP_LOG_DEBUG, "autopilot", "planned in %.1f ms", (double)(esp__now_ns() - start) / 1e6);
+    if (a->job) esp__auto_job_plan(a->job);
     return esp__auto_receive(ctx);
 }
 
@@ -254,21 +252,12 @@ static esp_status esp__auto_measured_block(esp_ctx *ctx) {
         a->left = (uint32_t)fmin(a->left, a->opt.steps - a->times.n);
         return ESP_OK;
     }
-    if (ctx->job.rank == 0)
-        esp__log(ctx, ESP_LOG_INFO, "autopilot",
-                 "measured %u steps: %.3f ms each; %u of %u probes made; took %.2f%% of the time", a->times.n,
-                 a->step_ns / 1e6, a->probes.n_done, a->probes.n,
-                 100.0 * (double)a->spent_ns / (a->step_ns * (double)a->phase_steps + 1.0));
     return esp__auto_try(ctx, first ? 0.0 : a->step_ns);
 }
 
 static esp_status esp__auto_tried_block(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    uint64_t total = 0;
-    for (int32_t r = 0; r < ctx->job.size; r++)
-        if (a->all[r].total_ns > total) total = a->all[r].total_ns;
-    esp__tournament_block(&a->tournament, a->step_ns, (double)total);
-    a->mine.total_ns = 0;
+    esp__tournament_block(&a->tournament, a->step_ns);
     const esp_status s = a->calibrating ? esp__auto_calibrate(ctx) : ESP_OK;
     return s ? s : esp__auto_next(ctx);
 }
@@ -302,14 +291,13 @@ static esp_status esp__auto_watched_block(esp_ctx *ctx) {
     if (s) return s;
     const bool warm = !a->lossy && (double)ctx->steps.step >= a->opt.warmup;
     a->lossy |= warm;
-    if (a->forced || warm) {
-        if (a->have_costs) return esp__auto_try(ctx, now);
+    if ((a->forced || warm) && a->n_ready) return esp__auto_try(ctx, now);
+    if (a->forced || warm)
         esp__auto_measure(ctx, true);
-    } else if (!(a->reference_ns > 0.0)) {
+    else if (!(a->reference_ns > 0.0))
         a->reference_ns = now;
-    } else if (esp__auto_drifts(a, now)) {
+    else if (esp__auto_drifts(a, now))
         esp__auto_drifted(ctx, now);
-    }
     return ESP_OK;
 }
 

@@ -86,29 +86,33 @@ static esp__auto_candidate *esp__tournament_pick(esp__tournament *t, bool never_
 
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns) {
     t->steps++;
+    t->at[t->now].ran++;
     /* The first step after a change touches new memory. */
     if (!t->skip) esp__step_times_add(&t->at[t->now].times, ns);
     t->skip = false;
     return --t->left == 0;
 }
 
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double total_ns) {
-    esp__auto_candidate *c = &t->at[t->now];
-    c->ns = ns;
-    c->n = esp__step_times_held(&c->times);
-    t->total_ns += total_ns;
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns) {
+    t->at[t->now].ns = ns;
+    t->at[t->now].n = esp__step_times_held(&t->at[t->now].times);
+}
+
+static bool esp__tournament_spent(const esp__tournament *t) {
+    const double best = esp__tournament_best(t)->ns;
+    double lost = 0.0;
+    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) lost += c->ran * (c->ns - best);
+    return lost > esp__try_loss * best;
 }
 
 ESP__FN int esp__tournament_next(esp__tournament *t) {
-    const esp__auto_candidate *best = esp__tournament_best(t);
     esp__auto_candidate *c = esp__tournament_pick(t, true);
     if (!c) {
         if (t->more) return -1;
         c = esp__tournament_pick(t, false);
         if (!c) esp__tournament_round_end(t), c = esp__tournament_pick(t, false);
         if (!c) return -1;
-        t->ended_early = t->total_ns - t->steps * best->ns > esp__try_loss * best->ns;
-        if (t->ended_early) return -1;
+        if ((t->ended_early = esp__tournament_spent(t))) return -1;
         c->round = t->round;
     }
     if (!c->n) c->times.n = 0;

@@ -55,9 +55,8 @@ ESP__FN void esp__calibration_probes_list(const esp_ctx *ctx, esp__calibration *
 
 /* ---- running them ------------------------------------------------------------------------------------------------ */
 /* Returns the estimated nanoseconds of a probe, the same on all ranks. */
-static double esp__probe_cost(const esp_ctx *ctx, const esp__calibration *s, const esp__calibration_probes *all,
-                              const esp__calibration_probe *p) {
-    double once, around = 200e3 + 2.0 * all->exchange_ns;
+static double esp__probe_cost(const esp_ctx *ctx, const esp__calibration *s, const esp__calibration_probe *p) {
+    double once, around = 500e3;
     if (!p->codec) {
         once = esp__calibration_estimate(ctx, s, p->level, p->coll, p->size);
         if (!(once > 0.0)) once = 2.0 * esp__calibration_estimate(ctx, s, ESP__FLAT, ESP_COLL_ALLREDUCE, p->size);
@@ -89,7 +88,7 @@ ESP__FN esp_status esp__calibration_probes_run(esp_ctx *ctx, esp__calibration *s
     const uint8_t outermost = esp__calibration_has(ctx, ESP__INTER) ? esp__calibration_outermost(ctx) : ESP__FLAT;
     for (uint32_t i = 0; i < p->n && p->at[i].pass < passes; i++) {
         esp__calibration_probe *x = &p->at[i];
-        const double cost = x->done ? 0.0 : esp__probe_cost(ctx, s, p, x);
+        const double cost = x->done ? 0.0 : esp__probe_cost(ctx, s, x);
         const bool has_to = !x->pass || (x->pass < must && !x->codec && x->level == outermost);
         if (x->done || (!has_to && (cost > each_ns || p->spent_ns + cost > all_ns))) continue;
         const esp_status st = esp__probe_run(ctx, s, p, x);

@@ -18,7 +18,6 @@ typedef struct esp__calibration_probes {
     esp__calibration_probe at[ESP__PROBES];
     uint32_t n, n_done;
     bool stale[ESP__CALIBRATION_CODECS];
-    double exchange_ns;
     double spent_ns;
 } esp__calibration_probes;
 

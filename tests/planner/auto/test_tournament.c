@@ -116,7 +116,7 @@ static void play(game *g) {
         }
         g->ran[next]++;
         spent += block;
-        esp__tournament_block(&t, agreed(&t.at[next].times), block);
+        esp__tournament_block(&t, agreed(&t.at[next].times));
     }
     g->winner = esp__tournament_winner(&t);
     g->lost = (spent / ms - best * slowdown) / best;
