@@ -24,7 +24,7 @@ ESP__FN void esp__auto_forget(esp_ctx *ctx, esp__autopilot *a) {
 
 /* Activates a strategy and stores its hash. If another hash is active later, the program has set a strategy. */
 static esp_status esp__auto_set(esp_ctx *ctx, const char *text) {
-    const esp_status s = ctx->started ? esp_strategy_set(ctx, text) : esp__activate(ctx, ESP_OK, text, false);
+    const esp_status s = esp_strategy_set(ctx, text);
     ctx->steps.predicted_ns = 0.0;
     esp__autopilot_of(ctx)->active = ctx->active.strategy.hash;
     return s;
@@ -90,7 +90,7 @@ static esp_status esp__auto_send(esp_ctx *ctx) {
     const uint32_t n = a->all[0].candidates;
     esp__auto_candidate *all = esp__alloc(ctx, a->all[0].bytes);
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    char *text = (char *)(all + n);
+    char *text = s ? NULL : (char *)(all + n);
     for (uint32_t i = 0; i < n && ctx->job.rank == 0 && !s; i++) {
         all[i] = a->job->candidates[i];
         text = stpcpy(text, a->job->of[i].text) + 1;
@@ -227,9 +227,14 @@ static esp_status esp__auto_try(esp_ctx *ctx, double ns) {
 
 /* ---- after a block of steps -------------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__auto_first(esp_ctx *ctx) {
-    esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
-    const esp_status s = esp__auto_propose(ctx, 0.0);
-    return s || !t->n ? s : esp__auto_activate(ctx, esp__tournament_first(t));
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp_status s = esp__auto_propose(ctx, 0.0);
+    const uint32_t first = s ? 0 : esp__tournament_first(&a->tournament);
+    if (!first) return s;
+    s = esp__activate(ctx, ESP_OK, a->texts[first], false); /* other observers have not begun */
+    if (!s) a->tournament.now = first;
+    a->active = ctx->active.strategy.hash;
+    return esp__auto_rejected(ctx, a->tournament.at[first].name, s) ? ESP_OK : s;
 }
 
 /* Ranks try other strategies after opt.steps steps, or earlier if those cost too much. The first step fills caches and

@@ -477,6 +477,32 @@ TEST(test_real) {
     }
 }
 
+/* If the link is so slow that communication without compression would take ten times as long, the first step is
+ * compressed, and no step at all runs without. */
+static void begins(esp_ctx *ctx, void *user) {
+    enum { N = 200000 };
+    float *grads = calloc(N, sizeof *grads);
+    const bool slow = user != NULL;
+    tensor_add(ctx, "w", N);
+    CHECK(!esp_start(ctx));
+    CHECK((strstr(esp_strategy_text(ctx), "topk:ratio=0.01") != NULL) == slow);
+    for (int step = 0; step < 20; step++) {
+        CHECK(!esp_push(ctx, 0, grads, (esp_stream)ESP_ZERO) && !esp_wait_all(ctx));
+        if (step == 0 && slow) CHECK(!strcmp(ctx->steps.phase, "trying"));
+    }
+    const esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
+    for (uint32_t i = 0; i < t->n && slow; i++) CHECK(strcmp(t->at[i].name, "fp32") != 0 || !(t->at[i].ns > 0.0));
+    CHECK(t->n > 2 || !slow);
+    free(grads);
+}
+
+TEST(test_first_step) {
+    static const char *const backends[] = {"loop", "loop:inter=20mbit,latency=50us"};
+    for (int slow = 0; slow < 2; slow++)
+        RUN_RANKS(.size = 2, .per_machine = 1, .body = begins, .user = slow ? &slow : NULL, .config.strategy = "auto",
+                  .config.codec = "topk:ratio=0.01", .config.backend = backends[slow]);
+}
+
 /* If planning fails, training goes on. */
 TEST(test_planning_fails) {
     world *w = world_new();
