@@ -28,17 +28,18 @@ from ._plan import Plan, plan
 
 if TYPE_CHECKING:
     from ._ddp import DDP, hook
+    from ._fsdp import FSDP
 
 __all__ = [
-    "ArgumentError", "CanceledError", "Codec", "Context", "DDP", "EspressoError", "LibraryMissing", "MismatchError",
-    "PeerError", "PeerTimeout", "Plan", "StateError", "TensorStats", "__version__", "compress", "decompress", "hook",
-    "library_path", "plan",
+    "ArgumentError", "CanceledError", "Codec", "Context", "DDP", "EspressoError", "FSDP", "LibraryMissing",
+    "MismatchError", "PeerError", "PeerTimeout", "Plan", "StateError", "TensorStats", "__version__", "compress",
+    "decompress", "hook", "library_path", "plan",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("DDP", "hook"):  # they need torch
-        from . import _ddp
+    if name in ("DDP", "FSDP", "hook"):  # they need torch
+        from . import _ddp, _fsdp
 
-        return getattr(_ddp, name)
+        return getattr(_fsdp if name == "FSDP" else _ddp, name)
     raise AttributeError(f"module 'espresso' has no attribute '{name}'")

@@ -39,7 +39,7 @@ class _Bucket(NamedTuple):
     last: bool
 
 
-def _optimizer_of(optimizer: Any) -> Tuple[str, float]:
+def optimizer_of(optimizer: Any) -> Tuple[str, float]:
     """Returns the name and the momentum by which strategy "auto" rates codecs."""
     if optimizer is None:
         return "unknown", 0.0
@@ -53,7 +53,7 @@ def _optimizer_of(optimizer: Any) -> Tuple[str, float]:
     return "unknown", 0.0
 
 
-def _gather_in(group: Any, size: int) -> Any:
+def gather_in(group: Any, size: int) -> Any:
     def gather(mine: bytes) -> Sequence[bytes]:
         parts: List[Any] = [None] * size
         dist.all_gather_object(parts, mine, group=group)
@@ -62,7 +62,7 @@ def _gather_in(group: Any, size: int) -> Any:
     return gather
 
 
-def _between_hosts(group: Any, size: int) -> Optional[str]:
+def several_hosts(group: Any, size: int) -> Optional[str]:
     """Returns the backend for ranks on several hosts, or None if they are on one, or $ESPRESSO_BACKEND chooses."""
     here = socket.gethostname() + (_BOOT.read_text() if _BOOT.exists() else "")
     hosts: List[Any] = [None] * size
@@ -81,7 +81,49 @@ def _matrix(p: torch.Tensor) -> Tuple[int, int]:
     return matrix_of([p.shape[d] for d in sorted(range(p.dim()), key=lambda d: -strides[d])])
 
 
-class DDP:
+class Averager:
+    """What espresso.DDP and espresso.FSDP have in common: `context`, and states of their own for each rank."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns what this rank must save to resume with the same bits: feedback, codec states, strategy.
+
+        All ranks call it together, after backward(), and save their own: {"version", "rank", "size", "state": uint8}.
+        Context.state_save(path) writes files that another number of ranks may load.
+        """
+        state = torch.frombuffer(bytearray(self.context.state()), dtype=torch.uint8)
+        return {"version": 1, "rank": self.context.rank, "size": self.context.size, "state": state}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Loads what state_dict() returned on this rank. All ranks call it together, before backward().
+
+        Raises ValueError for the state of another rank or version, MismatchError for another model.
+        """
+        mine = {"version": 1, "rank": self.context.rank, "size": self.context.size}
+        for key, expected in mine.items():
+            if state.get(key) != expected:
+                raise ValueError(
+                    f"espresso: the state has {key} {state.get(key)}, expected {expected}: each rank loads what it "
+                    "saved (context.state_load loads files of another number of ranks)"
+                )
+        saved = state["state"].contiguous()
+        self.context.load_state(ctypes.string_at(saved.data_ptr(), saved.numel()))
+
+    def report_loss(self, loss: Any) -> None:
+        """Reports the training loss (a number, or a tensor with one), by which strategy "auto" checks its choice."""
+        self.context.report_loss(float(loss))
+
+    def close(self) -> None:
+        """Closes the context, after backward(). The model cannot train any more."""
+        self.context.close()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        raise TypeError("espresso: this cannot be pickled: save state_dict(), and construct it again from the model")
+
+
+class DDP(Averager):
     """The state of espresso.hook: averages and compresses the gradients of a DistributedDataParallel model.
 
         state = espresso.DDP(model, codecs=["int4", "topk:ratio=0.01"], strategy="auto", optimizer=optimizer)
@@ -113,17 +155,18 @@ class DDP:
             raise RuntimeError("espresso.DDP: call torch.distributed.init_process_group before")
         group = group if group is not None else getattr(model, "process_group", None)
         size = dist.get_world_size(group)
-        kind, momentum = _optimizer_of(optimizer)
+        kind, momentum = optimizer_of(optimizer)
         scaled = scaler is not None and bool(scaler.is_enabled())
         self._tensors: Dict[int, int] = {}
         self._dtypes: Dict[int, torch.dtype] = {}
         self._parameters: List[torch.Tensor] = []  # keeps their id() from being used again
         parameters = self._named(model)
-        config.setdefault("backend", _between_hosts(group, size))
-        self.context = Context(
-            codecs, strategy, rank=dist.get_rank(group), size=size, allgather=_gather_in(group, size),
+        config.setdefault("backend", several_hosts(group, size))
+        context = Context(
+            codecs, strategy, rank=dist.get_rank(group), size=size, allgather=gather_in(group, size),
             optimizer=kind, momentum=momentum, discardable=scaled, **config,
         )  # fmt: skip
+        super().__init__(context)
         try:
             self._add(parameters, getattr(model, "mixed_precision", None))
             self.context.start()
@@ -226,35 +269,6 @@ class DDP:
         else:
             bucket.future.set_result(bucket.buffer)
 
-    # ---- state
-    def state_dict(self) -> Dict[str, Any]:
-        """Returns what this rank must save to resume with the same bits: feedback, codec states, strategy.
-
-        All ranks call it together, after backward(), and save their own: {"version", "rank", "size", "state": uint8}.
-        Context.state_save(path) writes files that another number of ranks may load.
-        """
-        state = torch.frombuffer(bytearray(self.context.state()), dtype=torch.uint8)
-        return {"version": 1, "rank": self.context.rank, "size": self.context.size, "state": state}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Loads what state_dict() returned on this rank. All ranks call it together, before backward().
-
-        Raises ValueError for the state of another rank or version, MismatchError for another model.
-        """
-        mine = {"version": 1, "rank": self.context.rank, "size": self.context.size}
-        for key, expected in mine.items():
-            if state.get(key) != expected:
-                raise ValueError(
-                    f"espresso.DDP: the state has {key} {state.get(key)}, expected {expected}: each rank loads what it "
-                    "saved (context.state_load loads files of another number of ranks)"
-                )
-        saved = state["state"].contiguous()
-        self.context.load_state(ctypes.string_at(saved.data_ptr(), saved.numel()))
-
-    def report_loss(self, loss: Any) -> None:
-        """Reports the training loss (a number, or a tensor with one), by which strategy "auto" checks its choice."""
-        self.context.report_loss(float(loss))
-
     def close(self) -> None:
         """Ends the waiter thread and closes the context, after backward(). The model cannot train any more."""
         if self._pid != os.getpid() or self._waiter is threading.current_thread():
@@ -263,9 +277,6 @@ class DDP:
         self._waiter.join()
         self.context.close()
         self.error = self.error or StateError("espresso.DDP: closed")
-
-    def __getstate__(self) -> Dict[str, Any]:
-        raise TypeError("espresso.DDP cannot be pickled: save state_dict(), and construct it again from the model")
 
 
 def _wait(state_of: "weakref.ref[DDP]", buckets: "queue.SimpleQueue[Optional[_Bucket]]") -> None:
