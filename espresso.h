@@ -270,8 +270,8 @@ ESPRESSO_API esp_status esp_tensor_add(esp_ctx *ctx, const esp_tensor_desc *desc
 ESPRESSO_API esp_status esp_start(esp_ctx *ctx);
 
 /* Collectives without compression. Call them between steps. They return when `data` has the result. */
-/** Copies `bytes` bytes from `data` of rank `root` to `data` of every other rank. Every rank gets ESP_E_MISMATCH if their
- *  `bytes` or `root` differ. */
+/** Copies `bytes` bytes from `data` of rank `root` to `data` of every other rank. Every rank gets ESP_E_MISMATCH if
+ * their `bytes` or `root` differ. */
 ESPRESSO_API esp_status esp_broadcast(esp_ctx *ctx, void *data, uint64_t bytes, int32_t root);
 /** Replaces `count` floats by their sums over all ranks. */
 ESPRESSO_API esp_status esp_allreduce(esp_ctx *ctx, float *data, uint64_t count);

@@ -15,7 +15,17 @@
     X(dgc)                                                                                                             \
     X(powersgd)                                                                                                        \
     X(warmup)                                                                                                          \
-    X(fp8) X(dynamic8) X(qsgd) X(natural) X(maxmin) X(onebit) X(sign) X(threshold) X(adaptive) X(threelc) X(sketchml)     \
+    X(fp8)                                                                                                             \
+    X(dynamic8)                                                                                                        \
+    X(qsgd)                                                                                                            \
+    X(natural)                                                                                                         \
+    X(maxmin)                                                                                                          \
+    X(onebit)                                                                                                          \
+    X(sign)                                                                                                            \
+    X(threshold)                                                                                                       \
+    X(adaptive)                                                                                                        \
+    X(threelc)                                                                                                         \
+    X(sketchml)                                                                                                        \
     X(inceptionn)
 #define ESP__BUILTIN_BACKENDS(X) X(loop) X(shm)
 
