@@ -75,8 +75,8 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
 
 static void esp__auto_close(esp_ctx *ctx, void *self) {
     esp__autopilot *a = self;
-    esp__auto_job_free(ctx, a->job); /* the job's thread reads the calibration */
-    if (a->calibration_open) esp__calibration_close(ctx, &a->calibration);
+    esp__auto_job_free(ctx, a->job);
+    esp__calibration_close(ctx, &a->calibration);
     for (uint32_t i = 0; a->all && i < ctx->model.n_tensors; i++) esp__free(ctx, a->described[i]);
     esp__free(ctx, a->all);
     esp__auto_forget(ctx, a);

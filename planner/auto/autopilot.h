@@ -170,7 +170,7 @@ typedef struct esp__autopilot {
     esp__calibration_probes probes;
     esp__calibration_trainer trainer;
     /* `calibrating`: from the begin of measuring to that of planning, steps and probes add to the calibration. */
-    bool calibration_open, calibrating;
+    bool calibrating;
     /* [ESP__AUTO_READY][n_tensors] times from a step's begin to each push: on this rank, and on the slowest one. */
     uint64_t *ready, *ready_max;
     uint32_t n_ready;

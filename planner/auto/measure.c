@@ -70,7 +70,6 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) bytes += ctx->model.tensors[i].count * 4;
     if (bytes < 4096) bytes = 4096;
     if (bytes > ESP__AUTO_BYTES) bytes = ESP__AUTO_BYTES;
-    a->calibration_open = true;
     esp_status s = esp__calibration_open(ctx, &a->calibration, bytes, bytes / 8);
     for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++)
         s = esp__calibration_codec_add(ctx, &a->calibration, a->opt.codecs[i]);

@@ -9,9 +9,9 @@ enum {
     ESP__TRY_BLOCK = 3,  /* steps of a block, or more if they are short */
     ESP__TRY_ENOUGH = 12 /* a candidate that ran for this number of steps runs no more */
 };
-/* A candidate that never ran does not run while its predicted cost is more than this many times the least cost. One
- * that was measured before the tournament does not run while its cost is more than `stale` times the least one. */
-static const double esp__try_excluded = 1.5, esp__try_stale = 3.0;
+/* A candidate does not run while its cost is more than this many times the least cost: if it never ran, and if it was
+ * measured before the tournament. */
+static const double esp__try_excluded = 1.5, esp__try_measured = 3.0;
 /* After each round, candidates are out if their cost is more than least_gain and this share above the least cost. */
 static const double esp__try_close = 0.03;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
@@ -50,7 +50,7 @@ static bool esp__tournament_allows(const esp__tournament *t, const esp__auto_can
     double least = INFINITY;
     for (uint32_t i = 0; i < t->n; i++)
         if (!t->at[i].out) least = fmin(least, esp__candidate_expected(t, &t->at[i]));
-    const double most = c->n ? INFINITY : c->ns > 0.0 ? esp__try_stale : esp__try_excluded;
+    const double most = c->n ? INFINITY : c->ns > 0.0 ? esp__try_measured : esp__try_excluded;
     return !c->out && esp__candidate_expected(t, c) <= most * least;
 }
 
