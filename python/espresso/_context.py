@@ -5,8 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import weakref
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
 
 from . import _abi
 from ._arrays import DTYPES, REDUCED, Memory, matrix_of, memory_of
@@ -23,7 +22,7 @@ _OPTIMIZERS = {
     "adam": _abi.ESP_OPTIMIZER_ADAM,
 }
 _REDUCE = {"sum": _abi.ESP_REDUCE_SUM, "max": _abi.ESP_REDUCE_MAX, "min": _abi.ESP_REDUCE_MIN}
-_open_contexts: "weakref.WeakSet[Context]" = weakref.WeakSet()
+_open_contexts: "Set[Context]" = set()  # they stay open until close(), or the exit
 
 
 class TensorStats(NamedTuple):
@@ -146,6 +145,7 @@ class Context:
     def close(self) -> None:
         """Frees the context. Closing twice is allowed. Contexts that are open at exit are closed then."""
         handle, self._handle = self._handle, ctypes.c_void_p()
+        _open_contexts.discard(self)
         if handle and self._pid == os.getpid():
             self._lib.esp_close(handle)
 

@@ -176,9 +176,7 @@ def part_fork():
 
 
 def part_exit():
-    ctx = opened()
-    train(ctx, [0])
-    globals()["kept"] = ctx  # open at exit
+    train(opened(), [0])  # still open at exit, also if nothing refers to it
 
 
 def part_dies():
