@@ -1,7 +1,8 @@
 #!/bin/sh
 # ddp.sh: PyTorch's DistributedDataParallel over a real network: plain, with torch's hooks, and with espresso's, on two
 # hosts with two ranks each (tests/jobs/hosts). Every way trains for the same time. Writes RESULT
-# (bench/results/peers/ddp.csv). Needs root, python3 with torch, backend gloo.
+# (bench/results/peers/ddp.csv), and beside it the test losses by time, which ddp_plot.py draws (docs/use/ddp.svg). Needs
+# root, python3 with torch, backend gloo.
 # Usage: bench/peers/ddp.sh [RATE...]      default: 100mbit 1gbit
 # Environment: SECONDS_EACH=30, PYTHON=python3, WAYS="torch ..."
 set -eu
@@ -39,7 +40,7 @@ done
 {
     echo "# bench/peers/ddp.sh: DistributedDataParallel on two hosts x two ranks, links shaped in each direction," \
         "$SECONDS_EACH s of training each; a network 784-512-512-10 on Fashion-MNIST, SGD with momentum"
-    sh bench/head.sh
+    env -u OMP_NUM_THREADS sh bench/head.sh # nproc heeds it
     echo "# mb_a_step: sent by a host; s_to_loss: time to the test loss that plain torch has at its end"
     echo "link,way,steps,step_ms,mb_a_step,test_loss,accuracy,s_to_loss"
     awk '
@@ -57,4 +58,10 @@ done
             }
         }' "$dir/all"
 } >"$RESULT"
+{
+    echo "# bench/peers/ddp.sh: the test losses behind ddp.csv; seconds are those of training"
+    env -u OMP_NUM_THREADS sh bench/head.sh
+    echo "link,way,seconds,step,test_loss"
+    awk '$3 != "end" { gsub(/\+/, " ", $2); print $1 "," $2 "," $3 "," $4 "," $5 }' "$dir/all"
+} >"${RESULT%.csv}-curve.csv"
 cat "$RESULT"
