@@ -150,7 +150,7 @@ TEST(test_stopped) {
     for (int32_t victim = 1; victim < 4; victim += 2) {
         procs p;
         uint64_t t0;
-        prepare(&p, 500);
+        prepare(&p, 1500);
         t0 = esp__now_ns();
         kill(p.pid[victim], SIGSTOP);
         waitpid(p.pid[victim], NULL, WUNTRACED); /* until it has stopped */
@@ -166,9 +166,9 @@ TEST(test_stopped_where_steps_are_long) {
     procs p;
     uint64_t t0;
     codec = option = NULL;
-    backend = "shm:inter=5mbit";
+    backend = "shm:inter=2mbit";
     warm = 1;
-    prepare(&p, 400);
+    prepare(&p, 1000);
     t0 = esp__now_ns();
     kill(p.pid[3], SIGSTOP);
     waitpid(p.pid[3], NULL, WUNTRACED); /* until it has stopped */
@@ -184,7 +184,7 @@ TEST(test_slow) {
     procs p;
     uint64_t t0;
     codec = option = NULL;
-    prepare(&p, 500);
+    prepare(&p, 1500);
     t0 = esp__now_ns();
     atomic_store(&p.b->go, 1);
     expect_all(&p, 2, ESP_E_TIMEOUT, "tensor 'layer", t0, "slow");
