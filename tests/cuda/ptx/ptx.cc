@@ -70,6 +70,8 @@ static void summary(void) {
     for (const registered &k : kernels()) launches += k.launches, launched += k.launches > 0;
     fprintf(stderr, "ptx: %llu launches of %llu kernels, of %zu\n", (unsigned long long)launches,
             (unsigned long long)launched, kernels().size());
+    for (const registered &k : kernels())
+        if (!k.launches && getenv("PTX_IDLE")) fprintf(stderr, "ptx: not launched: %s\n", k.name);
 }
 /* By address: the kernels of this program that g++ compiled, as numbers of those that nvcc compiled. nvcc omits the L
  * of functions that are static. */

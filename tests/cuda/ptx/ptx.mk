@@ -1,6 +1,6 @@
 # ptx.mk: make ptx-tests runs the tests of the CUDA kernels with nvcc's PTX, translated to C++, in place of the kernels
 # that g++ compiles; with all repetitions in make test-all. There is a program for each test and architecture, such as
-# $(BUILD)/ptx-sm_90/cuda/test_codecs. tests.mk includes this file.
+# $(BUILD)/ptx-sm_90/cuda/test_codecs; with PTX_IDLE=1 it prints which kernels it did not launch. tests.mk includes this.
 PTX_ARCHS := 75 80 90 100
 PTX_NAMES := test_codecs test_select test_rounds
 PTX_STEPS := test_graph test_cuda_tree test_cuda_steps test_cuda_between # of the newest architecture only
