@@ -153,9 +153,11 @@ static esp_status esp__auto_activate(esp_ctx *ctx, uint32_t i) {
     esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
     if (i == t->now) return ESP_OK;
     const esp_status s = esp__auto_set(ctx, esp__autopilot_of(ctx)->texts[i]);
-    t->at[i].out = esp__auto_rejected(ctx, t->at[i].name, s);
     if (!s) t->now = i;
-    return t->at[i].out ? ESP_OK : s;
+    if (!esp__auto_rejected(ctx, t->at[i].name, s)) return s;
+    t->at[i].out = true;
+    t->at[i].ns = 0.0;
+    return ESP_OK;
 }
 
 /* Ends the tournament with the candidate that is active now, which is its winner unless all are out. */

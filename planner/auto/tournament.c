@@ -14,6 +14,8 @@ enum {
 static const double esp__try_excluded = 1.5, esp__try_measured = 3.0;
 /* After each round, candidates are out if their cost is more than least_gain and this share above the least cost. */
 static const double esp__try_close = 0.03;
+/* A candidate that is out wins if the others turn out to take over this many times as long. */
+static const double esp__try_back = 1.15;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
  * that never ran may still run. */
 static const double esp__try_loss = 15.0;
@@ -32,11 +34,14 @@ static double esp__candidate_cost(const esp__auto_candidate *c) {
     return (c->ns > 0.0 ? c->ns : c->predicted_ns) * c->slower;
 }
 
-/* Returns the measured candidate of the least cost, or NULL. */
+/* Returns the measured candidate of the least cost, or NULL. One that is out counts only if it is clearly faster. */
 static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t) {
     const esp__auto_candidate *best = NULL;
-    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++)
-        if (!c->out && c->ns > 0.0 && (!best || esp__candidate_cost(c) < esp__candidate_cost(best))) best = c;
+    double least = INFINITY;
+    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
+        const double cost = esp__candidate_cost(c) * (c->out ? esp__try_back : 1.0);
+        if (c->ns > 0.0 && cost < least) least = cost, best = c;
+    }
     return best;
 }
 

@@ -207,6 +207,24 @@ TEST(test_cost) {
     assert_non_null(strstr(g.text, "ended early: trying may cost no more"));
 }
 
+/* Two candidates ran first while the machine was free. The third one is out then, but in the end it is far faster. */
+TEST(test_comes_back) {
+    static const double times[2][3] = {{8, 8.2, 10}, {13, 13, 10}};
+    static esp__tournament t;
+    memset(&t, 0, sizeof t);
+    t.n = 3;
+    for (uint32_t i = 0; i < 3; i++) t.at[i].predicted_ns = 10.0 * ms, t.at[i].slower = 1.0;
+    for (int next; (next = esp__tournament_next(&t)) >= 0;) {
+        t.now = (uint32_t)next;
+        const double x = times[t.at[next].n > 0][next] * ms;
+        while (!esp__tournament_step(&t, x)) {
+        }
+        esp__tournament_block(&t, x);
+    }
+    assert_int_equal(t.at[2].n, 3);
+    assert_int_equal(esp__tournament_winner(&t), 2);
+}
+
 /* Candidates that come later run after the others have run once, whose measurements count. Until then, no candidate
  * runs twice. */
 TEST(test_later) {
