@@ -195,6 +195,7 @@ struct esp__problem {
     struct esp__timing *timing;
     struct esp__prefix **heads;
     const esp__schedule *fp32; /* the plan without compression; NULL until it is made */
+    esp__schedule *layerwise;  /* strategy layerwise with each codec; n_units is 0 until one is made */
     double effort;             /* how much to search; 1 is usual */
     uint64_t seed;             /* of the search's random numbers */
     uint32_t allow;            /* which options the search may choose now (search.h) */

@@ -1,5 +1,5 @@
-/* improve.c: local search over options. It tries every other option for one tensor or group after the other, while all
- * other ops keep their order. */
+/* improve.c: local search over options and orders. It tries every other option for one tensor or group after the other,
+ * while all other ops keep their order. Then it exchanges ops that run one after the other on a link or core. */
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
@@ -61,5 +61,63 @@ ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking
         better = 0;
         for (uint32_t i = 0; i < k->d->n_units && !esp__out_of_time(k->p); i++)
             better |= esp__improve_unit(k, ranking[i].unit);
+    }
+}
+
+/* ---- orders ------------------------------------------------------------------------------------------------------ */
+static void esp__order_move(uint32_t *sequence, uint32_t from, uint32_t to) {
+    const uint32_t op = sequence[from];
+    if (from < to)
+        memmove(&sequence[from], &sequence[from + 1], (to - from) * sizeof *sequence);
+    else
+        memmove(&sequence[to + 1], &sequence[to], (from - to) * sizeof *sequence);
+    sequence[to] = op;
+}
+
+/* Returns the place of the first op that waits for the result of the op at place `i`. */
+static uint32_t esp__op_next(const esp__incremental *k, uint32_t i) {
+    const esp__timed *s = &k->timed_ops[i];
+    uint32_t next = s->after;
+    if (s->unit == ESP__NEXT_BACKWARD)
+        for (uint32_t u = k->attached[s->tensor]; u < k->attached[s->tensor + 1]; u++)
+            if (k->first[u] < next) next = k->first[u];
+    return next;
+}
+
+/* Exchanges the ops at places a and b, which run one after the other on a link or core, if the step is then shorter. */
+static bool esp__order_exchange(esp__incremental *k, uint32_t a, uint32_t b) {
+    esp__schedule *d = k->d;
+    const uint32_t before = k->timed_ops[b].before;
+    const bool first = before == ESP__NOWHERE || before < a;
+    if (!first && esp__op_next(k, a) <= b) return false;
+    esp__order_move(d->sequence, first ? b : a, first ? a : b);
+    k->p->work += k->n;
+    if (esp__replay(k->p, d) < d->makespan) {
+        esp__incremental_prepare(k);
+        return true;
+    }
+    esp__order_move(d->sequence, first ? a : b, first ? b : a);
+    return false;
+}
+
+static bool esp__improve_order(esp__incremental *k) {
+    uint32_t last[ESP__LANES];
+    memset(last, 0xff, sizeof last);
+    for (uint32_t b = 0; b < k->n && !esp__out_of_time(k->p); b++) {
+        const esp__timed *s = &k->timed_ops[b];
+        if (k->end[b] - s->time.ns + k->tail[b] != k->d->makespan) continue; /* not on a longest path */
+        for (uint32_t l = 0; l < k->p->n_lanes; l++) {
+            const uint32_t a = last[l];
+            if (!(s->lanes >> l & 1u)) continue;
+            last[l] = b;
+            if (a != ESP__NOWHERE && k->timed_ops[a].unit != s->unit && esp__order_exchange(k, a, b)) return true;
+        }
+    }
+    return false;
+}
+
+/* Exchanges ops of a longest path as long as this makes the step shorter (Nowicki, Smutnicki 1996, for job shops). */
+ESP__FN void esp__improve_orders(esp__incremental *k) {
+    while (esp__improve_order(k)) {
     }
 }

@@ -26,6 +26,7 @@ static void esp__local_search(esp__problem *p, esp__schedule *d, bool regroup) {
         uint64_t before = d->makespan;
         if (esp__reorder(p, d)) esp__incremental_prepare(k);
         esp__improve_passes(k, esp__ranking(p, d));
+        esp__improve_orders(k);
         if (regroup) esp__regroup_passes(k);
         if (d->makespan == before) break;
     }
@@ -83,6 +84,7 @@ static void esp__iterate(esp__problem *p, esp__schedule *best) {
         esp__incremental *k = esp__incremental_open(p, &d);
         esp__kick(k);
         esp__improve_passes(k, esp__ranking(p, &d));
+        esp__improve_orders(k);
         if (d.makespan <= best->makespan + best->makespan / 500)
             esp__local_search(p, &d, !esp__as_given(p) && d.makespan < best->makespan);
         if (!esp__schedule_allowed(p, &d)) continue;
@@ -159,13 +161,13 @@ static void esp__search_other(esp__problem *p, esp__schedule *best, const esp__s
 }
 
 static void esp__search_simple(esp__problem *p, esp__schedule *best) {
-    esp__schedule d = {0};
     p->work_end = 0;
     if (p->fp32) esp__search_other(p, best, p->fp32);
-    for (uint32_t codec = 0; codec < p->n_free_codecs; codec++) {
+    if (!p->layerwise) p->layerwise = esp__arena_get(p->arena, (p->n_free_codecs + 1u) * sizeof *p->layerwise);
+    for (uint32_t codec = 0; codec < p->n_free_codecs && p->allow != ESP__ALLOW_RAW; codec++) {
         p->work_end = 0;
-        esp__layerwise_with(p, &d, codec);
-        esp__search_other(p, best, &d);
+        if (!p->layerwise[codec].n_units) esp__layerwise_with(p, &p->layerwise[codec], codec);
+        esp__search_other(p, best, &p->layerwise[codec]);
     }
 }
 
@@ -216,17 +218,20 @@ static void esp__search_allowed(esp__problem *p, esp__schedule results[ESP__ALLO
     }
 }
 
+/* Searches with tensors as given first, so that merging and splitting do not lengthen the plan. */
 ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
-    esp__schedule results[ESP__ALLOWANCES] = {{0}};
-    const uint32_t flags = p->config.flags;
-    const double more = p->effort - 1.0;
-    p->config.flags |= ESP__AS_GIVEN;
-    esp__search_allowed(p, results);
-    p->config.flags = flags;
-    if (!esp__as_given(p)) esp__search_allowed(p, results);
-    esp__schedule_copy(p, d, &results[ESP__ALLOW_ALL]);
-    if (more > 0.0) esp__search_schemes(p, d);
-    esp__stage(p, more);
-    if (p->deadline_ns) p->work_end = 0;
-    if (more > 0.0 || p->deadline_ns) esp__iterate(p, d);
+    esp__schedule results[ESP__ALLOWANCES] = {{0}}, *best = &results[ESP__ALLOW_ALL];
+    const uint32_t flags = p->config.flags, phases = esp__as_given(p) ? 1 : 2;
+    const double more = (p->effort - 1.0) / 2.0;
+    for (uint32_t phase = 0; phase < phases; phase++) {
+        p->config.flags = phase ? flags : flags | ESP__AS_GIVEN;
+        esp__search_allowed(p, results);
+        if (more <= 0.0) continue;
+        esp__search_schemes(p, best);
+        esp__stage(p, more);
+        esp__iterate(p, best);
+    }
+    p->work_end = 0;
+    if (p->deadline_ns) esp__iterate(p, best);
+    esp__schedule_copy(p, d, best);
 }

@@ -77,6 +77,7 @@ ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]);
 ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d, double jitter);
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
+ESP__FN void esp__improve_orders(esp__incremental *k);
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
 ESP__FN void esp__regroup_passes(esp__incremental *k);
