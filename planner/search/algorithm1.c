@@ -37,32 +37,17 @@ ESP__FN uint64_t esp__paper_work(const esp__schedule *d) {
     return LEAST + (uint64_t)d->n_units * EACH;
 }
 
-ESP__FN esp__numbering esp__numbering_open(esp__problem *p, uint32_t n) {
-    esp__numbering x = {.slots = 16};
-    while (x.slots < 2 * n) x.slots *= 2;
-    x.keys = esp__arena_get(p->arena, x.slots * sizeof *x.keys);
-    x.numbers = esp__arena_get(p->arena, x.slots * sizeof *x.numbers);
-    return x;
-}
-
-ESP__FN uint32_t esp__number_of_key(const esp__numbering *x, const void *key, uint32_t next) {
-    uint32_t at = (uint32_t)((uint64_t)(uintptr_t)key * 0x9E3779B97F4A7C15ull >> 40) & (x->slots - 1);
-    while (x->keys[at] && x->keys[at] != key) at = (at + 1) & (x->slots - 1);
-    if (!x->keys[at]) x->keys[at] = key, x->numbers[at] = next;
-    return x->numbers[at];
-}
-
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted) {
     esp__choices *all = esp__arena_get(p->arena, d->n_units * sizeof *all);
-    const esp__numbering firsts = esp__numbering_open(p, d->n_units);
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *m = esp__candidates_get(p, &d->units[u]);
-        const uint32_t first = esp__number_of_key(&firsts, m, u);
+        uint32_t first = 0;
+        while (first < u && all[first].of != m) first++;
         if (first < u) {
             all[u] = all[first];
             continue;
         }
-        all[u].like = u;
+        all[u].of = m, all[u].like = u;
         esp__choices_fill(p, m, wanted, &all[u]);
     }
     return all;

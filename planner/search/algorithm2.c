@@ -36,11 +36,12 @@ ESP__FN void esp__offload_groups(esp__offloading *o, const esp__choices *choices
     o->groups = esp__arena_get(p->arena, d->n_units * sizeof *o->groups);
     uint32_t *group_of = esp__arena_get(p->arena, d->n_units * sizeof *group_of), kept = 0;
     uint32_t *members = esp__arena_get(p->arena, d->n_units * sizeof *members);
-    const esp__numbering numbers = esp__numbering_open(p, d->n_units);
     for (uint32_t u = 0; u < d->n_units; u++) {
         group_of[u] = UINT32_MAX;
         if (d->paths[u]->codec == ESP__NO_CODEC || !esp__path_has(p, d->paths[u], ESP_ON_GPU)) continue;
-        const uint32_t g = group_of[u] = esp__number_of_key(&numbers, d->paths[u], o->n);
+        uint32_t g = 0;
+        while (g < o->n && o->groups[g].from != d->paths[u]) g++;
+        group_of[u] = g;
         if (g == o->n) {
             o->groups[o->n++].from = d->paths[u];
             esp__offload_variants(p, &choices[u], &o->groups[g]);

@@ -1,11 +1,10 @@
 /* limits.c: finds schedules within max_memory_bytes, max_volume and max_error, with Lagrange multipliers (Sinha,
  * Zoltners 1979, for the multiple-choice knapsack). Each limited quantity has a price, and every tensor or group gets
- * the option with the lowest cost of time and prices. Prices of exceeded limits rise until none is exceeded. What the
- * limits still allow is then used to save time. */
+ * the option with the lowest cost of time and prices. Prices of exceeded limits rise until none is exceeded. */
 #include "planner/search/search.h"
 #include <math.h>
 
-enum { ESP__FIT_ROUNDS = 40, ESP__FIT_PASSES = 3, ESP__FIT_TRIALS = 2000000 };
+enum { ESP__FIT_ROUNDS = 40, ESP__FIT_TRIALS = 2000000 };
 
 ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
     uses[ESP__MEMORY] = (double)path->memory;
@@ -168,32 +167,6 @@ static void esp__fit_repair(esp__fitting *f) {
     esp__fit_keep(f);
 }
 
-/* Gives one tensor or group after the other the fastest option with which the limits are still kept. */
-static void esp__fit_fill(esp__fitting *f) {
-    memcpy((void *)f->paths, (const void *)f->best, f->from->n_units * sizeof *f->best);
-    esp__fit_sum(f);
-    for (uint32_t pass = 0; pass < ESP__FIT_PASSES; pass++)
-        for (uint32_t u = 0; u < f->from->n_units; u++) {
-            const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
-            double was[ESP__LIMITS], uses[ESP__LIMITS], least = INFINITY;
-            const esp__path *best = f->paths[u];
-            esp__uses(f->paths[u], was);
-            for (uint32_t i = 0; i < candidates->n; i++) {
-                double t = esp__fit_time(candidates->times[i]);
-                int fits = 1;
-                esp__uses(&candidates->paths[i], uses);
-                for (uint32_t k = 0; k < ESP__LIMITS; k++)
-                    fits &= uses[k] <= was[k] || f->used[k] - was[k] + uses[k] <= f->may[k];
-                if (!fits || t >= least) continue;
-                least = t;
-                best = &candidates->paths[i];
-            }
-            esp__uses(best, uses);
-            for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k] - was[k];
-            f->paths[u] = best;
-        }
-}
-
 /* Finds options within the limits. If the result is better than `out`, replaces that. */
 static void esp__fit_try(esp__problem *p, const esp__schedule *from, esp__schedule *out) {
     esp__schedule d = {0};
@@ -208,13 +181,10 @@ static void esp__fit_try(esp__problem *p, const esp__schedule *from, esp__schedu
     for (uint32_t k = 0; k < ESP__LIMITS && !f.fits; k++) esp__fit_least(&f, k);
     if (!f.fits) esp__fit_repair(&f);
     if (!f.fits) return;
-    esp__fit_fill(&f);
     esp__schedule_copy(p, &d, from);
-    for (int filled = 0; filled < 2; filled++) {
-        memcpy((void *)d.paths, (const void *)(filled ? f.paths : f.best), from->n_units * sizeof *d.paths);
-        esp__generate(p, &d);
-        if (esp__schedule_allowed(p, &d)) esp__schedule_keep_better(p, out, &d);
-    }
+    memcpy((void *)d.paths, (const void *)f.best, from->n_units * sizeof *d.paths);
+    esp__generate(p, &d);
+    if (esp__schedule_allowed(p, &d)) esp__schedule_keep_better(p, out, &d);
 }
 
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {

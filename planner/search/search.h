@@ -4,6 +4,7 @@
 #include "planner/simulate/schedule.h"
 
 typedef struct esp__choices {
+    const esp__candidates *of;
     const esp__path **paths;
     uint32_t n;
     uint32_t like; /* index of the first tensor or group with the same options */
@@ -14,15 +15,6 @@ typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
 /* Returns the limit on the work of Algorithms 1 and 2 of the Espresso paper, whose time is quadratic in the number of
  * tensors. Models of up to about 1000 tensors do not reach it. */
 ESP__FN uint64_t esp__paper_work(const esp__schedule *d);
-/* A hash table that gives each pointer a number. It finds tensors and groups that have the same list of options. */
-typedef struct esp__numbering {
-    const void **keys;
-    uint32_t *numbers, slots;
-} esp__numbering;
-/* Makes a table for at most n pointers. */
-ESP__FN esp__numbering esp__numbering_open(esp__problem *p, uint32_t n);
-/* Returns the pointer's number. A pointer that has none gets `next`. */
-ESP__FN uint32_t esp__number_of_key(const esp__numbering *x, const void *key, uint32_t next);
 /* Returns, for each tensor or group, its candidate options that pass the test `wanted`; all of them if none passes or
  * `wanted` is NULL. */
 ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
