@@ -286,9 +286,13 @@ ESP__FN esp_status esp__comms_open(esp_ctx *ctx, esp__comm_plan plans[ESP__SCOPE
     return s;
 }
 
-static void esp__comm_close(esp__comm *c) {
-    if (c->handle) c->backend->close(c->handle);
+/* Without a handle, the watch thread does not abort a communicator that closes. */
+static void esp__comm_close(esp_ctx *ctx, esp__comm *c) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    void *handle = c->handle;
     c->handle = NULL;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (handle) c->backend->close(handle);
 }
 
 ESP__FN void esp__comms_close(esp_ctx *ctx) {
@@ -296,9 +300,9 @@ ESP__FN void esp__comms_close(esp_ctx *ctx) {
         esp__comm *c = &ctx->job.comms[k];
         int parent = 0;
         for (uint32_t p = 0; p < ctx->job.n_parents; p++) parent |= ctx->job.parents[p] == k;
-        if (!parent) esp__comm_close(c);
+        if (!parent) esp__comm_close(ctx, c);
     }
-    for (uint32_t p = ctx->job.n_parents; p-- > 0;) esp__comm_close(&ctx->job.comms[ctx->job.parents[p]]);
+    for (uint32_t p = ctx->job.n_parents; p-- > 0;) esp__comm_close(ctx, &ctx->job.comms[ctx->job.parents[p]]);
     ctx->job.n_parents = 0;
 }
 

@@ -166,3 +166,25 @@ TEST(test_topology) {
         }
     }
 }
+
+/* The watch thread may abort communicators while esp_shrink closes them. */
+static void *aborts(void *arg) {
+    esp_ctx *ctx = arg;
+    for (int i = 0; i < 200; i++) {
+        pthread_mutex_lock(&ctx->lanes.lock);
+        esp__comms_abort(ctx);
+        pthread_mutex_unlock(&ctx->lanes.lock);
+    }
+    return NULL;
+}
+static void body_abort_while_closing(esp_ctx *ctx, void *user) {
+    pthread_t thread;
+    (void)user;
+    esp__executor_close(ctx);
+    CHECK(!pthread_create(&thread, NULL, aborts, ctx));
+    esp__comms_close(ctx);
+    pthread_join(thread, NULL);
+}
+TEST(test_abort_while_closing) {
+    RUN_RANKS(.size = SIZE, .per_machine = 2, .body = body_abort_while_closing, .config.backend = "shm");
+}
