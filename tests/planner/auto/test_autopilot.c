@@ -130,7 +130,7 @@ TEST(test_layerwise) {
 
 /* Other programs make step times vary. A strategy that is 1.6 times as fast must win nevertheless. */
 TEST(test_busy) {
-    for (uint32_t seed = 0; seed < 12; seed++) {
+    for (uint32_t seed = 0; seed < test_repeats(12); seed++) {
         world *w = world_new();
         w->steps = 260;
         w->noise = 0.16;
