@@ -200,6 +200,9 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     /* If ranks wait in a circle or do not know for whom they wait, a rank that did not answer counts as failed. */
     for (int32_t r = 0; r < p->size && failed < 0; r++)
         if (!p->asked[r].answered) failed = r;
+    /* While rank 0 closes, it waits for nobody. If that is because another rank left, that rank is to blame. */
+    for (int32_t r = 1; r < p->size && failed == 0 && p->closing; r++)
+        if (p->left[r]) failed = r;
     p->inquiry.decide = false;
     p->inquiry.decided = failed >= 0;
     p->inquiry.failed = failed;
