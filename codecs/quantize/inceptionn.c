@@ -119,7 +119,7 @@ static const char inceptionn_params[] = "bound=10";
 
 static esp_status inceptionn_open(const esp_host *h, const char *params, void **self) {
     double bound = 10;
-    esp_param p[] = {{"bound", &bound, 0, 100, 1, 0, "a whole number from 0 to 100"}};
+    esp_param p[] = {{"bound", &bound, 0, 100, 0, ESP_PARAM_WHOLE, "a whole number from 0 to 100"}};
     const esp_status st = dense_open(h, "inceptionn", params, p, 1, inceptionn_params, sizeof(inceptionn_self), self);
     if (st != ESP_OK) return st;
     inceptionn_self *s = (inceptionn_self *)*self;

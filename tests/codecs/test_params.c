@@ -40,6 +40,8 @@ TEST(values) {
     expect("topk", "ratio=1.5", ESP_E_ARG, "ratio");
     expect("topk", "ratio=1", ESP_OK, "");
     expect("twobit", "threshold=1e-3", ESP_OK, "");
+    expect("inceptionn", "bound=1.5", ESP_E_ARG, "a whole number");
+    expect("inceptionn", "bound=0", ESP_OK, "");
 }
 
 TEST(numbers) {
