@@ -108,7 +108,9 @@ all $quiet_slow $quiet
 set -- $(find "$TEST_COUNTS" -type f -exec cat {} + | awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }') $#
 # a test without counts has killed its runner
 failed=$(($2 + $5 - $4))
-# their names again, for readers of the last lines
-[ "$failed" -eq 0 ] || find "$TEST_COUNTS" -type f -exec awk '$2 > 0 { n = split(FILENAME, a, "/"); print "failed: " a[n] }' {} +
+# what they said, again, for readers of the last lines
+for log in $(find "$TEST_COUNTS" -type f -exec awk '$2 > 0 { n = split(FILENAME, a, "/"); print a[n] }' {} +); do
+    cat "$BUILD/log/$log.said"
+done
 if [ "$3" -gt 0 ]; then echo "$1 passed, $failed failed, $3 skipped"; else echo "$1 passed, $failed failed"; fi
 [ "$failed" -eq 0 ]

@@ -1,5 +1,6 @@
 # test_hello.sh: the C++ example trains, and if one rank throws in a step, all ranks end with a clear error, and no thread
-# reads the freed gradient. It is large, so that the step cannot end before the exception.
+# reads the freed gradient. The step waits for a second tensor, which rank 1 does not push, so it cannot end before the
+# exception.
 # runs: slow
 . tests/compile/common.sh
 strict="-std=c++11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
@@ -8,7 +9,17 @@ try g++ $strict -I. examples/hello/hello.cc "$build/lib/libespresso.a" -o "$tmp/
 [ "$(grep -c 'step 1: the mean is 100.5 110.5 120.5' "$tmp/out")" -eq 2 ]
 
 try gcc -g -O1 -fsanitize=address -I. -c espresso.c -o "$tmp/espresso.o"
-sed 's/grad(3)/grad(5000000)/; s/desc.count = 3/desc.count = 5000000/' examples/hello/hello.cc >"$tmp/large.cc"
+cat >"$tmp/edit.sed" <<'EOF'
+s/grad(3)/grad(5000000), more(3)/
+s/desc.count = 3/desc.count = 5000000/
+s/check(esp_start(job.ctx), job.ctx);/desc.name = "more", desc.count = 3;\
+        uint32_t second = 0;\
+        check(esp_tensor_add(job.ctx, \&desc, \&second), job.ctx);\
+        &/
+s/check(esp_wait_all(job.ctx), job.ctx);/check(esp_push(job.ctx, id + 1, more.data(), esp_stream{}), job.ctx);\
+    &/
+EOF
+sed -f "$tmp/edit.sed" examples/hello/hello.cc >"$tmp/large.cc"
 try g++ $strict -g -fsanitize=address -I. "$tmp/large.cc" "$tmp/espresso.o" -o "$tmp/large" -pthread -ldl -lm
 for progress in threads caller; do
     if ESPRESSO_PROGRESS=$progress timeout 60 "$build/bin/espresso" run -n 2 -- "$tmp/large" throw >"$tmp/out" 2>&1; then
