@@ -2,6 +2,8 @@
  * trainer forgets to push a tensor. "Lock" means ctx->lanes.lock. */
 #include "espresso_impl/context/context.h"
 
+enum { ESP__UNASKED_STEPS = 8 };
+
 /* Starts the ops of tensor `id`. If the strategy synchronizes it together with other tensors (a group), their gradients
  * are copied in order, and the copy of this one starts only after those before it. Lock held. */
 static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now) {
@@ -10,7 +12,10 @@ static void esp__push_locked(esp_ctx *ctx, uint32_t id, void *grad, uint64_t now
     t->phase = ESP__PUSHED;
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
     t->units_left = of->n;
-    if (!ctx->steps.n_pushed++) ctx->steps.timed = __atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED) != 0;
+    if (!ctx->steps.n_pushed++) {
+        ctx->steps.timed = __atomic_load_n(&ctx->lanes.core_times, __ATOMIC_RELAXED) != 0;
+        ctx->steps.marked = ctx->steps.unasked++ < ESP__UNASKED_STEPS;
+    }
     ctx->steps.open = 1;
     for (uint32_t i = of->first; i < of->first + of->n; i++) {
         esp__unit *u = &ctx->active.strategy.units[i];
@@ -132,7 +137,17 @@ static bool esp__wait_more(esp_ctx *ctx) {
     return true;
 }
 
-static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
+/* The trainer asks for this tensor, whose ops are all enqueued. Lock held */
+static esp_status esp__tensor_mark(esp_ctx *ctx, uint32_t id, bool *late) {
+    const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
+    esp_status s = ESP_OK;
+    ctx->steps.unasked = 0;
+    for (uint32_t i = of->first; i < of->first + of->n && !s; i++)
+        s = esp__unit_mark(ctx, &ctx->active.strategy.units[i], late);
+    return s;
+}
+
+static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id, bool *late) {
     esp_status s = esp__usable_id(ctx, id);
     if (s) return s;
     esp__tensor *t = &ctx->model.tensors[id];
@@ -148,7 +163,7 @@ static esp_status esp__wait_issued(esp_ctx *ctx, uint32_t id) {
         }
         ctx->lanes.waiters_one--;
         ctx->lanes.waiters--;
-        if (t->phase != ESP__DONE) s = esp__dead(ctx);
+        s = t->phase == ESP__DONE ? esp__tensor_mark(ctx, id, late) : esp__dead(ctx);
         t->lent.now = false;
     }
     pthread_mutex_unlock(&ctx->lanes.lock);
@@ -194,11 +209,12 @@ static void esp__collectives_settle(esp_ctx *ctx, uint32_t first, uint32_t n) {
 }
 
 ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
-    esp_status s = esp__wait_issued(ctx, id);
+    bool late = false;
+    esp_status s = esp__wait_issued(ctx, id, &late);
     if (!s && ctx->model.tensors[id].device) {
         const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
         pthread_mutex_lock(&ctx->lanes.lock);
-        esp__collectives_settle(ctx, of->first, of->n);
+        esp__collectives_settle(ctx, late ? 0 : of->first, late ? ctx->active.strategy.n_units : of->n);
         if (ctx->health.fatal) s = esp__dead(ctx);
         pthread_mutex_unlock(&ctx->lanes.lock);
     }
@@ -215,9 +231,10 @@ ESPRESSO_API esp_status esp_wait(esp_ctx *ctx, uint32_t id) {
 }
 
 ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream) {
+    bool late;
     esp_status s = esp__usable_id(ctx, id);
     if (!s) s = esp__stream_check(ctx, &ctx->model.tensors[id], stream, "esp_wait_on");
-    if (!s) s = esp__wait_issued(ctx, id);
+    if (!s) s = esp__wait_issued(ctx, id, &late);
     if (!s) s = esp__tensor_after(ctx, id, esp__stream_async(stream) ? &stream : NULL);
     /* the timeout starts here, as the trainer may wait for the stream outside the library */
     if (!s && esp__stream_async(stream)) {
@@ -229,9 +246,10 @@ ESPRESSO_API esp_status esp_wait_on(esp_ctx *ctx, uint32_t id, esp_stream stream
     return s;
 }
 
-static esp_status esp__tensor_test(const esp_ctx *ctx, uint32_t id) {
+static esp_status esp__tensor_test(esp_ctx *ctx, uint32_t id) {
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
-    esp_status s = ESP_OK;
+    bool late;
+    esp_status s = esp__tensor_mark(ctx, id, &late);
     for (uint32_t i = of->first; i < of->first + of->n && !s; i++)
         s = esp__unit_passed(ctx, &ctx->active.strategy.units[i]);
     return s;
@@ -339,6 +357,7 @@ ESP__FN void esp__step_reset(esp_ctx *ctx) {
         ctx->active.strategy.units[i].phase = ESP__IDLE;
         ctx->active.strategy.units[i].pc = 0;
         ctx->active.strategy.units[i].after = NULL;
+        ctx->active.strategy.units[i].unmarked = false;
     }
     for (int k = 0; k < ESP__LEVELS; k++) ctx->lanes.links[k].cursor = 0;
     ctx->active.ready.n = ctx->active.n_pending = ctx->active.behind = 0;

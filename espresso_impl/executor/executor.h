@@ -80,6 +80,8 @@ typedef struct esp__steps {
     uint32_t n_pushed, n_done;
     bool closed, open;
     bool timed;           /* devices measure the times of this step's ops */
+    bool marked;          /* each tensor's last op records its event in this step */
+    uint32_t unasked;     /* steps since the trainer last waited for or tested a single tensor */
     bool weighted;        /* esp_weight was called, on all ranks */
     float weight, factor; /* esp_weight of this rank, and what its gradients are multiplied by */
     uint32_t lent;        /* root of the tree of addresses (context/lent.c) */
@@ -232,6 +234,9 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream);
 /* True if the next op cannot wait in a stream, so that a thread must first wait for the previous op's event. */
 ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u);
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u);
+/* Records the event of the unit's last op where that op did not (esp__steps.marked), and sets *late: the event then
+ * also waits for what the stream was given since. Lock held */
+ESP__FN esp_status esp__unit_mark(const esp_ctx *ctx, esp__unit *u, bool *late);
 ESP__FN esp_status esp__unit_failed(const esp_ctx *ctx, const esp__unit *u, esp_status s);
 /* Returns what esp_weight multiplies this rank's gradient of `t` by. */
 ESP__FN float esp__push_factor(const esp_ctx *ctx, const esp__tensor *t);

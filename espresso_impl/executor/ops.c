@@ -29,11 +29,13 @@ static esp_status esp__op_mark(const esp_ctx *ctx, const esp__op *op, int which,
     return timed ? esp__device_record(f->on[op->on].device, esp__op_event(f, op, which), on) : ESP_OK;
 }
 
-/* True if the unit's next op follows in the same stream, and so needs no event to wait for. */
-static bool esp__op_continues(const esp__active *f, const esp__unit *u, const esp__op *op) {
+/* False if nothing waits for the op's event: the unit's next op follows in the same stream, or it is the last one, and
+ * the trainer is expected to wait for all tensors at once. */
+static bool esp__op_marked(const esp_ctx *ctx, const esp__unit *u, const esp__op *op) {
     const esp__op *next = op + 1;
-    return op->kind != ESP__OP_COLLECTIVE && next < &f->program.ops[u->first_op + u->n_ops] &&
-           next->kind != ESP__OP_COLLECTIVE && next->on == op->on && next->stream == op->stream;
+    if (op->kind == ESP__OP_COLLECTIVE) return true; /* see esp__collective_behind */
+    if (next == &ctx->active.program.ops[u->first_op + u->n_ops]) return ctx->steps.marked;
+    return next->kind == ESP__OP_COLLECTIVE || next->on != op->on || next->stream != op->stream;
 }
 
 ESP__FN esp_status esp__op_begin(esp_ctx *ctx, const esp__op *op, int stream) {
@@ -72,8 +74,9 @@ ESP__FN esp_status esp__op_issued(esp_ctx *ctx, const esp__op *op, int stream) {
                              ESP_PAYLOAD_HEADER, op->codec.n_ranges, d->stream[stream]);
     u->after = esp__op_event(f, op, ESP__EVENT_AFTER);
     if (!s) s = esp__op_mark(ctx, op, ESP__EVENT_END, d->stream[stream]);
-    if (!s && !esp__op_continues(f, u, op)) s = esp__device_record(d, u->after, d->stream[stream]);
     u->after_on = stream;
+    u->unmarked = !esp__op_marked(ctx, u, op);
+    if (!s && !u->unmarked) s = esp__device_record(d, u->after, d->stream[stream]);
     if (op->n_pieces && esp__op_is_copy(op, ESP__COPY_DOWN)) u->after = esp__piece_event(f, op, 0);
     return esp__op_failed(ctx, op->on, op, s, "");
 }
@@ -410,6 +413,14 @@ ESP__FN bool esp__unit_waits(const esp__active *f, const esp__unit *u) {
     const esp__op *op = &f->program.ops[u->first_op + u->pc];
     if (!u->after || u->pc == u->n_ops) return false;
     return op->on != u->device || (op->kind == ESP__OP_COLLECTIVE && !op->collective.stream_ordered);
+}
+
+ESP__FN esp_status esp__unit_mark(const esp_ctx *ctx, esp__unit *u, bool *late) {
+    const esp__device *d = ctx->active.on[u->device].device;
+    if (!u->unmarked) return ESP_OK;
+    *late = true;
+    u->unmarked = false;
+    return esp__unit_failed(ctx, u, esp__device_record(d, u->after, d->stream[u->after_on]));
 }
 
 ESP__FN esp_status esp__unit_passed(const esp_ctx *ctx, const esp__unit *u) {

@@ -90,6 +90,7 @@ typedef struct esp__unit {
     void *data;
     void *after;
     int after_on;
+    bool unmarked; /* its last op is enqueued, and `after` not recorded */
     uint64_t ready_ns;
 } esp__unit;
 

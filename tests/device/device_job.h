@@ -239,6 +239,7 @@ static inline void device_body(esp_ctx *ctx, void *user) {
     esp__core_times(ctx, ESP__CORE_STATS, true);
     if (s) fprintf(stderr, "%s %s\n", j->task.codec, j->task.option);
     for (int step = 0; step < STEPS && !s; step++) {
+        if (step) ctx->steps.unasked = 100; /* from then on, waits for a tensor come as a surprise */
         device_step(ctx, j, p, step);
         if (j->between && step + 1 < STEPS) j->between(ctx, j, step);
     }
