@@ -153,7 +153,7 @@
 #include "codecs/quantize/twobit.c"
 #include "codecs/quantize/quant.c"
 #include "codecs/sparsify/topk.c"
-#include "codecs/sparsify/chunktopk.c"
+#include "codecs/hybrid/chunktopk.c"
 #include "codecs/sparsify/randomk.c"
 #include "codecs/sparsify/dgc.c"
 #include "codecs/lowrank/powersgd.c"

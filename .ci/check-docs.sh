@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-docs.sh: links between the documents work, the README is short, the picture of the folders is up to date, and
-# `make docs` has no warnings. Exit status 77: nothing is wrong, but doxygen is not there.
+# check-docs.sh: links between the documents work, the README is short, the picture of the folders and the table of
+# codecs are up to date, and `make docs` has no warnings. Exit status 77: nothing is wrong, but doxygen is not there.
 set -u
 bad=0
 for file in *.md plugins/README.md docs/*/*.md; do
@@ -21,6 +21,13 @@ cmp -s "$folders" docs/design/folders.svg || {
     echo "docs/design/folders.svg is out of date: run sh docs/design/folders.sh"
     bad=1
 }
+if [ -x build/bin/espresso ]; then
+    sh docs/use/codecs.sh "$folders"
+    cmp -s "$folders" docs/use/using.md || {
+        echo "docs/use/using.md: the table of codecs is out of date: run sh docs/use/codecs.sh"
+        bad=1
+    }
+fi
 rm -f "$folders"
 if command -v doxygen >/dev/null; then
     make -s docs || bad=1

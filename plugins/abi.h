@@ -299,6 +299,9 @@ typedef struct esp_codec {
     /** Tells which bytes of a payload are f32 values, so that a wrapper can compress them again. `h` is the payload's
      *  header without body_bytes. If `h` is NULL, describes the largest payload that a part like `like` can have. */
     esp_status (*values)(void *self, const esp_tensor *like, const struct esp_payload_header *h, esp_values *out);
+    /** For help; NULL if not known. GRACE's class of the method ("quantize", "sparsify", "hybrid", "low rank") or
+     *  "lossless"; its authors, and where they published it. */
+    const char *family, *paper;
 } esp_codec;
 
 /* ---- backends ---------------------------------------------------------------------------------------------------- */

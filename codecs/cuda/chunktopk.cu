@@ -1,10 +1,10 @@
 /* chunktopk.cu: codec "chunktopk" on CUDA, which sends the k largest elements of each chunk of a tensor; formulas
- * are in codecs/sparsify/chunktopk.c. A CUDA block processes a chunk of more than 512 elements, a warp a smaller one.
+ * are in codecs/hybrid/chunktopk.c. A CUDA block processes a chunk of more than 512 elements, a warp a smaller one.
  * First, each thread finds its largest element; the k-th largest of these is a threshold that at least k elements
  * reach, and few more. Those are listed, and the k largest are selected from the list. */
 #include "codecs/cuda/common/block.h"
 #include "codecs/cuda/common/dense.h"
-#include "codecs/sparsify/chunktopk.c"
+#include "codecs/hybrid/chunktopk.c"
 
 static __device__ __forceinline__ uint64_t chunktopk_chunks(const chunktopk_shape *f, uint64_t count) {
     return (count + f->chunk - 1) / f->chunk;

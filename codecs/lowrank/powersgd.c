@@ -322,6 +322,8 @@ static const esp_codec powersgd_codec = {
                           ESP_CODEC_LISTS),
     .name = "powersgd",
     .summary = "matrices as products of two thin ones, both summed undecoded",
+    .family = "low rank",
+    .paper = "Vogels et al., NeurIPS 2019",
     .params = powersgd_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,

@@ -375,6 +375,7 @@ static const esp_codec int8_codec = {
     .name = "int8",
     .summary =
         "levels from -127 to 127, with a unit for each block, or one that ranks share and levels that are summed",
+    .family = "quantize",
     .params = int8_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
@@ -385,6 +386,8 @@ static const esp_codec int4_codec = {
     ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "int4",
     .summary = "levels from -7 to 7 with a unit for each block, two in a byte",
+    .family = "quantize",
+    .paper = "Wang et al. (ZeRO++), 2023",
     .params = int4_params,
     .default_option = quant_gathers,
     .n_rounds = 1,

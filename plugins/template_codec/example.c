@@ -131,6 +131,7 @@ static const esp_codec example_codec = {
     .devices = ESP_BIT(ESP_CPU),
     .name = example_name,
     .summary = "sign of each element and one magnitude: 1 bit an element",
+    .family = "quantize",
     .params = "gain=1",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,

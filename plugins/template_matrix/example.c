@@ -90,6 +90,7 @@ static const esp_codec example_codec = {
     .devices = ESP_BIT(ESP_CPU),
     .name = example_name,
     .summary = "the mean of each row of a matrix",
+    .family = "low rank",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = example_rounds,

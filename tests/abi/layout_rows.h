@@ -47,7 +47,7 @@ static const row rows[] = {
            n_payloads, beta, gamma, scale, tensor, offset, payload, reduced, residual, state, scratch, stream, n_summed,
            reserved0),
     STRUCT(esp_codec, struct_size, wire_version, caps, dtypes, devices, name, summary, params, default_option, n_rounds,
-           reserved0, rounds, open, close, bound, compress, decompress, traits, model, finalize, values),
+           reserved0, rounds, open, close, bound, compress, decompress, traits, model, finalize, values, family, paper),
     STRUCT(esp_group, struct_size, rank, size, level, n_levels, last_level, level_name, place, machine, parent,
            oob_allgather, user),
     STRUCT(esp_coll, struct_size, op, dtype, root, count, slot_bytes, src, dst, scale, reduce, width),

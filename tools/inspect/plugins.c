@@ -59,8 +59,10 @@ static double plugins_time_at(const esp_codec_model *m, bool decompress) {
 
 static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     static const char *const ops[] = {"not reduced", "sum", "max", "min"};
+    const bool matrix = c->traits.caps & ESP_CODEC_NEEDS_MATRIX;
+    esp_codec_model of_matrix, two;
     const esp_codec_model *m = &c->model;
-    esp_codec_model two;
+    if (matrix && !esp__codec_model(ctx, c, true, 1, ESP_CPU, &of_matrix)) m = &of_matrix;
     if (!esp__codec_has_model(c)) {
         puts("  model:      none: it takes part in no plan until it is measured (espresso profile)");
         return;
@@ -68,7 +70,7 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
     printf("  payload:    %.4g bits an element (2^20 elements)\n", plugins_bits_each(&m->sent));
     for (uint32_t r = 0; r < c->traits.n_rounds; r++) {
         const esp_round round = esp__codec_round(c, r);
-        if (round.op && !esp__codec_model(ctx, c, 0, 2, ESP_CPU, &two))
+        if (round.op && !esp__codec_model(ctx, c, matrix, 2, ESP_CPU, &two))
             printf("  round %u:    %s of %s: %.4g bits an element\n", r + 1, ops[round.op & 3u],
                    esp__dtype_word(round.dtype), plugins_bits_each(&two.reduced[r]));
     }
@@ -83,10 +85,30 @@ static void plugins_model(esp_ctx *ctx, const esp__codec *c) {
                                                             : "no: it only rounds, or changes nothing");
 }
 
+/* Prints each parameter with its default and the values that it may have, which the codec's own error message says. */
+static void plugins_params(esp_ctx *ctx, const esp_codec *t) {
+    const char *at = ESP_HAS(esp_codec, t, params) ? t->params : "", *label = "  parameters: ";
+    char key[64], value[128], spec[ESP__SPEC_MAX];
+    if (!at || !*at) printf("%snone\n", label);
+    for (; at && esp_params_next(&at, key, sizeof key, value, sizeof value) > 0; label = "              ") {
+        esp__codec *c = NULL;
+        printf("%s%s=%s", label, key, value);
+        snprintf(spec, sizeof spec, "%s:%s=?", t->name, key);
+        if (esp__codec_make(ctx, spec, NULL, &c) != ESP_OK) {
+            const char *words = strstr(esp_last_error(ctx), "must be "), *end = words ? strstr(words, " (param") : NULL;
+            if (end) printf(": %.*s", (int)(end - words) - 8, words + 8);
+        }
+        esp__codec_free(ctx, c);
+        putchar('\n');
+    }
+}
+
 /* `c` is the opened codec, or NULL if it cannot be opened without parameters or is only for GPUs. */
 static void plugins_codec(esp_ctx *ctx, const char *name, const esp_codec *t, const char *from, esp__codec *c) {
     printf("codec %s\n  %s\n", name, ESP_HAS(esp_codec, t, summary) ? t->summary : "(no summary)");
-    printf("  parameters: %s\n", ESP_HAS(esp_codec, t, params) ? t->params : "none");
+    if (ESP_HAS(esp_codec, t, family) && t->family) printf("  class:      %s\n", t->family);
+    if (ESP_HAS(esp_codec, t, paper) && t->paper) printf("  paper:      %s\n", t->paper);
+    plugins_params(ctx, t);
     plugins_caps(c ? c->traits.caps : t->caps);
     PLUGINS_BITS("  devices:    ", t->devices, plugins_devices);
     const char *option = c                                       ? c->traits.default_option
@@ -151,7 +173,8 @@ static void plugins_table(const esp_ctx *ctx) {
     for (uint32_t i = 0; i < r->codecs.n; i++) {
         const esp_codec *c = r->codecs.at[i].codec;
         const char *params = ESP_HAS(esp_codec, c, params) ? c->params : "";
-        printf("codec    %-10s %s%s%s\n", c->name, ESP_HAS(esp_codec, c, summary) ? c->summary : "",
+        const char *family = ESP_HAS(esp_codec, c, family) && c->family ? c->family : "";
+        printf("codec    %-10s %-9s %s%s%s\n", c->name, family, ESP_HAS(esp_codec, c, summary) ? c->summary : "",
                *params ? "; " : "", params);
     }
     for (uint32_t i = 0; i < r->backends.n; i++) {

@@ -479,6 +479,8 @@ static const esp_codec chunktopk_codec = {
     ESP_CODEC_HEAD(CHUNKTOPK_WIRE, ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
+    .family = "hybrid",
+    .paper = "Sarfi et al. (SparseLoCo), 2025",
     .params = chunktopk_params,
     /* Compressing before any communication lets each rank keep its own residual, which decays. Payloads are so small
      * that an allgather is fastest. */
