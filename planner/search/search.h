@@ -3,42 +3,19 @@
 #define ESP__SEARCH_H
 #include "planner/simulate/schedule.h"
 
-typedef struct esp__choices {
-    const esp__candidates *of;
-    const esp__path **paths;
-    uint32_t n;
-    uint32_t like; /* index of the first tensor or group with the same options */
-} esp__choices;
-typedef int (*esp__path_test)(const esp__problem *p, const esp__path *path);
-
-/* ---- algorithm1.c ---- */
-/* Returns the limit on the work of Algorithms 1 and 2 of the Espresso paper, whose time is quadratic in the number of
- * tensors. Models of up to about 1000 tensors do not reach it. */
-ESP__FN uint64_t esp__paper_work(const esp__schedule *d);
-/* Returns, for each tensor or group, its candidate options that pass the test `wanted`; all of them if none passes or
- * `wanted` is NULL. */
-ESP__FN esp__choices *esp__choices_of(esp__problem *p, const esp__schedule *d, esp__path_test wanted);
-ESP__FN void esp__algorithm1_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
+/* ---- paper.c ---- */
 /* Returns whether the option compresses on these devices only. */
 ESP__FN int esp__path_on(const esp__problem *p, const esp__path *path, uint32_t devices);
-
-/* ---- algorithm2.c ---- */
-typedef struct esp__change {
-    uint32_t unit;
-    const esp__path *path;
-} esp__change;
-/* Returns the step time after these changes, with ops in the order in which they become ready. Returns UINT64_MAX if it
- * is not below `limit`. */
-ESP__FN uint64_t esp__change_try(esp__problem *p, const esp__schedule *d, const esp__change *changes, uint32_t n,
-                                 uint64_t limit);
-ESP__FN void esp__algorithm2_over(esp__problem *p, esp__schedule *d, const esp__choices *choices);
+/* Strategy "cpu-only": Algorithm 1 with the CPU alone. */
+ESP__FN void esp__cpu_only_make(esp__problem *p, esp__schedule *d);
 
 /* ---- search.c ---- */
 /* What p->allow permits. Options that compress on the GPU alone do not load the CPU. */
-enum { ESP__ALLOW_ALL = 0, ESP__ALLOW_RAW, ESP__ALLOW_GPU, ESP__ALLOWANCES };
+enum { ESP__ALLOW_ALL = 0, ESP__ALLOW_RAW, ESP__ALLOW_GPU, ESP__ALLOWANCES, ESP__ALLOW_CPU = ESP__ALLOWANCES };
 static inline bool esp__path_open(const esp__problem *p, const esp__path *path) {
     return p->allow == ESP__ALLOW_ALL || path->codec == ESP__NO_CODEC ||
-           (p->allow == ESP__ALLOW_GPU && !path->load[ESP__LANE_CPU]);
+           (p->allow == ESP__ALLOW_GPU && !path->load[ESP__LANE_CPU]) ||
+           (p->allow == ESP__ALLOW_CPU && esp__path_on(p, path, 1u << ESP_ON_CPU));
 }
 static inline int esp__is_chunk(const esp__problem *p, const esp__extent *u) {
     return u->n == 1 && u->elements != p->model->tensors[u->first].elements;
@@ -61,7 +38,6 @@ typedef struct esp__ranked {
     uint32_t unit;
 } esp__ranked;
 ESP__FN esp_status esp__limits_fail(esp__problem *p);
-ESP__FN int esp__path_one_device(const esp__problem *p, const esp__path *path);
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d);
 ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path);
 ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
@@ -77,6 +53,4 @@ ESP__FN void esp__regroup_passes(esp__incremental *k);
  */
 ESP__FN void esp__regroup_random(esp__incremental *k, uint32_t u, uint32_t random);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
-/* Gives each tensor or group the option with the least memory if memory is limited, else with the least volume. */
-ESP__FN void esp__start_least(esp__problem *p, esp__schedule *d, const esp__choices *choices);
 #endif

@@ -2,21 +2,6 @@
 #include "planner/baselines/baselines.h"
 #include "planner/search/search.h"
 
-static int esp__path_on_cpu(const esp__problem *p, const esp__path *path) {
-    return esp__path_on(p, path, 1u << ESP_ON_CPU);
-}
-
-static void esp__cpu_only_make(esp__problem *p, esp__schedule *d) {
-    esp__schedule_tensors(p, d);
-    esp__algorithm1_over(p, d, esp__choices_of(p, d, esp__path_on_cpu));
-}
-
-ESP__FN void esp__paper(esp__problem *p, esp__schedule *d) {
-    esp__schedule_tensors(p, d);
-    esp__algorithm1(p, d);
-    esp__algorithm2(p, d);
-}
-
 static const esp__scheme esp__scheme_table[] = {
     {.name = "fp32",
      .summary = "no compression, tensor by tensor: intra reduce_scatter, inter allreduce, intra allgather",

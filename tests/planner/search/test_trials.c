@@ -1,5 +1,5 @@
-/* test_trials.c checks two fast ways to compute the step time of a changed schedule against a full simulation. The
- * code in resimulate.c chooses the order of ops anew, and that in incremental.c keeps a given order. */
+/* test_trials.c checks a fast way to compute the step time of a changed schedule (incremental.c) against a full
+ * simulation. */
 #include "tests/lib/test.h"
 #include "planner/simulate/schedule.h"
 #include "tests/planner/reference.h"
@@ -26,36 +26,6 @@ static void spares_random(rng *r, const esp__problem *p, spares *s) {
             op->kind = ESP_PLAN_COMPRESS;
             program_add(path, op);
         }
-    }
-}
-
-TEST(test_rerun) {
-    for (uint64_t seed = 0; seed < test_repeats(PROGRAMS); seed++) {
-        problem_program g;
-        spares s;
-        rng r = {seed + 31};
-        program_random(seed, (double)(seed % 3) * 0.2, &g);
-        spares_random(&r, &g.problem, &s);
-        uint64_t before = esp__generate(&g.problem, &g.schedule);
-        for (int trial = 0; trial < TRIALS; trial++) {
-            esp__change changes[3];
-            esp__schedule other = {0};
-            uint32_t n = 0;
-            esp__schedule_copy(&g.problem, &other, &g.schedule);
-            for (uint32_t u = 0; u < g.schedule.n_units && n < 3; u++) {
-                if (!rng_chance(&r, 0.3)) continue;
-                changes[n] = (esp__change){u, &s.paths[rng_below(&r, SPARE)]};
-                other.paths[u] = changes[n++].path;
-            }
-            if (!n) continue;
-            uint64_t want = esp__generate(&g.problem, &other);
-            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, UINT64_MAX), want);
-            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want + 1), want);
-            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want), UINT64_MAX);
-            assert_int_equal(esp__change_try(&g.problem, &g.schedule, changes, n, want / 2), UINT64_MAX);
-        }
-        assert_int_equal(esp__generate(&g.problem, &g.schedule), before);
-        program_close(&g);
     }
 }
 
