@@ -33,4 +33,10 @@ if grep -q 'libcuda.so.1: cannot open' "$dir/log"; then
     grep -q "libcuda.so.1: .*: install the GPU's driver" "$dir/log" || bad "no driver: no advice"
     grep -q 'install NCCL' "$dir/log" && bad "no driver: NCCL is there, and the advice is to install it"
 fi
+
+# the test for GPUs, with which a GPU's time must not be lost
+for version in new old; do
+    [ ! -x "$BUILD/tests/nccl/test_nccl_gpu" ] || ESPRESSO_NCCL=$fake/$version/libcuda.so.1 LD_LIBRARY_PATH=$fake/$version FAKE_SHARED=1 \
+        timeout -k 5 60 "$BUILD/tests/nccl/test_nccl_gpu" >"$dir/log" 2>&1 || bad "test_nccl_gpu on the $version stand-in: exit status $?"
+done
 exit $failed

@@ -85,6 +85,8 @@ class Function:
 
     def address(self, operand, space):
         base, _, offset = operand[1:-1].replace(" ", "").partition("+")
+        if space == "shared" and BITS.get(self.kind(base)) == 32:  # a sum of 32 bits, too: it may pass 0
+            return "shared + (uint32_t)(%s + (%s))" % (self.value(base, "u32"), offset or "0")
         if space == "shared":
             where = "shared + (int64_t)%s" % self.value(base, self.kind(base) or "u64")
         else:
