@@ -7,15 +7,36 @@
 #                              and under compute-sanitizer
 #   sh bench/gpu.sh B          executor, sanitizers, jobs of two and four ranks over NCCL, NCCL's tests
 #   sh bench/gpu.sh C          measures codecs, trainers, and PyTorch's compositions; plans
+#   sh bench/gpu.sh all        A, B and C in nine minutes; what they write is in $OUT/gpu.tar.gz
 # Writes into $OUT (bench/results/cuda): gpu-A.txt with each part's outcome, gpu-A.tar.gz with the logs; C also
 # cuda-codecs.csv, cuda-train.csv, cuda-torch.csv, gpu-codecs.json, gpu-plans.txt and cuda-timeline.json.
 #   BUILD=build                programs are here; nothing is built, except by --pack
+#   GPU_SECONDS=470            how long the call may take; 540 for all
 set -u
 out=${OUT:-bench/results/cuda}
 build=${BUILD:-build}
 arch=${CUDA_ARCH:-sm_90}
 call=${1:-}
 bad=0 skipped=0 began=$(date +%s)
+
+# ---- data ----------------------------------------------------------------------------------------------------------
+# A data set of small images of ten classes, in the format of Fashion-MNIST
+make_data() { # FOLDER
+    mkdir -p "$1" && python3 -B - "$1" <<'END'
+import random, struct, sys
+random.seed(1)
+shapes = [[random.randrange(200) for _ in range(784)] for _ in range(10)]
+for part, n in (("train", 6000), ("t10k", 1000)):
+    labels = [random.randrange(10) for _ in range(n)]
+    with open("%s/%s-images-idx3-ubyte" % (sys.argv[1], part), "wb") as f:
+        f.write(struct.pack(">4I", 0x803, n, 28, 28))
+        for label in labels:
+            noise = random.randbytes(784)
+            f.write(bytes(s + (x >> 3) for s, x in zip(shapes[label], noise)))
+    with open("%s/%s-labels-idx1-ubyte" % (sys.argv[1], part), "wb") as f:
+        f.write(struct.pack(">2I", 0x801, n) + bytes(labels))
+END
+}
 
 # ---- pack -----------------------------------------------------------------------------------------------------------
 gpu_tests="test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between"
@@ -40,9 +61,10 @@ pack() {
     cp bench/cuda/torch_ops.py "$root/bench/cuda"
     cp codecs/cuda/codecs.inc "$root/codecs/cuda"
     git rev-parse --short HEAD >"$root/build/commit" 2>/dev/null
+    make_data "$root/build/data" || return 1 # the other machine may have no python3
     sh bench/cuda/kernels.sh "$build" >"$root/build/cuda-kernels.csv" 2>/dev/null
     tar -C "$root" -czf gpu-pack.tar.gz . || return 1
-    bytes=$(du -sb "$root" | cut -f1)
+    bytes=$(wc -c <gpu-pack.tar.gz)
     # each program must start here; without a GPU it says so
     ( # in the folder as it will be there
         cd "$root" || exit 1
@@ -57,15 +79,24 @@ pack() {
     ) || return 1
     rm -rf "$root"
     [ "$bytes" -lt 60000000 ] || {
-        echo "gpu.sh: the pack has $bytes bytes unpacked; 60,000,000 may be carried"
+        echo "gpu.sh: the pack has $bytes bytes; 60,000,000 may be carried"
         return 1
     }
-    echo "gpu-pack.tar.gz: $bytes bytes unpacked, for $arch. On the machine with a GPU, in an empty folder:"
-    echo "    tar xzf gpu-pack.tar.gz && OUT=out sh bench/gpu.sh A    # then B, then C"
+    echo "gpu-pack.tar.gz: $bytes bytes, for $arch. On the machine with a GPU, in an empty folder:"
+    echo "    tar xzf gpu-pack.tar.gz && OUT=out sh bench/gpu.sh all    # or A, then B, then C"
 }
 case $call in
 --pack) pack; exit ;;
 A | B | C) ;;
+all)
+    seconds=${GPU_SECONDS:-540} n=3
+    for call in A B C; do # each may use an equal part of the time that is left
+        GPU_SECONDS=$(((seconds - $(date +%s) + began) / n)) OUT=$out/gpu sh "$0" $call || bad=$?
+        n=$((n - 1))
+        tar -C "$out" -czf "$out/gpu.tar.gz" gpu
+    done
+    rm -r "$out/gpu"
+    exit "$bad" ;;
 *) sed -n '/^#   sh/,/^#   BUILD/s/^# *//p' "$0"; exit 2 ;;
 esac
 
@@ -76,6 +107,7 @@ trap 'rm -rf "$logs"' EXIT
 summary=$out/gpu-$call.txt
 : >"$summary"
 export ESPRESSO_PLUGIN_PATH="$build/lib/espresso" OMP_WAIT_POLICY=passive
+own_libraries=${LD_LIBRARY_PATH:-}
 LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 note() { echo "$*" | tee -a "$summary"; }
@@ -83,6 +115,13 @@ left() { echo $((${GPU_SECONDS:-470} - $(date +%s) + began)); }
 failed() { # TEXT
     bad=$((bad + 1))
     note "$1"
+}
+data=$build/data
+have_data() {
+    [ -e "$data/train-images-idx3-ubyte" ] || {
+        data=$logs/data
+        make_data "$data" || failed "data: FAILED: python3 is needed for a data set"
+    }
 }
 # One part: its output goes to a log, of which the summary has the last lines if it failed.
 part() { # NAME SECONDS PROGRAM ARGUMENTS ...
@@ -150,30 +189,12 @@ call_a() {
 }
 
 # ---- B: executor, sanitizers, NCCL ----------------------------------------------------------------------------------
-data=$logs/data
-# A data set of small images of ten classes, in the format of Fashion-MNIST
-make_data() {
-    mkdir -p "$data" && python3 -B - "$data" <<'END'
-import random, struct, sys
-random.seed(1)
-shapes = [[random.randrange(200) for _ in range(784)] for _ in range(10)]
-for part, n in (("train", 6000), ("t10k", 1000)):
-    labels = [random.randrange(10) for _ in range(n)]
-    with open("%s/%s-images-idx3-ubyte" % (sys.argv[1], part), "wb") as f:
-        f.write(struct.pack(">4I", 0x803, n, 28, 28))
-        for label in labels:
-            noise = random.randbytes(784)
-            f.write(bytes(s + (x >> 3) for s, x in zip(shapes[label], noise)))
-    with open("%s/%s-labels-idx1-ubyte" % (sys.argv[1], part), "wb") as f:
-        f.write(struct.pack(">2I", 0x801, n) + bytes(labels))
-END
-}
 # A job of ranks that share this GPU over NCCL, which wants ranks of one machine to have a GPU each
 train() { # NAME RANKS MACHINES ARGUMENTS ...
     name=$1 ranks=$2 machines=$3 && shift 3
     # shellcheck disable=SC2016
     NCCL_SOCKET_IFNAME=lo part "$name" 60 "$build/bin/espresso" run -n "$ranks" --machines "$machines" -- sh -c \
-        'NCCL_HOSTID=rank-$ESPRESSO_RANK exec "$0" "$@"' "$build/bin/train_cuda" --data "$data" --max-steps 60 "$@"
+        'NCCL_HOSTID=rank-$ESPRESSO_RANK exec "$0" "$@"' "$build/bin/train_cuda" --data "$data" "$@"
 }
 call_b() {
     for t in cuda_steps cuda_between cuda_tree; do TEST_ALL=1 part $t 90 "$build/gpu/test_$t"; done
@@ -181,40 +202,44 @@ call_b() {
         failed "memcheck: FAILED: compute-sanitizer is not installed"
     else
         for t in memcheck synccheck initcheck; do
-            CODECS=topk part $t 50 "$tool" --tool $t --error-exitcode 1 "$build/gpu/test_codecs"
+            CODECS=topk part $t 70 "$tool" --tool $t --error-exitcode 1 "$build/gpu/test_codecs"
         done
     fi
-    make_data || failed "data: FAILED: python3 is needed for a data set"
+    have_data
     train two-fp32 2 1 --backend nccl --strategy fp32
     train two-topk 2 1 --backend nccl --codec topk:ratio=0.01
     train four-topk 4 2 --backend nccl --codec topk:ratio=0.01
-    train four-auto 4 2 --backend nccl --strategy auto --codec 'efsignsgd;topk:ratio=0.01' # changes its strategy
+    train four-auto 4 2 --backend nccl --strategy auto --codec 'efsignsgd;topk:ratio=0.01' --epochs 60
+    note "four-auto: changed its strategy $(grep -c 'chose ' "$logs/four-auto.log") times"
     CUDA_MODULE_LOADING=EAGER train eager 2 1 --backend nccl --codec topk:ratio=0.01
     CUDA_MODULE_LOADING=LAZY train lazy 2 1 --backend nccl --codec topk:ratio=0.01
     part nccl 240 "$build/tests/nccl/test_nccl_gpu"
 }
 
 # ---- C: measurements ------------------------------------------------------------------------------------------------
+save() { # PART FILE: also what a part wrote that failed or ran out of time
+    { echo "$head" && cat "$logs/$1.log"; } >"$out/$2"
+}
 call_c() {
     head="$(sh bench/head.sh; echo "# GPU: $gpu")"
-    part bench 150 "$build/bench/cuda" && { echo "$head" && cat "$logs/bench.log"; } >"$out/cuda-codecs.csv"
-    part torch 100 python3 -B bench/cuda/torch_ops.py && {
-        echo "$head"
-        cat "$logs/torch.log"
-    } >"$out/cuda-torch.csv"
-    make_data || failed "data: FAILED: python3 is needed for a data set"
+    part bench 150 "$build/bench/cuda"
+    save bench cuda-codecs.csv
+    # without the pack's libraries, as PyTorch has its own
+    part torch 60 env LD_LIBRARY_PATH="$own_libraries" python3 -B bench/cuda/torch_ops.py
+    save torch cuda-torch.csv
+    have_data
     echo "$head; build/bin/train_cuda --epochs 3, synthetic images" >"$out/cuda-train.csv"
     columns=
-    while read -r name ranks flags; do
+    while read -r run ranks flags; do
         # shellcheck disable=SC2086
-        ESPRESSO_TRACE=$logs/trace-$name.json part "train-$name" 40 "$build/bin/espresso" run -n "$ranks" -- \
-            "$build/bin/train_cuda" --data "$data" --epochs 3 --json "$logs/$name.result" $flags || continue
-        result=$(tr -d '{} "\n' <"$logs/$name.result")
+        ESPRESSO_TRACE=$logs/trace-$run.json part "train-$run" 40 "$build/bin/espresso" run -n "$ranks" -- \
+            "$build/bin/train_cuda" --data "$data" --epochs 3 --json "$logs/$run.result" $flags || continue
+        result=$(tr -d '{} "\n' <"$logs/$run.result")
         [ -n "$columns" ] || {
             columns=$(echo "$result" | sed 's/:[^,]*//g')
             echo "run,$columns" >>"$out/cuda-train.csv"
         }
-        echo "$name,$(echo "$result" | sed 's/[^,]*://g')" >>"$out/cuda-train.csv"
+        echo "$run,$(echo "$result" | sed 's/[^,]*://g')" >>"$out/cuda-train.csv"
     done <<END
 one 1 --strategy fp32
 nccl 1 --strategy fp32 --backend nccl
@@ -236,5 +261,5 @@ END
     done
 }
 case $call in A) call_a ;; B) call_b ;; C) call_c ;; esac
-rm -rf "$data"
+rm -rf "$logs/data"
 finish

@@ -25,11 +25,11 @@ $(BUILD)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda/%.o) $(TRAIN_CUDA_C) $(LIB
 $(BUILD)/cuda/static/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/static/
 	$(NVCC) $(NVCC_FLAGS) -DESPRESSO_STATIC_PLUGINS -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@
 CUDA_STATIC := $(filter-out $(BUILD)/cuda/plugin.o,$(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o)) $(BUILD)/cuda/static/plugin.o
-$(BUILD)/bench/cuda: bench/cuda/codecs.c $(CUDA_STATIC) $(STAMP) | $(BUILD)/bench/
-	$(CC) $(FLAGS) -c $< -o $@.o
-	$(NVCC) -cudart static $@.o $(CUDA_STATIC) -o $@
-$(BUILD)/bench/cuda-counted: bench/cuda/codecs.c $(BUILD)/cuda-host/tests.a $(STAMP) | $(BUILD)/bench/
-	$(CC) $(FLAGS) $< -o $@ $(BUILD)/cuda-host/tests.a -lstdc++ $(LIBS)
+BENCH_CUDA := $(addprefix bench/cuda/,codecs.c steps.c)
+$(BUILD)/bench/cuda: $(BENCH_CUDA:%.c=$(BUILD)/obj/%.o) $(CUDA_STATIC) $(OBJECTS) | $(BUILD)/bench/
+	$(NVCC) -cudart static $(filter %.o %.a,$^) -o $@ -lpthread -ldl -lm
+$(BUILD)/bench/cuda-counted: $(BENCH_CUDA:%.c=$(BUILD)/obj/%.o) $(BUILD)/cuda-host/tests.a $(OBJECTS) | $(BUILD)/bench/
+	$(CC) $(FLAGS) $(filter %.o,$^) -o $@ $(filter %.a,$^) -lstdc++ $(LIBS)
 # These tests run on a GPU, with the objects of plugin cuda instead of the emulator (bench/gpu.sh).
 GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between))
 gpu-tests: $(GPU_TESTS)

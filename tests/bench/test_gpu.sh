@@ -42,3 +42,25 @@ said '2 failed, 1 skipped'
 GPU_SECONDS=3 gpu A
 said 'canary: FAILED: no time was left'
 [ "$(ls "$tmp/out" | wc -l)" -le 8 ] || fail "more than 8 files"
+
+# C: a row for each trainer, and what a part wrote that failed; `all` leaves one file
+mkdir -p "$tmp/build/bin" "$tmp/build/bench" "$tmp/build/data"
+: >"$tmp/build/data/train-images-idx3-ubyte"
+program build/bench/cuda 'echo codec,us && echo copy,1 && exit 3'
+program build/bin/espresso '[ "$1" = run ] || exit 0
+while [ "$1" != -- ]; do shift; done
+shift && exec "$@"'
+program build/bin/train_cuda 'while [ "$1" != --json ]; do shift; done
+echo "{\"loss\": 0.5, \"steps\": 3}" >"$2"'
+gpu C
+said '^bench: FAILED with status 3'
+grep -q '^copy,1' "$tmp/out/cuda-codecs.csv" || fail "what the bench wrote is lost"
+[ "$(grep -c '^[a-z0-9-]*,0.5,3$' "$tmp/out/cuda-train.csv")" -eq 5 ] || fail "no row for each trainer: $(cat "$tmp/out/cuda-train.csv")"
+grep -q '^run,loss,steps$' "$tmp/out/cuda-train.csv" || fail "no names of columns"
+rm -r "$tmp/out"
+gpu all
+[ $? -eq 1 ] || fail "all: not status 1"
+[ "$(ls "$tmp/out")" = gpu.tar.gz ] || fail "all: $(ls "$tmp/out")"
+for file in gpu-A.txt gpu-B.tar.gz cuda-train.csv; do
+    tar -tzf "$tmp/out/gpu.tar.gz" | grep -q "^gpu/$file" || fail "all: no $file"
+done
