@@ -79,7 +79,8 @@ static double parts_trials(esp__problem *p, esp__schedule *d, uint64_t *trials, 
         *passed += !esp__incremental_critical(k, u, 1);
         esp__incremental_remove(k, w, u, 1);
         for (uint32_t i = 0; i < candidates->n; i++) {
-            esp__swap_path(k, w, u, &candidates->paths[i]);
+            w->n = 0;
+            esp__swap_add(k, w, &k->d->units[u], &candidates->paths[i]);
             esp__incremental_try(k, w, d->makespan);
         }
         esp__incremental_restore(k, w);

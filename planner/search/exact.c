@@ -116,7 +116,8 @@ static esp__small_job esp__small_job_of(esp__small *s, const esp__plan_op *ops, 
 /* Writes how long the option occupies each processor and link, and what it uses of each limit. */
 static void esp__small_takes(const esp__small *s, uint32_t u, uint32_t x, double takes[ESP__SMALL_TAKES]) {
     memcpy(takes, s->candidates[u]->times[x], ESP__LANES * sizeof *takes);
-    esp__uses(&s->candidates[u]->paths[x], takes + ESP__LANES);
+    memset(takes + ESP__LANES, 0, ESP__LIMITS * sizeof *takes);
+    esp__uses_add(&s->candidates[u]->paths[x], 1.0, takes + ESP__LANES);
 }
 
 /* Tries every option for u and the later tensors or groups. `taken` is what backward and the earlier ones take of each

@@ -3,34 +3,64 @@
 #include "planner/simulate/schedule.h"
 #include "planner/search/search.h"
 
-ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path) {
-    w->n = 1;
-    w->chains[0].unit = k->d->units[u];
-    w->chains[0].path = path;
-    w->chains[0].after = w->from - 1;
+/* Begins a trial that replaces n tensors or groups from u on. Returns NULL if no replacement makes the step shorter. */
+ESP__FN esp__swap *esp__swap_open(esp__incremental *k, uint32_t u, uint32_t n) {
+    esp__swap *w = &k->swaps[0];
+    if (!esp__incremental_critical(k, u, n)) return NULL;
+    esp__incremental_remove(k, w, u, n);
+    w->n = 0;
+    return w;
 }
 
-/* Tries all candidate options for one tensor or group, and takes the best if it makes the step shorter. */
-static int esp__improve_unit(esp__incremental *k, uint32_t u) {
-    esp__schedule *d = k->d;
-    const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
-    esp__swap *w = &k->swaps[0], *best_swap = &k->swaps[1];
-    uint64_t before = d->makespan, best = before, without;
-    if (!esp__incremental_critical(k, u, 1)) return 0;
-    esp__incremental_remove(k, w, u, 1);
-    without = esp__incremental_without(k, w, before);
-    for (uint32_t i = 0; i < candidates->n && without < before; i++) {
+ESP__FN void esp__swap_add(const esp__incremental *k, esp__swap *w, const esp__extent *u, const esp__path *path) {
+    w->chains[w->n++] = (esp__chain){.unit = *u, .path = path, .after = k->backward[u->first + u->n - 1]};
+}
+
+static const esp__path *esp__path_like(const esp__candidates *candidates, const esp__path *path) {
+    for (uint32_t i = 0; i < candidates->n; i++) {
+        const esp__path *x = &candidates->paths[i];
+        uint32_t a = 0, b = 0;
+        if (x->codec != path->codec) continue;
+        for (;;) { /* compares the steps; packing a group is no step */
+            while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
+            while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
+            if (a == x->n || b == path->n || x->ops[a].op_template != path->ops[b].op_template) break;
+            a++, b++;
+        }
+        if (a == x->n && b == path->n) return x;
+    }
+    return NULL;
+}
+
+/* Tries each candidate for the first new tensor or group, and the most similar one for the others. Takes the best if
+ * the step then takes less than `limit`, and returns 1. */
+ESP__FN int esp__swap_take(esp__incremental *k, esp__swap *w, uint64_t limit) {
+    const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
+    const uint64_t without = esp__incremental_without(k, w, limit);
+    uint64_t best = limit;
+    for (uint32_t i = 0; i < candidates->n && without < best; i++) {
         if (!esp__path_open(k->p, &candidates->paths[i])) continue;
-        esp__swap_path(k, w, u, &candidates->paths[i]);
+        for (uint32_t c = 0; c < w->n; c++) {
+            const esp__candidates *own = c ? esp__candidates_get(k->p, &w->chains[c].unit) : candidates;
+            w->chains[c].path = own == candidates ? &own->paths[i] : esp__path_like(own, &candidates->paths[i]);
+            if (!w->chains[c].path) w->chains[c].path = &own->paths[0];
+        }
         if (!esp__incremental_allows(k, w)) continue;
         uint64_t t = esp__incremental_try(k, w, best);
         if (t < without) t = without;
         if (t >= best) continue;
         best = t;
-        *best_swap = *w;
+        k->swaps[1] = *w;
     }
     esp__incremental_restore(k, w);
-    return best < before && esp__incremental_take(k, best_swap);
+    return best < limit && esp__incremental_move(k, &k->swaps[1], limit);
+}
+
+static int esp__improve_unit(esp__incremental *k, uint32_t u) {
+    esp__swap *w = esp__swap_open(k, u, 1);
+    if (!w) return 0;
+    esp__swap_add(k, w, &k->d->units[u], NULL);
+    return esp__swap_take(k, w, k->d->makespan);
 }
 
 static int esp__ranked_before(const void *a, const void *b) {

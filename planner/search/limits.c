@@ -6,21 +6,6 @@
 
 enum { ESP__FIT_ROUNDS = 40, ESP__FIT_TRIALS = 2000000 };
 
-ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]) {
-    uses[ESP__MEMORY] = (double)path->memory;
-    uses[ESP__VOLUME] = (double)path->volume;
-    uses[ESP__ERROR] = path->error;
-}
-
-ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
-    const esp_plan_config *c = &p->config;
-    double elements = 0.0;
-    for (uint64_t t = 0; t < p->n_tensors; t++) elements += (double)p->model->tensors[t].elements;
-    may[ESP__MEMORY] = c->max_memory_bytes ? (double)c->max_memory_bytes : INFINITY;
-    may[ESP__VOLUME] = c->max_volume > 0.0 ? c->max_volume * 4.0 * elements : INFINITY;
-    may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
-}
-
 typedef struct esp__fitting {
     esp__problem *p;
     const esp__schedule *from;
@@ -39,8 +24,8 @@ static double esp__fit_time(const double times[ESP__LANES + 1]) {
 }
 
 static double esp__fit_limits_price(const esp__fitting *f, const esp__path *path) {
-    double uses[ESP__LIMITS], sum = 0.0;
-    esp__uses(path, uses);
+    double uses[ESP__LIMITS] = {0.0}, sum = 0.0;
+    esp__uses_add(path, 1.0, uses);
     for (uint32_t k = 0; k < ESP__LIMITS; k++) sum += f->price[k] * uses[k];
     return sum;
 }
@@ -51,7 +36,7 @@ static void esp__fit_choose(esp__fitting *f) {
     f->cost = 0.0;
     for (uint32_t u = 0; u < f->from->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
-        double least = INFINITY, time = 0.0, uses[ESP__LIMITS];
+        double least = INFINITY, time = 0.0;
         for (uint32_t i = 0; i < candidates->n; i++) {
             double t = esp__fit_time(candidates->times[i]), sum = t + esp__fit_limits_price(f, &candidates->paths[i]);
             if (sum > least || (sum == least && t >= time)) continue;
@@ -60,8 +45,7 @@ static void esp__fit_choose(esp__fitting *f) {
             f->paths[u] = &candidates->paths[i];
         }
         f->cost += time;
-        esp__uses(f->paths[u], uses);
-        for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k];
+        esp__uses_add(f->paths[u], 1.0, f->used);
         f->p->work += candidates->n / 2;
     }
 }
@@ -129,11 +113,7 @@ static void esp__fit_least(esp__fitting *f, uint32_t limit) {
 
 static void esp__fit_sum(esp__fitting *f) {
     memset(f->used, 0, sizeof f->used);
-    for (uint32_t u = 0; u < f->from->n_units; u++) {
-        double uses[ESP__LIMITS];
-        esp__uses(f->paths[u], uses);
-        for (uint32_t k = 0; k < ESP__LIMITS; k++) f->used[k] += uses[k];
-    }
+    for (uint32_t u = 0; u < f->from->n_units; u++) esp__uses_add(f->paths[u], 1.0, f->used);
 }
 
 /* With several limits, setting prices on them may find no options that keep all. This function takes the options that
@@ -147,12 +127,10 @@ static void esp__fit_repair(esp__fitting *f) {
         uint32_t unit = 0;
         for (uint32_t u = 0; u < f->from->n_units && least > 0.0; u++) {
             const esp__candidates *candidates = esp__candidates_get(f->p, &f->from->units[u]);
-            double rest[ESP__LIMITS], used[ESP__LIMITS];
-            esp__uses(f->paths[u], rest);
-            for (uint32_t k = 0; k < ESP__LIMITS; k++) rest[k] = f->used[k] - rest[k];
             for (uint32_t i = 0; i < candidates->n; i++) {
-                esp__uses(&candidates->paths[i], used);
-                for (uint32_t k = 0; k < ESP__LIMITS; k++) used[k] += rest[k];
+                double used[ESP__LIMITS];
+                memcpy(used, f->used, sizeof used);
+                esp__uses_add(f->paths[u], -1.0, used), esp__uses_add(&candidates->paths[i], 1.0, used);
                 double excess = esp__fit_excess(f, used);
                 if (excess >= least) continue;
                 least = excess, best = &candidates->paths[i], unit = u;
@@ -204,9 +182,10 @@ ESP__FN esp_status esp__limits_fail(esp__problem *p) {
     for (uint32_t t = 0; t < p->n_tensors; t++) {
         const esp__extent u = {t, 1, 0, p->model->tensors[t].elements};
         const esp__candidates *candidates = esp__candidates_get(p, &u);
-        double own[ESP__LIMITS] = {INFINITY, INFINITY, INFINITY}, uses[ESP__LIMITS];
+        double own[ESP__LIMITS] = {INFINITY, INFINITY, INFINITY};
         for (uint32_t i = 0; i < candidates->n; i++) {
-            esp__uses(&candidates->paths[i], uses);
+            double uses[ESP__LIMITS] = {0.0};
+            esp__uses_add(&candidates->paths[i], 1.0, uses);
             for (uint32_t k = 0; k < ESP__LIMITS; k++) own[k] = uses[k] < own[k] ? uses[k] : own[k];
         }
         for (uint32_t k = 0; k < ESP__LIMITS; k++) least[k] += own[k];

@@ -78,59 +78,6 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
 }
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
-static const esp__path *esp__path_like(const esp__candidates *candidates, const esp__path *path) {
-    for (uint32_t i = 0; i < candidates->n; i++) {
-        const esp__path *x = &candidates->paths[i];
-        uint32_t a = 0, b = 0;
-        if (x->codec != path->codec) continue;
-        for (;;) { /* compares the steps; packing a group is no step */
-            while (a < x->n && x->ops[a].kind == ESP_PLAN_PACK) a++;
-            while (b < path->n && path->ops[b].kind == ESP_PLAN_PACK) b++;
-            if (a == x->n || b == path->n || x->ops[a].op_template != path->ops[b].op_template) break;
-            a++, b++;
-        }
-        if (a == x->n && b == path->n) return x;
-    }
-    return NULL;
-}
-
-static void esp__swap_add(esp__incremental *k, esp__swap *w, const esp__extent *u) {
-    esp__chain *c = &w->chains[w->n++];
-    c->unit = *u;
-    c->after = k->backward[u->first + u->n - 1];
-}
-
-/* Begins a trial that replaces n tensors or groups from u on. Returns NULL if no replacement makes the step shorter. */
-static esp__swap *esp__regroup_remove(esp__incremental *k, uint32_t u, uint32_t n) {
-    esp__swap *w = &k->swaps[0];
-    if (!esp__incremental_critical(k, u, n)) return NULL;
-    esp__incremental_remove(k, w, u, n);
-    w->n = 0;
-    return w;
-}
-
-/* Tries each candidate for the first new tensor or group, and the most similar one for the others. Takes the best if
- * the step then takes less than `limit`, and returns 1. */
-static int esp__regroup_take(esp__incremental *k, esp__swap *w, uint64_t limit) {
-    const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
-    uint64_t best = limit;
-    for (uint32_t i = 0; i < candidates->n; i++) {
-        if (!esp__path_open(k->p, &candidates->paths[i])) continue;
-        for (uint32_t c = 0; c < w->n; c++) {
-            const esp__candidates *own = esp__candidates_get(k->p, &w->chains[c].unit);
-            w->chains[c].path = own == candidates ? &own->paths[i] : esp__path_like(own, &candidates->paths[i]);
-            if (!w->chains[c].path) w->chains[c].path = &own->paths[0];
-        }
-        if (!esp__incremental_allows(k, w)) continue;
-        uint64_t t = esp__incremental_try(k, w, best);
-        if (t >= best) continue;
-        best = t;
-        k->swaps[1] = *w;
-    }
-    esp__incremental_restore(k, w);
-    return best < limit && esp__incremental_move(k, &k->swaps[1], limit);
-}
-
 static int esp__try_merge(esp__incremental *k, uint32_t u, uint64_t limit) {
     const esp__schedule *d = k->d;
     if (u + 1 >= d->n_units || esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
@@ -139,10 +86,10 @@ static int esp__try_merge(esp__incremental *k, uint32_t u, uint64_t limit) {
     esp__extent both = d->units[u];
     both.n += d->units[u + 1].n;
     both.elements += d->units[u + 1].elements;
-    esp__swap *w = esp__regroup_remove(k, u, 2);
+    esp__swap *w = esp__swap_open(k, u, 2);
     if (!w) return 0;
-    esp__swap_add(k, w, &both);
-    return esp__regroup_take(k, w, limit);
+    esp__swap_add(k, w, &both, NULL);
+    return esp__swap_take(k, w, limit);
 }
 
 /* Tries to divide a tensor, which is whole or in chunks, into `chunks` equal chunks. 1 makes it whole. */
@@ -154,14 +101,14 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks, uint
     if (k->p->model->tensors[d->units[u].first].shard) return 0;
     while (u + n < d->n_units && d->units[u + n].first == d->units[u].first) n++;
     if (n == chunks || n > ESP__NEW_MAX) return 0;
-    esp__swap *w = esp__regroup_remove(k, u, n);
+    esp__swap *w = esp__swap_open(k, u, n);
     if (!w) return 0;
     for (uint32_t c = 0; c < chunks; c++) {
         esp__extent x = {d->units[u].first, 1, 0, 0};
         esp__chunk_part(k->p, x.first, chunks, c, &x);
-        esp__swap_add(k, w, &x);
+        esp__swap_add(k, w, &x, NULL);
     }
-    return esp__regroup_take(k, w, limit);
+    return esp__swap_take(k, w, limit);
 }
 
 static int esp__regroup_unit(esp__incremental *k, uint32_t u) {

@@ -64,7 +64,8 @@ static void esp__kick(esp__incremental *k) {
                 path = &candidates->paths[i];
         if (!path) continue;
         esp__incremental_remove(k, w, u, 1);
-        esp__swap_path(k, w, u, path);
+        w->n = 0;
+        esp__swap_add(k, w, &d->units[u], path);
         esp__incremental_try(k, w, UINT64_MAX);
         esp__incremental_restore(k, w);
         esp__incremental_set(k, w);

@@ -29,9 +29,6 @@ typedef struct esp__partition_start {
 } esp__partition_start;
 enum { ESP__PARTITIONS_MAX = 11 * 6 };
 
-/* ---- limits.c: the limits of a configuration ---- */
-enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
-
 /* ---- improve.c ---- */
 typedef struct esp__ranked {
     uint64_t elements;
@@ -39,9 +36,9 @@ typedef struct esp__ranked {
 } esp__ranked;
 ESP__FN esp_status esp__limits_fail(esp__problem *p);
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d);
-ESP__FN void esp__swap_path(const esp__incremental *k, esp__swap *w, uint32_t u, const esp__path *path);
-ESP__FN void esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
-ESP__FN void esp__uses(const esp__path *path, double uses[ESP__LIMITS]);
+ESP__FN esp__swap *esp__swap_open(esp__incremental *k, uint32_t u, uint32_t n);
+ESP__FN void esp__swap_add(const esp__incremental *k, esp__swap *w, const esp__extent *u, const esp__path *path);
+ESP__FN int esp__swap_take(esp__incremental *k, esp__swap *w, uint64_t limit);
 ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d, double jitter);
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);

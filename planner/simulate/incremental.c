@@ -126,13 +126,8 @@ static void esp__incremental_units(esp__incremental *k) {
         while (u < d->n_units && d->units[u].first + d->units[u].n - 1 == t) u++;
     }
     k->attached[tensors] = d->n_units;
-    k->memory = k->volume = 0;
-    k->error = 0.0;
-    for (u = 0; u < d->n_units; u++) {
-        k->memory += d->paths[u]->memory;
-        k->volume += d->paths[u]->volume;
-        k->error += d->paths[u]->error;
-    }
+    memset(k->used, 0, sizeof k->used);
+    for (u = 0; u < d->n_units && k->limited; u++) esp__uses_add(d->paths[u], 1.0, k->used);
 }
 
 /* Prepares trials. The caller repeats this after it changes the schedule. */
@@ -153,7 +148,7 @@ ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *
     k->d = d;
     k->backward = esp__arena_get(p->arena, p->n_tensors * sizeof *k->backward);
     k->attached = esp__arena_get(p->arena, (p->n_tensors + 1u) * sizeof *k->attached);
-    for (uint64_t t = 0; t < p->n_tensors; t++) k->elements += (double)p->model->tensors[t].elements;
+    k->limited = esp__may_use(p, k->may);
     esp__incremental_prepare(k);
     return k;
 }
@@ -289,26 +284,14 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
 
 /* Returns whether the trial's schedule keeps each limit of memory, volume and error, or exceeds it no more than the
  * current one. */
-ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
-    const esp_plan_config *c = &k->p->config;
-    uint64_t memory = 0, volume = 0, old_memory = 0, old_volume = 0;
-    double error = 0.0, old_error = 0.0;
-    if (!c->max_memory_bytes && !(c->max_volume > 0.0) && !(c->max_error > 0.0)) return 1;
-    for (uint32_t u = w->gone; u < w->gone + w->n_gone; u++) {
-        old_memory += k->d->paths[u]->memory;
-        old_volume += k->d->paths[u]->volume;
-        old_error += k->d->paths[u]->error;
-    }
-    for (uint32_t i = 0; i < w->n; i++) {
-        memory += w->chains[i].path->memory;
-        volume += w->chains[i].path->volume;
-        error += w->chains[i].path->error;
-    }
-    if (c->max_memory_bytes && memory > old_memory && k->memory - old_memory + memory > c->max_memory_bytes) return 0;
-    if (c->max_volume > 0.0 && volume > old_volume &&
-        (double)(k->volume - old_volume + volume) > c->max_volume * 4.0 * k->elements)
-        return 0;
-    return !(c->max_error > 0.0) || error <= old_error || k->error - old_error + error <= c->max_error * k->elements;
+ESP__FN bool esp__incremental_allows(const esp__incremental *k, const esp__swap *w) {
+    double more[ESP__LIMITS] = {0.0};
+    if (!k->limited) return true;
+    for (uint32_t u = w->gone; u < w->gone + w->n_gone; u++) esp__uses_add(k->d->paths[u], -1.0, more);
+    for (uint32_t i = 0; i < w->n; i++) esp__uses_add(w->chains[i].path, 1.0, more);
+    for (uint32_t l = 0; l < ESP__LIMITS; l++)
+        if (more[l] > 0.0 && k->used[l] + more[l] > k->may[l]) return false;
+    return true;
 }
 
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
@@ -349,8 +332,4 @@ ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint6
     esp__schedule_copy(k->p, k->d, &k->before);
     esp__incremental_prepare(k);
     return 0;
-}
-
-ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
-    return esp__incremental_move(k, w, k->d->makespan);
 }

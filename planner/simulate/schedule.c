@@ -1,5 +1,6 @@
 /* schedule.c: creates, copies and compares schedules. */
 #include "planner/simulate/schedule.h"
+#include <math.h>
 
 ESP__FN void esp__schedule_set_units(esp__problem *p, esp__schedule *d, const esp__extent *units, uint32_t n) {
     if (n > d->room_units) {
@@ -47,20 +48,29 @@ ESP__FN int esp__schedule_keep_better(esp__problem *p, esp__schedule *to, const 
     return 1;
 }
 
-ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d) {
+/* Writes what the configuration allows of each limited quantity. Returns whether any is limited. */
+ESP__FN bool esp__may_use(const esp__problem *p, double may[ESP__LIMITS]) {
     const esp_plan_config *c = &p->config;
-    uint64_t memory = 0, volume = 0, elements = 0;
-    double error = 0.0;
-    if (!c->max_memory_bytes && !(c->max_volume > 0.0) && !(c->max_error > 0.0)) return 1;
-    for (uint32_t u = 0; u < d->n_units; u++) {
-        memory += d->paths[u]->memory;
-        volume += d->paths[u]->volume;
-        error += d->paths[u]->error;
-        elements += d->units[u].elements;
-    }
-    if (c->max_memory_bytes && memory > c->max_memory_bytes) return 0;
-    if (c->max_volume > 0.0 && (double)volume > c->max_volume * 4.0 * (double)elements) return 0;
-    return !(c->max_error > 0.0) || error <= c->max_error * (double)elements;
+    double elements = 0.0;
+    for (uint64_t t = 0; t < p->n_tensors; t++) elements += (double)p->model->tensors[t].elements;
+    may[ESP__MEMORY] = c->max_memory_bytes ? (double)c->max_memory_bytes : INFINITY;
+    may[ESP__VOLUME] = c->max_volume > 0.0 ? c->max_volume * 4.0 * elements : INFINITY;
+    may[ESP__ERROR] = c->max_error > 0.0 ? c->max_error * elements : INFINITY;
+    return c->max_memory_bytes || c->max_volume > 0.0 || c->max_error > 0.0;
+}
+
+ESP__FN void esp__uses_add(const esp__path *path, double times, double used[ESP__LIMITS]) {
+    used[ESP__MEMORY] += times * (double)path->memory;
+    used[ESP__VOLUME] += times * (double)path->volume;
+    used[ESP__ERROR] += times * path->error;
+}
+
+ESP__FN int esp__schedule_allowed(const esp__problem *p, const esp__schedule *d) {
+    double may[ESP__LIMITS], used[ESP__LIMITS] = {0.0};
+    if (!esp__may_use(p, may)) return 1;
+    for (uint32_t u = 0; u < d->n_units; u++) esp__uses_add(d->paths[u], 1.0, used);
+    return used[ESP__MEMORY] <= may[ESP__MEMORY] && used[ESP__VOLUME] <= may[ESP__VOLUME] &&
+           used[ESP__ERROR] <= may[ESP__ERROR];
 }
 
 /* Copies `from` to `to` if it is better: it has the shorter makespan, or it alone is within the configured limits. */

@@ -5,6 +5,12 @@
 #define ESP__SCHEDULE_H
 #include "planner/plan.h"
 
+/* ---- schedule.c: the limits of a configuration ------------------------------------------------------------------- */
+enum { ESP__MEMORY = 0, ESP__VOLUME, ESP__ERROR, ESP__LIMITS };
+ESP__FN bool esp__may_use(const esp__problem *p, double may[ESP__LIMITS]);
+/* Adds what the option uses of each limited quantity, `times` times. */
+ESP__FN void esp__uses_add(const esp__path *path, double times, double used[ESP__LIMITS]);
+
 /* ---- simulate.c ------------------------------------------------------------------------------------------------ */
 /* The state of a simulation that runs the ops of a schedule one after the other. */
 typedef struct esp__clock {
@@ -84,8 +90,8 @@ typedef struct esp__incremental {
     uint32_t room_sequence, reached;
     esp__swap swaps[3];
     esp__schedule before, other;
-    uint64_t memory, volume;
-    double error, elements;
+    double used[ESP__LIMITS], may[ESP__LIMITS];
+    bool limited;
     uint64_t trials;
 } esp__incremental;
 
@@ -94,11 +100,10 @@ ESP__FN void esp__clock_open(esp__clock *c, const esp__problem *p, const esp__sc
 ESP__FN uint64_t esp__clock_unit(esp__clock *c, const esp__schedule *d, uint32_t u);
 ESP__FN const char *esp__codec_word(const esp__problem *p, const esp__path *path);
 ESP__FN esp_status esp__schedule_read(esp__problem *p, esp__schedule *d, const char *name, const char *text);
-ESP__FN int esp__incremental_allows(const esp__incremental *k, const esp__swap *w);
+ESP__FN bool esp__incremental_allows(const esp__incremental *k, const esp__swap *w);
 ESP__FN void esp__incremental_prepare(esp__incremental *k);
 ESP__FN void esp__incremental_remove(esp__incremental *k, esp__swap *s, uint32_t gone, uint32_t n_gone);
 ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d);
-ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w);
 ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit);
 ESP__FN void esp__incremental_restore(esp__incremental *k, const esp__swap *s);
 ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *w, uint64_t limit);
