@@ -8,12 +8,12 @@ Context, push and wait work with numpy arrays and torch tensors; DDP and hook wi
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ._abi import ESPRESSO_VERSION as __version__
-from ._codec import Codec, compress, decompress
-from ._context import Context, TensorStats
-from ._errors import (
+from ._context import Codec, Context, TensorStats, compress, decompress
+from ._library import (
     ArgumentError,
     CanceledError,
     EspressoError,
@@ -22,9 +22,9 @@ from ._errors import (
     PeerError,
     PeerTimeout,
     StateError,
+    library_path,
 )
-from ._library import library_path
-from ._plan import Plan, plan
+from .command import Plan, plan
 
 if TYPE_CHECKING:
     from ._ddp import DDP, hook
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentError", "CanceledError", "Codec", "Context", "DDP", "EspressoError", "FSDP", "LibraryMissing",
     "MismatchError", "PeerError", "PeerTimeout", "Plan", "StateError", "TensorStats", "__version__", "compress",
-    "decompress", "hook", "library_path", "plan",
+    "decompress", "hook", "library_path", "plan", "register",
 ]  # fmt: skip
 
 
@@ -43,3 +43,16 @@ def __getattr__(name: str) -> Any:
 
         return getattr(_fsdp if name == "FSDP" else _ddp, name)
     raise AttributeError(f"module 'espresso' has no attribute '{name}'")
+
+
+def register() -> None:
+    """Tells torch (2.15) of backend "espresso". import does it, if torch was imported before, and an entry point."""
+    from torch.distributed import Backend
+
+    from ._group import Group
+
+    Backend.register_backend("espresso", Group, extended_api=True, devices=["cpu"])
+
+
+if hasattr(getattr(sys.modules.get("torch._C._distributed_c10d"), "Backend", None), "all_gather_single"):
+    register()

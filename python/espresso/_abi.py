@@ -6,24 +6,8 @@ import ctypes as c
 from typing import Any, Dict, List, Tuple
 
 ESPRESSO_VERSION = "0.1.0"
-STATUS = {
-    "ESP_OK": 0,
-    "ESP_PENDING": 1,
-    "ESP_E_ARG": -1,
-    "ESP_E_NOMEM": -2,
-    "ESP_E_UNSUPPORTED": -3,
-    "ESP_E_TOO_SMALL": -4,
-    "ESP_E_ABI": -5,
-    "ESP_E_NOT_FOUND": -6,
-    "ESP_E_DEVICE": -7,
-    "ESP_E_COMM": -8,
-    "ESP_E_CORRUPT": -9,
-    "ESP_E_STATE": -10,
-    "ESP_E_PEER": -11,
-    "ESP_E_TIMEOUT": -12,
-    "ESP_E_MISMATCH": -13,
-    "ESP_E_CANCELED": -14,
-}
+_ERRORS = "ARG NOMEM UNSUPPORTED TOO_SMALL ABI NOT_FOUND DEVICE COMM CORRUPT STATE PEER TIMEOUT MISMATCH CANCELED"
+STATUS = {"ESP_OK": 0, "ESP_PENDING": 1, **{"ESP_E_" + name: -i for i, name in enumerate(_ERRORS.split(), 1)}}
 ESP_OK, ESP_PENDING, ESP_E_STATE = 0, 1, -10
 ESP_F32, ESP_F16, ESP_BF16, ESP_I32, ESP_F64, ESP_I64 = 1, 2, 3, 6, 7, 8
 ESP_REDUCE_SUM, ESP_REDUCE_MAX, ESP_REDUCE_MIN = 1, 2, 3
@@ -38,18 +22,15 @@ status_t = c.c_int32
 allgather_fn = c.CFUNCTYPE(status_t, c.c_void_p, c.c_void_p, c.c_void_p, c.c_uint64)
 io_fn = c.CFUNCTYPE(status_t, c.c_void_p, c.c_void_p, c.c_uint64)
 
-
 _types: Dict[str, Any] = {
-    "u32": c.c_uint32,
-    "i32": c.c_int32,
-    "u64": c.c_uint64,
-    "u64s": c.c_uint64 * ESP_LEVELS,
-    "f32": c.c_float,
-    "f64": c.c_double,
-    "text": c.c_char_p,
-    "ptr": c.c_void_p,
-    "allgather": allgather_fn,
+    **dict(zip(("u32", "i32", "u64", "f32", "f64"), (c.c_uint32, c.c_int32, c.c_uint64, c.c_float, c.c_double))),
+    **dict(zip(("text", "ptr", "status", "void"), (c.c_char_p, c.c_void_p, status_t, None))),
+    **{"u64s": c.c_uint64 * ESP_LEVELS, "allgather": allgather_fn, "io": io_fn},
 }
+
+
+def _type(kind: str) -> Any:
+    return c.POINTER(_type(kind[:-1])) if kind.endswith("*") else _types[kind]
 
 
 def _members(text: str) -> List[Tuple[str, Any]]:
@@ -104,55 +85,39 @@ class TensorStats(c.Structure):
 
 
 STRUCTS: List[Any] = [Device, Stream, Config, TensorDesc, Stats, TensorStats]
-_handle, _text, _size = c.c_void_p, c.c_char_p, c.c_uint64
-_out_handle, _out_size = c.POINTER(c.c_void_p), c.POINTER(c.c_uint64)
+_types.update({s.__name__: s for s in STRUCTS})
 
-# name: (type of the result, types of the arguments)
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
-    "esp_open": (status_t, [c.POINTER(Config), _out_handle]),
-    "esp_close": (None, [_handle]),
-    "esp_rank": (c.c_int32, [_handle]),
-    "esp_size": (c.c_int32, [_handle]),
-    "esp_machine": (c.c_int32, [_handle]),
-    "esp_machines": (c.c_int32, [_handle]),
-    "esp_last_error": (_text, [_handle]),
-    "esp_status_name": (_text, [status_t]),
-    "esp_status_text": (_text, [status_t]),
-    "esp_tensor_add": (status_t, [_handle, c.POINTER(TensorDesc), c.POINTER(c.c_uint32)]),
-    "esp_start": (status_t, [_handle]),
-    "esp_broadcast": (status_t, [_handle, c.c_void_p, _size, c.c_int32]),
-    "esp_allreduce_as": (status_t, [_handle, c.c_void_p, _size, c.c_uint32, c.c_uint32]),
-    "esp_barrier": (status_t, [_handle]),
-    "esp_weight": (status_t, [_handle, c.c_float]),
-    "esp_push": (status_t, [_handle, c.c_uint32, c.c_void_p, Stream]),
-    "esp_push_zero": (status_t, [_handle, c.c_uint32, c.c_void_p, Stream]),
-    "esp_wait": (status_t, [_handle, c.c_uint32]),
-    "esp_test": (status_t, [_handle, c.c_uint32]),
-    "esp_wait_on": (status_t, [_handle, c.c_uint32, Stream]),
-    "esp_wait_all": (status_t, [_handle]),
-    "esp_cancel": (status_t, [_handle]),
-    "esp_discard_step": (status_t, [_handle]),
-    "esp_report_loss": (status_t, [_handle, c.c_double]),
-    "esp_feedback_scale": (status_t, [_handle, c.c_float]),
-    "esp_feedback_clear": (status_t, [_handle]),
-    "esp_strategy_set": (status_t, [_handle, _text]),
-    "esp_strategy_text": (_text, [_handle]),
-    "esp_shrink": (status_t, [_handle]),
-    "esp_part": (status_t, [_handle, c.c_uint32, c.c_int32, _out_size, _out_size]),
-    "esp_gather": (status_t, [_handle, c.c_uint32, c.c_void_p, Stream]),
-    "esp_state_save": (status_t, [_handle, _text]),
-    "esp_state_load": (status_t, [_handle, _text]),
-    "esp_state_write": (status_t, [_handle, io_fn, c.c_void_p]),
-    "esp_state_read": (status_t, [_handle, io_fn, c.c_void_p]),
-    "esp_stats_read": (status_t, [_handle, c.POINTER(Stats)]),
-    "esp_tensor_stats_read": (status_t, [_handle, c.c_uint32, c.POINTER(TensorStats)]),
-    "esp_plugin_load": (status_t, [_handle, _text]),
-    "esp_abi_version": (c.c_uint32, []),
-    "esp_codec_open": (status_t, [_handle, _text, _size, _text, _out_handle]),
-    "esp_codec_open_matrix": (status_t, [_handle, _text, _size, _size, _text, _out_handle]),
-    "esp_codec_close": (None, [_handle]),
-    "esp_compress_bound": (_size, [_handle]),
-    "esp_compress": (status_t, [_handle, c.c_void_p, _size, c.c_void_p, _size, _out_size]),
-    "esp_decompress": (status_t, [_handle, c.c_void_p, _size, c.c_void_p, _size, c.c_uint32]),
-    "esp_codec_residual": (c.c_void_p, [_handle]),
+# types of the result and the arguments: names
+_SIGNATURES = {
+    "status Config* ptr*": "esp_open",
+    "void ptr": "esp_close esp_codec_close",
+    "i32 ptr": "esp_rank esp_size esp_machine esp_machines",
+    "text ptr": "esp_last_error esp_strategy_text",
+    "text status": "esp_status_name esp_status_text",
+    "status ptr TensorDesc* u32*": "esp_tensor_add",
+    "status ptr": "esp_start esp_barrier esp_wait_all esp_cancel esp_discard_step esp_feedback_clear esp_shrink",
+    "status ptr ptr u64": "esp_allreduce",
+    "status ptr ptr u64 u32 u32": "esp_allreduce_as",
+    "status ptr ptr u64 i32": "esp_broadcast",
+    "status ptr f32": "esp_weight esp_feedback_scale",
+    "status ptr f64": "esp_report_loss",
+    "status ptr u32 ptr Stream": "esp_push esp_push_zero esp_gather",
+    "status ptr u32": "esp_wait esp_test",
+    "status ptr u32 Stream": "esp_wait_on",
+    "status ptr text": "esp_strategy_set esp_state_save esp_state_load esp_plugin_load",
+    "status ptr u32 i32 u64* u64*": "esp_part",
+    "status ptr io ptr": "esp_state_write esp_state_read",
+    "status ptr Stats*": "esp_stats_read",
+    "status ptr u32 TensorStats*": "esp_tensor_stats_read",
+    "u32": "esp_abi_version",
+    "status ptr text u64 text ptr*": "esp_codec_open",
+    "status ptr text u64 u64 text ptr*": "esp_codec_open_matrix",
+    "u64 ptr": "esp_compress_bound",
+    "status ptr ptr u64 ptr u64 u64*": "esp_compress",
+    "status ptr ptr u64 ptr u64 u32": "esp_decompress",
+    "ptr ptr": "esp_codec_residual",
+}
+# name: types of the result and the arguments
+FUNCTIONS: Dict[str, List[Any]] = {
+    name: [_type(kind) for kind in kinds.split()] for kinds, names in _SIGNATURES.items() for name in names.split()
 }

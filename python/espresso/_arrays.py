@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
@@ -9,7 +10,6 @@ from . import _abi
 
 DTYPES = {"float32": _abi.ESP_F32, "float16": _abi.ESP_F16, "bfloat16": _abi.ESP_BF16}
 REDUCED = {"float32": _abi.ESP_F32, "float64": _abi.ESP_F64, "int32": _abi.ESP_I32, "int64": _abi.ESP_I64}
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
 
 
 class Memory(NamedTuple):
@@ -21,9 +21,6 @@ class Memory(NamedTuple):
     shape: Tuple[int, ...]
     device: _abi.Device
     stream: _abi.Stream
-
-    def nbytes(self) -> int:
-        return self.elements * _BYTES.get(self.dtype, 1)
 
 
 def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -80,9 +77,4 @@ def memory_of(x: Any, what: str, dtypes: Optional[Dict[str, int]] = None, write:
 
 def matrix_of(shape: Sequence[int]) -> Tuple[int, int]:
     """Returns rows and columns of a tensor as the codecs for matrices see it, (0, 0) for fewer than two dimensions."""
-    if len(shape) < 2 or min(shape) == 0:
-        return 0, 0
-    cols = 1
-    for n in shape[1:]:
-        cols *= n
-    return shape[0], cols
+    return (0, 0) if len(shape) < 2 or min(shape) == 0 else (shape[0], math.prod(shape[1:]))

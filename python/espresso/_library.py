@@ -1,4 +1,7 @@
-"""Finds and loads libespresso.so: $ESPRESSO_LIBRARY, the wheel's, the checkout's, or an installed one."""
+"""Finds and loads libespresso.so: $ESPRESSO_LIBRARY, the wheel's, the checkout's, or an installed one.
+
+Its errors are Python exceptions: one class for each status.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,52 @@ import ctypes
 import ctypes.util
 import os
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Type
 
-from ._abi import ESPRESSO_VERSION, FUNCTIONS
-from ._errors import LibraryMissing, error_of
+from ._abi import ESPRESSO_VERSION, FUNCTIONS, STATUS
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "_native"  # in a wheel: bin, lib and share, as `make install` lays them out
 _loaded: Optional[ctypes.CDLL] = None
-_path = ""
+
+
+class EspressoError(RuntimeError):
+    """A call of the library failed. `status` is its number (ESP_E_*), `name` its name; the text says what to do."""
+
+    status = 0
+    name = "ESP_OK"
+
+
+class ArgumentError(EspressoError, ValueError):
+    """An argument is wrong (ESP_E_ARG)."""
+
+
+class StateError(EspressoError):
+    """The call is not allowed now (ESP_E_STATE), such as adding a tensor after start()."""
+
+
+class PeerError(EspressoError):
+    """A rank died or left (ESP_E_PEER)."""
+
+
+class PeerTimeout(EspressoError, TimeoutError):
+    """A rank did not answer in time (ESP_E_TIMEOUT)."""
+
+
+class MismatchError(EspressoError):
+    """Ranks disagree, or a saved state belongs to another model (ESP_E_MISMATCH)."""
+
+
+class CanceledError(EspressoError):
+    """The step was canceled (ESP_E_CANCELED)."""
+
+
+class LibraryMissing(ImportError):
+    """libespresso.so is not there, or has another version; the text says how to get it."""
+
+
+_NAMES = "ARG STATE PEER TIMEOUT MISMATCH CANCELED"
+_CLASSES = (ArgumentError, StateError, PeerError, PeerTimeout, MismatchError, CanceledError)
 
 
 def roots() -> List[Path]:
@@ -29,14 +69,13 @@ def _candidates() -> List[str]:
     own = os.environ.get("ESPRESSO_LIBRARY")
     if own:
         return [str(Path(own) / "libespresso.so") if os.path.isdir(own) else own]
-    found = [str(root / "lib" / "libespresso.so") for root in roots()]
-    found = [path for path in found if os.path.exists(path)]
+    found = [str(path) for root in roots() if (path := root / "lib" / "libespresso.so").exists()]
     return found or [ctypes.util.find_library("espresso") or "libespresso.so.0"]
 
 
 def library() -> Any:
     """Returns the loaded library, with its functions declared. Raises LibraryMissing."""
-    global _loaded, _path
+    global _loaded
     if _loaded is not None:
         return _loaded
     path = _candidates()[0]
@@ -47,7 +86,7 @@ def library() -> Any:
             f"espresso: the library {path} cannot be loaded: {why}. Run `make lib` in the checkout, install a wheel "
             "(pip install ./python), or set ESPRESSO_LIBRARY to the file libespresso.so"
         ) from None
-    for name, (result, arguments) in FUNCTIONS.items():
+    for name, (result, *arguments) in FUNCTIONS.items():
         try:
             function = getattr(loaded, name)
         except AttributeError:
@@ -56,19 +95,22 @@ def library() -> Any:
                 "is. Install both from one checkout, or set ESPRESSO_LIBRARY"
             ) from None
         function.restype, function.argtypes = result, arguments
-    _loaded, _path = loaded, path
+    _loaded = loaded
     return loaded
 
 
 def library_path() -> str:
     """Returns the path from which the library was loaded. Raises LibraryMissing."""
-    library()
-    return _path
+    return str(library()._name)
 
 
 def check(status: int, ctx: Any = None) -> int:
     """Raises the exception of a status below 0, with the text of esp_last_error; else returns the status."""
     if status < 0:
         text = library().esp_last_error(ctx) or library().esp_status_text(status)
-        raise error_of(status, text.decode(errors="replace"))
+        name = next((n for n, value in STATUS.items() if value == status), str(status))
+        kind: Type[EspressoError] = dict(zip(_NAMES.split(), _CLASSES)).get(name[len("ESP_E_") :], EspressoError)
+        error = kind(f"{text.decode(errors='replace')} ({name})")
+        error.status, error.name = status, name
+        raise error
     return status

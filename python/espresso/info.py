@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from ._abi import ESPRESSO_VERSION
-from ._errors import LibraryMissing
-from ._library import library, library_path
+from ._library import LibraryMissing, library, library_path
 from .command import path
 
 _USES = {"numpy": "arrays", "torch": "espresso.DDP"}

@@ -66,7 +66,7 @@ def check_functions():
     text = subprocess.run(preprocess, check=True, capture_output=True, text=True).stdout
     text = re.sub(r"__attribute__\s*\(\(.*?\)\)\)", "", re.sub(r"\s+", " ", text))
     bad = []
-    for name, (result, arguments) in _abi.FUNCTIONS.items():
+    for name, (result, *arguments) in _abi.FUNCTIONS.items():
         found = re.search(rf"extern ([\w ]+[ *]+){name} ?\(([^)]*)\);", text)
         if not found:
             bad.append(f"{name}: not declared in espresso.h")

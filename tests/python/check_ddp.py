@@ -406,7 +406,7 @@ def part_loader():
 
 
 def part_errors():
-    raises(ValueError, "dtype float64: convert it", Job, net=Net(torch.float64), ddp={"find_unused_parameters": True})
+    raises(ValueError, "has dtype float64: use", Job, net=Net(torch.float64), ddp={"find_unused_parameters": True})
     raises(espresso.EspressoError, "no codec", Job, codecs="nonsense")
     job = Job()
     job.train(2)
@@ -437,7 +437,10 @@ def part_dies():
 def main():
     torch.set_num_threads(1)
     dist._DEFAULT_FIRST_BUCKET_BYTES = 4096  # so that small models have several buckets
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=SIZE)
+    backend = os.environ.get("TORCH_BACKEND", "gloo")
+    if "espresso" in backend:
+        espresso.register()
+    dist.init_process_group(backend, init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=SIZE)
     parts = [name for name in globals() if name.startswith("part_") and name not in ("part_dies", "part_hosts")]
     if sys.argv[2] != "all":
         parts = ["part_" + name for name in sys.argv[2:]]

@@ -1,5 +1,5 @@
 # test_abi.sh: the ctypes declarations of the Python package are those of espresso.h: sizes, offsets, constants, and the
 # types of all functions.
 . tests/python/common.sh
-python_with python3 ctypes
+python_with "Debian: python3" ctypes
 try "$python" tests/python/check_abi.py "${CC:-gcc}" "$tmp"

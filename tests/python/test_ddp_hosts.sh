@@ -2,7 +2,7 @@
 # other through torch, and the network by torch's variables, also if a host's name has an address in another network.
 # runs: quiet slow
 . tests/python/common.sh
-python_with python3-torch torch.distributed
+python_with "Debian: python3-torch" torch.distributed
 [ -e "$build/lib/espresso/libespresso-gloo.so" ] || { echo "skipped: backend gloo was not built" && exit 77; }
 TESTBED=$$
 export TESTBED

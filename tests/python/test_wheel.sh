@@ -2,7 +2,7 @@
 # library, plugins and the command work; without numpy, torch or the library, messages say what to install.
 # runs: slow
 . tests/python/common.sh
-python_with "python3-setuptools python3-wheel python3-venv" setuptools wheel venv ensurepip
+python_with "Debian: python3-setuptools python3-wheel python3-venv" setuptools wheel venv ensurepip
 ESPRESSO_BUILD=$root/$build
 export ESPRESSO_BUILD
 (cd python && try "$python" setup.py -q bdist_wheel -d "$tmp") || exit 1
@@ -38,6 +38,16 @@ END
 try venv/bin/espresso run -n 2 -- venv/bin/python one.py
 says "must be a numpy array or a torch tensor, not array"
 says "pip install torch"
+if [ -n "${TORCH_PYTHON:-}" ]; then # torch finds the backend without an import
+    try "$TORCH_PYTHON" -m pip install -q --no-index --no-deps --target site "$wheel"
+    cat >two.py <<'END'
+import os, torch, torch.distributed as dist
+dist.init_process_group("cpu:espresso", init_method=f"file://{os.getcwd()}/store", rank=0, world_size=1)
+dist.all_reduce(torch.ones(3))
+dist.destroy_process_group()
+END
+    try env PYTHONPATH=site "$TORCH_PYTHON" two.py
+fi
 rm venv/lib/python*/site-packages/espresso/_native/lib/libespresso.so
 if venv/bin/python -m espresso.info >"$tmp/output"; then echo "no library, and no error" && exit 1; fi
 says "set ESPRESSO_LIBRARY"
