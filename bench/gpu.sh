@@ -196,24 +196,30 @@ train() { # NAME RANKS MACHINES ARGUMENTS ...
     NCCL_SOCKET_IFNAME=lo part "$name" 60 "$build/bin/espresso" run -n "$ranks" --machines "$machines" -- sh -c \
         'NCCL_HOSTID=rank-$ESPRESSO_RANK exec "$0" "$@"' "$build/bin/train_cuda" --data "$data" "$@"
 }
+# What nothing else runs comes first, since a slow part takes the time of those behind it.
+sanitize() { # TOOL ...
+    for t in "$@"; do
+        if [ -n "$tool" ]; then
+            CODECS=topk part "$t" 70 "$tool" --tool "$t" --error-exitcode 1 "$build/gpu/test_codecs"
+        else
+            failed "$t: FAILED: compute-sanitizer is not installed"
+        fi
+    done
+}
 call_b() {
-    for t in cuda_steps cuda_between cuda_tree; do TEST_ALL=1 part $t 90 "$build/gpu/test_$t"; done
-    if [ -z "$tool" ]; then
-        failed "memcheck: FAILED: compute-sanitizer is not installed"
-    else
-        for t in memcheck synccheck initcheck; do
-            CODECS=topk part $t 70 "$tool" --tool $t --error-exitcode 1 "$build/gpu/test_codecs"
-        done
-    fi
+    for t in cuda_steps cuda_between; do TEST_ALL=1 part $t 60 "$build/gpu/test_$t"; done
     have_data
     train two-fp32 2 1 --backend nccl --strategy fp32
     train two-topk 2 1 --backend nccl --codec topk:ratio=0.01
     train four-topk 4 2 --backend nccl --codec topk:ratio=0.01
-    train four-auto 4 2 --backend nccl --strategy auto --codec 'efsignsgd;topk:ratio=0.01' --epochs 60
-    note "four-auto: changed its strategy $(grep -c 'chose ' "$logs/four-auto.log") times"
+    train four-auto 4 2 --backend nccl --strategy auto --codec 'efsignsgd;topk:ratio=0.01' --epochs 60 &&
+        note "four-auto: changed its strategy $(grep -c 'chose ' "$logs/four-auto.log") times"
+    sanitize memcheck
+    part nccl 120 "$build/tests/nccl/test_nccl_gpu"
+    TEST_ALL=1 part cuda_tree 60 "$build/gpu/test_cuda_tree"
     CUDA_MODULE_LOADING=EAGER train eager 2 1 --backend nccl --codec topk:ratio=0.01
     CUDA_MODULE_LOADING=LAZY train lazy 2 1 --backend nccl --codec topk:ratio=0.01
-    part nccl 240 "$build/tests/nccl/test_nccl_gpu"
+    sanitize synccheck initcheck
 }
 
 # ---- C: measurements ------------------------------------------------------------------------------------------------
