@@ -1,10 +1,10 @@
 #!/bin/sh
 # gpu.sh: everything that needs a GPU, in three calls of at most eight minutes each. Every call begins with a canary of
-# 20 seconds, and ends if that fails. What is not built, or for which no time is left, counts as failed.
+# 40 seconds at most, and ends if that fails. What is not built, or for which no time is left, counts as failed.
 #   sh bench/gpu.sh --pack     on a machine with nvcc: builds for CUDA_ARCH (sm_90), and writes gpu-pack.tar.gz with all
 #                              that the calls need; prints what to run
-#   sh bench/gpu.sh A          each codec in a process of its own; one that fails runs again with CUDA_LAUNCH_BLOCKING=1
-#                              and under compute-sanitizer
+#   sh bench/gpu.sh A          each codec in a process of its own; those that fail run again at the end, with
+#                              CUDA_LAUNCH_BLOCKING=1 and under compute-sanitizer
 #   sh bench/gpu.sh B          executor, sanitizers, jobs of two and four ranks over NCCL, NCCL's tests
 #   sh bench/gpu.sh C          measures codecs, trainers, and PyTorch's compositions; plans
 #   sh bench/gpu.sh all        A, B and C in nine minutes; what they write is in $OUT/gpu.tar.gz
@@ -123,13 +123,14 @@ have_data() {
         make_data "$data" || failed "data: FAILED: python3 is needed for a data set"
     }
 }
-# One part: its output goes to a log, of which the summary has the last lines if it failed.
+# One part: its output goes to a log, of which the summary has the last lines if it failed. Status 124: it did not run, or
+# not to its end.
 part() { # NAME SECONDS PROGRAM ARGUMENTS ...
     name=$1 limit=$2 log=$logs/$1.log && shift 2
-    [ "$(left)" -gt 5 ] || { failed "$name: FAILED: no time was left" && return 1; }
+    [ "$(left)" -gt 5 ] || { failed "$name: FAILED: no time was left" && return 124; }
     [ "$limit" -lt "$(left)" ] || limit=$(left)
     case $1 in
-    "$build"/*) [ -x "$1" ] || { failed "$name: FAILED: $1 is not built" && return 1; } ;;
+    "$build"/*) [ -x "$1" ] || { failed "$name: FAILED: $1 is not built" && return 124; } ;;
     esac
     start=$(date +%s)
     timeout -k 5 "$limit" "$@" >"$log" 2>&1 </dev/null
@@ -167,7 +168,7 @@ if [ -n "$ESPRESSO_NCCL" ]; then export ESPRESSO_NCCL; else unset ESPRESSO_NCCL;
 note "GPU: $gpu; nvcc: $(${nvcc:-true} --version | sed -n 's/.*release \([^,]*\).*/\1/p')"
 commit=$(cat "$build/commit" 2>/dev/null || git rev-parse --short HEAD 2>/dev/null)
 note "NCCL: ${ESPRESSO_NCCL:-where the loader finds it}; commit: $commit"
-part canary 20 "$build/gpu/test_canary"
+part canary 40 "$build/gpu/test_canary"
 case $? in
 0) ;;
 77) stop 1 "the GPU cannot be used: $(grep skipped "$logs/canary.log" | head -n 1)" ;;
@@ -177,15 +178,20 @@ esac
 # ---- A: codecs ------------------------------------------------------------------------------------------------------
 tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 call_a() {
+    again=
     for codec in $(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc); do
         export CODECS="$codec"
-        TEST_ALL=1 part "codec-$codec" 60 "$build/gpu/test_codecs" && continue
-        [ "$(left)" -gt 60 ] || continue
-        CUDA_LAUNCH_BLOCKING=1 part "codec-$codec-blocking" 40 "$build/gpu/test_codecs"
-        [ -z "$tool" ] || part "codec-$codec-memcheck" 90 "$tool" --error-exitcode 1 "$build/gpu/test_codecs"
+        TEST_ALL=1 part "codec-$codec" 90 "$build/gpu/test_codecs"
+        case $? in 0 | 77 | 124) ;; *) again="$again $codec" ;; esac
     done
     unset CODECS
     for t in select rounds graph; do TEST_ALL=1 part $t 60 "$build/gpu/test_$t"; done
+    for codec in $again; do
+        export CODECS="$codec"
+        [ "$(left)" -gt 20 ] || break
+        CUDA_LAUNCH_BLOCKING=1 part "codec-$codec-blocking" 40 "$build/gpu/test_codecs"
+        [ -z "$tool" ] || part "codec-$codec-memcheck" 90 "$tool" --error-exitcode 1 "$build/gpu/test_codecs"
+    done
 }
 
 # ---- B: executor, sanitizers, NCCL ----------------------------------------------------------------------------------

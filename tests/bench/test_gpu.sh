@@ -36,6 +36,7 @@ gpu A
 said '^codec-none: ok'
 said '^codec-topk: FAILED with status 1'
 said '^codec-topk-blocking: ok'
+grep -n '^rounds\|^codec-topk-blocking' "$tmp/said" | head -n 1 | grep -q rounds || fail "a second run before the first of others"
 said '^graph: FAILED: .* is not built'
 said '^rounds: skipped: no library'
 said '2 failed, 1 skipped'
