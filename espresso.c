@@ -148,6 +148,7 @@
 #undef ESPRESSO_PLUGIN_ENTRY
 #define ESPRESSO_PLUGIN_ENTRY(id) ESP__FN const esp_plugin *espresso_plugin_v1_##id(const esp_host *h)
 #include "codecs/none.c"
+#include "codecs/lossless.c"
 #include "codecs/quantize/half.c"
 #include "codecs/quantize/efsignsgd.c"
 #include "codecs/quantize/twobit.c"

@@ -26,7 +26,8 @@
     X(adaptive)                                                                                                        \
     X(threelc)                                                                                                         \
     X(sketchml)                                                                                                        \
-    X(inceptionn)
+    X(inceptionn)                                                                                                      \
+    X(lossless)
 #define ESP__BUILTIN_BACKENDS(X) X(loop) X(shm)
 
 #define ESP__BUILTIN_DECLARE(id) ESP__FN const esp_plugin *espresso_plugin_v1_##id(const esp_host *h);

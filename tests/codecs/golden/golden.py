@@ -179,6 +179,36 @@ def inceptionn(x, bound):
                + (q + 32768 * sign)[two].astype("<u2").tobytes() + x[four].astype("<f4").tobytes())
 
 
+def lossless(x):
+    """One chunk, whose numbers have 10 bits of mantissa at most. Of equally light nodes the first ones are joined."""
+    bits = x.astype("<f4").view("<u4").astype(int)
+    exponent, rest = bits >> 23 & 255, bits >> 16 & 127 | bits >> 31 << 7
+    lower = sum(int(v) << 3 * i for i, v in enumerate(bits >> 13 & 7)).to_bytes((3 * N + 7) // 8, "little")
+    symbols, counts = np.unique(exponent, return_counts=True)
+    nodes = [(int(c), (i,)) for i, c in enumerate(counts)]
+    length = np.zeros(len(symbols), dtype=int)
+    while len(nodes) > 1:
+        light = sorted(range(len(nodes)), key=lambda i: nodes[i][0])[:2]
+        joined = nodes[light[0]][1] + nodes[light[1]][1]
+        length[list(joined)] += 1
+        nodes = [n for i, n in enumerate(nodes) if i not in light] + [(sum(nodes[i][0] for i in light), joined)]
+    word, code = {}, 0
+    for n in range(1, length.max() + 1):
+        code *= 2
+        for symbol in symbols[length == n]:
+            word[symbol] = format(code, f"0{n}b")
+            code += 1
+    lengths = dict(zip(symbols, length))
+    halves = bytes(int(lengths.get(2 * i, 0) | lengths.get(2 * i + 1, 0) << 4) for i in range(128))
+    streams = []
+    for part in np.split(exponent, [75, 150, 225]):
+        text = "".join(word[e] for e in part)
+        streams.append(int(text[::-1], 2).to_bytes((len(text) + 7) // 8, "little"))
+    sizes = struct.pack("<4I", *map(len, streams))
+    chunk = bytes([11]) + halves + sizes + bytes(int(b) for b in rest) + lower + b"".join(streams)
+    return 0, struct.pack("<I", len(chunk)) + chunk
+
+
 def sketchml(x, bits):
     """N is below the sample's size, so that the sample has all elements."""
     size = 2**bits
@@ -201,6 +231,7 @@ BODIES = {
     "inceptionn": (inceptionn, 10),
     "inceptionn:bound=5": (inceptionn, 5),
     "inceptionn:bound=17": (inceptionn, 17),
+    "lossless": (lossless,),
     "sketchml": (sketchml, 6),
     "sketchml:bits=3": (sketchml, 3),
 }
