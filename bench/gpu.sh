@@ -123,8 +123,8 @@ have_data() {
         make_data "$data" || failed "data: FAILED: python3 is needed for a data set"
     }
 }
-# One part: its output goes to a log, of which the summary has the last lines if it failed. Status 124: it did not run, or
-# not to its end.
+# One part: its output goes to a log, of which the summary has the last lines if it failed. Status 124: it did not run,
+# or not to its end.
 part() { # NAME SECONDS PROGRAM ARGUMENTS ...
     name=$1 limit=$2 log=$logs/$1.log && shift 2
     [ "$(left)" -gt 5 ] || { failed "$name: FAILED: no time was left" && return 124; }

@@ -1,6 +1,6 @@
 """torch_ops.py: the codecs' methods composed from PyTorch operators, as a trainer without this library would write
-them, for comparison with bench/cuda/codecs.c: same sizes, normal gradients of 128 MiB or more that take turns, with error
-feedback, times by CUDA events.
+them, for comparison with bench/cuda/codecs.c: same sizes, normal gradients of 128 MiB or more that take turns, with
+error feedback, times by CUDA events.
 Prints CSV with the same columns.
 
     python3 bench/cuda/torch_ops.py

@@ -36,7 +36,8 @@ gpu A
 said '^codec-none: ok'
 said '^codec-topk: FAILED with status 1'
 said '^codec-topk-blocking: ok'
-grep -n '^rounds\|^codec-topk-blocking' "$tmp/said" | head -n 1 | grep -q rounds || fail "a second run before the first of others"
+grep -n '^rounds\|^codec-topk-blocking' "$tmp/said" | head -n 1 | grep -q rounds ||
+    fail "a second run before the first of others"
 said '^graph: FAILED: .* is not built'
 said '^rounds: skipped: no library'
 said '2 failed, 1 skipped'
@@ -56,7 +57,8 @@ echo "{\"loss\": 0.5, \"steps\": 3}" >"$2"'
 gpu C
 said '^bench: FAILED with status 3'
 grep -q '^copy,1' "$tmp/out/cuda-codecs.csv" || fail "what the bench wrote is lost"
-[ "$(grep -c '^[a-z0-9-]*,0.5,3$' "$tmp/out/cuda-train.csv")" -eq 5 ] || fail "no row for each trainer: $(cat "$tmp/out/cuda-train.csv")"
+[ "$(grep -c '^[a-z0-9-]*,0.5,3$' "$tmp/out/cuda-train.csv")" -eq 5 ] ||
+    fail "no row for each trainer: $(cat "$tmp/out/cuda-train.csv")"
 grep -q '^run,loss,steps$' "$tmp/out/cuda-train.csv" || fail "no names of columns"
 rm -r "$tmp/out"
 gpu all
