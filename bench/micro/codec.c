@@ -1,8 +1,11 @@
-/* codec.c: measures how fast each codec compresses (with error feedback) and decompresses on one thread, for several
- * sizes and instruction sets. GB/s counts the f32 input, 4 bytes per element. Three simple loops over as many
- * elements are measured too, and speeds are also given relative to them (1.00 means as fast): memcpy; triad (a = b +
- * 3 c); and stream, which reads and writes as many bytes as a compress does. The best of all repetitions counts.
- *     build/bench/codec [-n REPEATS] [SPEC...] >bench/results/micro/codec.csv      by default 7 repeats of all codecs
+/* codec.c: measures how fast each codec compresses and decompresses on one thread, for several sizes and instruction
+ * sets. SPEC@none means without error feedback. GB/s counts the f32 input, 4 bytes per element. Times are the
+ * thread's CPU time, and the best of all repetitions counts. Speeds are also given relative to simple loops over as
+ * many elements (1.00 means as fast): memcpy; triad (a = b + 3 c); and two that write as many bytes as a compress does:
+ * stream reads the gradient twice and the residual once, stream2 both twice (without feedback: the gradient once).
+ * generator draws 16 random bits for each element.
+ *     build/bench/codec [-n REPEATS] [-l LOG] [SPEC...] >bench/results/micro/codec.csv
+ * By default 7 repeats of all codecs, for 2^6 to 2^26 elements; -l measures only 2^LOG.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,13 +13,16 @@
 #include <time.h>
 #include "espresso.h"
 #include "bench/head.h"
-#include "codecs/common/dense.h"
+#include "codecs/common/blocks.h"
 #include "espresso_impl/registry/builtin.h"
 
-enum { LEVELS = 3, MAX_SPECS = 16, LOG_MIN = 12, LOG_MAX = 24, LOG_STEP = 2 };
-static const char *const default_specs[] = {"none",      "fp16",          "bf16", "efsignsgd", "twobit",
-                                            "int8",      "int8:shared=1", "int4", "topk",      "topk:ratio=0.1",
-                                            "chunktopk", "randomk",       "dgc"};
+enum { LEVELS = 3, MAX_SPECS = 40, LOG_MIN = 6, LOG_MAX = 26, LOG_STEP = 2 };
+static const char *const default_specs[] = {
+    "none",         "fp16",           "bf16",         "signsgd",       "mxnet1bit", "onebit",
+    "efsignsgd",    "twobit",         "int8",         "int8:shared=1", "int4",      "fp8",
+    "dynamic8",     "maxmin",         "natural",      "terngrad",      "qsgd",      "maxmin:random=1",
+    "signsgd@none", "signum@none",    "natural@none", "terngrad@none", "qsgd@none", "threshold:value=1",
+    "topk",         "topk:ratio=0.1", "chunktopk",    "randomk",       "dgc"};
 static const char *const level_names[LEVELS] = {"scalar", "avx2", "avx512"};
 static int repeats = 7;
 static const esp_plugin_fn entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY) NULL};
@@ -40,7 +46,8 @@ typedef struct bench_codec {
     const esp_codec *table;
     void *self[LEVELS];
     esp_traits traits;
-    double to[LEVELS], from[LEVELS], stream; /* best times in seconds */
+    bool feedback;
+    double to[LEVELS], from[LEVELS], stream[2]; /* best times in seconds */
     uint64_t used;
 } bench_codec;
 
@@ -52,7 +59,7 @@ typedef struct bench_memory {
 
 static double now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 static void die(const char *what, const char *name) {
@@ -65,9 +72,15 @@ static void *zeroed(uint64_t bytes) {
     return memset(p, 0, bytes + 64);
 }
 
-static void open_codec(bench_codec *c, const char *spec, int best) {
-    const size_t n = strcspn(spec, ":");
+static void open_codec(bench_codec *c, const char *spec_at, int best) {
+    char spec[256];
     memset(c, 0, sizeof *c);
+    snprintf(spec, sizeof spec, "%s", spec_at);
+    char *at = strchr(spec, '@');
+    c->feedback = !at;
+    if (at && strcmp(at, "@none")) die("only none may follow @", spec);
+    if (at) *at = 0;
+    const size_t n = strcspn(spec, ":");
     for (const esp_plugin_fn *e = entries; *e && !c->table; e++) {
         const esp_plugin *p = (*e)(&bench_host);
         for (uint32_t i = 0; i < p->n_codecs; i++)
@@ -98,47 +111,53 @@ static void compress_rounds(bench_codec *c, int level, esp_codec_args *a, esp_pa
     }
 }
 
-static void one_step(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t step, double seconds[2]) {
-    uint64_t used = 0, used_early = 0;
-    const uint64_t capacity = ESP_PAYLOAD_HEADER + 8 * n + 4096;
-    unsigned char first[ESP_PAYLOAD_HEADER + 64] = {0};
-    esp_tensor t = {sizeof t, ESP_F32, 1, n, {m->g, 4 * n, {ESP_CPU, 0}}, 0, 0}, *one = &t;
-    const esp_buf residual = {m->e, 4 * n, {ESP_CPU, 0}};
-    const uint64_t offset = 0;
-    esp_payload p = {{m->payload, capacity, {ESP_CPU, 0}}, &used};
-    esp_payload early = {{first, sizeof first, {ESP_CPU, 0}}, &used_early};
-    esp_codec_args a = {.struct_size = sizeof a, .step = step, .n_payloads = 1, .n_reduced = 1, .beta = 1, .gamma = 1};
-    a.flags = ESP_ARG_OWN_MEMORY;
-    a.residual = &residual;
-    a.offset = &offset;
-    a.n_tensors = 1;
-    a.scratch = &m->scratch;
-    a.state = &m->state;
-    a.tensor = &one;
-    const double start = now();
-    compress_rounds(c, level, &a, &p, &early);
-    const double middle = now();
-    p.data.bytes = used;
-    t.data.ptr = m->out;
-    a.residual = NULL;
-    if (c->table->decompress(c->self[level], &a) != ESP_OK) die("decompress failed", c->table->name);
-    seconds[0] += middle - start;
-    seconds[1] += now() - middle;
-    c->used = used;
+typedef struct bench_call {
+    uint64_t used, used_early;
+    unsigned char first[ESP_PAYLOAD_HEADER + 64];
+    esp_tensor tensor, *one;
+    esp_buf residual;
+    uint64_t offset;
+    esp_payload payload, early;
+    esp_codec_args args;
+} bench_call;
+
+static void call_begin(bench_call *k, bench_codec *c, bench_memory *m, uint64_t n) {
+    const esp_device cpu = {ESP_CPU, 0};
+    memset(k, 0, sizeof *k);
+    k->tensor = (esp_tensor){sizeof k->tensor, ESP_F32, 1, n, {m->g, 4 * n, cpu}, 0, 0};
+    k->one = &k->tensor;
+    k->residual = (esp_buf){m->e, 4 * n, cpu};
+    k->payload = (esp_payload){{m->payload, ESP_PAYLOAD_HEADER + 8 * n + 4096, cpu}, &k->used};
+    k->early = (esp_payload){{k->first, sizeof k->first, cpu}, &k->used_early};
+    k->args = (esp_codec_args){
+        .struct_size = sizeof k->args, .n_payloads = 1, .n_reduced = 1, .n_tensors = 1, .beta = 1, .gamma = 1};
+    k->args.flags = ESP_ARG_OWN_MEMORY;
+    k->args.residual = c->feedback ? &k->residual : NULL;
+    k->args.offset = &k->offset;
+    k->args.scratch = &m->scratch;
+    k->args.state = &m->state;
+    k->args.tensor = &k->one;
 }
 
 static void measure(bench_codec *c, int level, bench_memory *m, uint64_t n, uint64_t steps) {
-    double seconds[2] = {0, 0};
-    one_step(c, level, m, n, 0, seconds); /* fills the caches, and the residual with typical values */
-    seconds[0] = seconds[1] = 0;
-    for (uint64_t s = 1; s <= steps; s++) one_step(c, level, m, n, s, seconds);
-    seconds[0] /= (double)steps;
-    seconds[1] /= (double)steps;
-    if (c->to[level] == 0 || seconds[0] < c->to[level]) c->to[level] = seconds[0];
-    if (c->from[level] == 0 || seconds[1] < c->from[level]) c->from[level] = seconds[1];
+    bench_call k;
+    call_begin(&k, c, m, n);
+    compress_rounds(c, level, &k.args, &k.payload, &k.early); /* fills the caches, and the residual as usual */
+    double start = now();
+    for (k.args.step = 1; k.args.step <= steps; k.args.step++) compress_rounds(c, level, &k.args, &k.payload, &k.early);
+    const double to = (now() - start) / (double)steps;
+    c->used = k.payload.data.bytes = k.used;
+    k.tensor.data.ptr = m->out;
+    k.args.residual = NULL;
+    start = now();
+    for (uint64_t s = 0; s < steps; s++)
+        if (c->table->decompress(c->self[level], &k.args) != ESP_OK) die("decompress failed", c->table->name);
+    const double from = (now() - start) / (double)steps;
+    if (c->to[level] == 0 || to < c->to[level]) c->to[level] = to;
+    if (c->from[level] == 0 || from < c->from[level]) c->from[level] = from;
 }
 
-static void measure_memory(bench_memory *m, uint64_t n, uint64_t steps, double best[2]) {
+static void measure_memory(bench_memory *m, uint64_t n, uint64_t steps, double best[3]) {
     double start = now();
     for (uint64_t s = 0; s < steps; s++) {
         memcpy(m->out, m->g, 4 * n);
@@ -154,6 +173,16 @@ static void measure_memory(bench_memory *m, uint64_t n, uint64_t steps, double b
     }
     t = (now() - start) / (double)steps;
     if (best[1] == 0 || t < best[1]) best[1] = t;
+    const blocks_noise_fn noise = blocks_noise_for(esp_simd_best());
+    start = now();
+    for (uint64_t s = 0; s < steps; s++)
+        for (uint64_t at = 0; at < n; at += DENSE_BLOCK) {
+            uint32_t words[BLOCKS_NOISE_WORDS];
+            noise(words, s, at / 8, (n - at < DENSE_BLOCK ? n - at : DENSE_BLOCK) / 8);
+            __asm__ volatile("" ::"r"(words) : "memory");
+        }
+    t = (now() - start) / (double)steps;
+    if (best[2] == 0 || t < best[2]) best[2] = t;
 }
 
 ESP_INLINE uint64_t bench_update_body(float *restrict e, const float *restrict g, uint64_t n) {
@@ -162,22 +191,28 @@ ESP_INLINE uint64_t bench_update_body(float *restrict e, const float *restrict g
 }
 ESP_KERNEL(bench_update, (float *restrict e, const float *restrict g, uint64_t n), (e, g, n))
 
-/* Measures the loop that moves as many bytes as a compress. */
-static void measure_stream(bench_codec *c, bench_memory *m, uint64_t n, uint64_t steps) {
-    const dense_check_phi_fn look = dense_check_phi_for(esp_simd_best());
+/* Measures the loops that move as many bytes as a compress. `twice`: reads the residual twice, as the gradient. */
+static void measure_stream(bench_codec *c, bench_memory *m, uint64_t n, uint64_t steps, int twice) {
+    const dense_check_fn look = dense_check_for(esp_simd_best());
+    const dense_check_phi_fn look_twice = dense_check_phi_for(esp_simd_best());
     const bench_update_fn update = bench_update_for(esp_simd_best());
-    const uint64_t body = c->used * DENSE_BLOCK / n;
+    const uint64_t block = n < DENSE_BLOCK ? n : DENSE_BLOCK, body = c->used * block / n;
+    uint64_t bad = 0;
     const double start = now();
     for (uint64_t s = 0; s < steps; s++) {
-        if (look(m->g, m->e, 1, 1, n)) die("the residual is not finite", "stream");
-        for (uint64_t at = 0; at < n; at += DENSE_BLOCK) {
-            update(m->e + at, m->g + at, DENSE_BLOCK);
-            memset(m->payload + at / DENSE_BLOCK * body, (int)s, body);
+        if (c->feedback) bad |= twice ? look_twice(m->g, m->e, 1, 1, n) : look(m->g, n);
+        for (uint64_t at = 0; at < n; at += block) {
+            if (c->feedback)
+                update(m->e + at, m->g + at, block);
+            else
+                bad |= look(m->g + at, block);
+            memset(m->payload + at / block * body, (int)s, body);
         }
         __asm__ volatile("" ::"r"(m->payload) : "memory");
     }
     const double t = (now() - start) / (double)steps;
-    if (c->stream == 0 || t < c->stream) c->stream = t;
+    if (bad) die("an element is not finite", "stream");
+    if (c->stream[twice] == 0 || t < c->stream[twice]) c->stream[twice] = t;
 }
 
 static void bench_size(bench_codec *codecs, int n_codecs, const char *const *specs, int best_level, uint64_t n) {
@@ -185,7 +220,7 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
                       zeroed(8 * n + 8192), {NULL, 0, {0, 0}}, {NULL, 0, {0, 0}}};
     const uint64_t steps = n < 1u << 20 ? (1u << 20) / n : 1;
     uint64_t seed = 1, scratch = 0, state = 0;
-    double best[2] = {0, 0};
+    double best[3] = {0, 0, 0};
     for (uint64_t i = 0; i < n; i++) {
         double sum = 0;
         for (int k = 0; k < 4; k++) {
@@ -202,7 +237,7 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
         state = b.state_bytes > state ? b.state_bytes : state;
         memset(codecs[c].to, 0, sizeof codecs[c].to);
         memset(codecs[c].from, 0, sizeof codecs[c].from);
-        codecs[c].stream = 0;
+        codecs[c].stream[0] = codecs[c].stream[1] = 0;
     }
     m.scratch = (esp_buf){zeroed(scratch), scratch, {ESP_CPU, 0}};
     m.state = (esp_buf){zeroed(state), state, {ESP_CPU, 0}};
@@ -214,18 +249,18 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
                 memset(m.state.ptr, 0, state);
                 measure(&codecs[c], l, &m, n, steps);
             }
-            measure_stream(&codecs[c], &m, n, steps);
+            for (int twice = 0; twice < 2; twice++) measure_stream(&codecs[c], &m, n, steps, twice);
         }
     }
     const double gb = 4e-9 * (double)n;
     for (int c = 0; c < n_codecs; c++)
         for (int l = 0; l <= best_level; l++) {
             const bench_codec *k = &codecs[c];
-            printf("%llu,%.1f,%.1f,\"%s\",%s,%.3f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f\n", (unsigned long long)n,
-                   gb / best[0], 3 * gb / best[1], specs[c], level_names[l],
-                   8.0 * (double)(k->used - ESP_PAYLOAD_HEADER) / (double)n, gb / k->to[l], best[0] / k->to[l],
-                   best[1] / k->to[l], k->stream / k->to[l], gb / k->from[l], best[0] / k->from[l],
-                   best[1] / k->from[l]);
+            printf("%llu,%.1f,%.1f,%.1f,\"%s\",%s,%.3f,%.3f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f\n",
+                   (unsigned long long)n, gb / best[0], 3 * gb / best[1], gb / best[2], specs[c], level_names[l],
+                   8.0 * (double)(k->used - ESP_PAYLOAD_HEADER) / (double)n, 1e6 * k->to[l], gb / k->to[l],
+                   best[0] / k->to[l], best[1] / k->to[l], k->stream[0] / k->to[l], k->stream[1] / k->to[l],
+                   best[2] / k->to[l], gb / k->from[l], best[0] / k->from[l], best[1] / k->from[l]);
         }
     fflush(stdout);
     free(m.g);
@@ -238,31 +273,33 @@ static void bench_size(bench_codec *codecs, int n_codecs, const char *const *spe
 
 static void print_head(int best) {
     bench_head(stdout, "build/bench/codec: GB/s of f32 input, one thread");
-    printf("# best instruction set %s; best of %d, interleaved. compress: with feedback, all rounds. decompress: one "
-           "payload\n"
-           "# to_memcpy, to_triad, to_stream: their time over the codec's, same elements; triad_gbps: 12 bytes an "
-           "element\n"
-           "elements,memcpy_gbps,triad_gbps,codec,level,bits_per_element,compress_gbps,compress_to_memcpy,"
-           "compress_to_triad,compress_to_stream,decompress_gbps,decompress_to_memcpy,decompress_to_triad\n",
+    printf("# best instruction set %s; best of %d, interleaved, CPU time. compress: with feedback unless @none, all "
+           "rounds. decompress: one payload\n"
+           "# to_*: the simple loop's time over the codec's, same elements; triad_gbps: 12 bytes an element\n"
+           "elements,memcpy_gbps,triad_gbps,generator_gbps,codec,level,bits_per_element,compress_us,compress_gbps,"
+           "compress_to_memcpy,compress_to_triad,compress_to_stream,compress_to_stream2,compress_to_generator,"
+           "decompress_gbps,decompress_to_memcpy,decompress_to_triad\n",
            level_names[best], repeats);
 }
 
 int main(int argc, char **argv) {
     bench_codec codecs[MAX_SPECS];
-    if (argc > 2 && !strcmp(argv[1], "-n")) {
-        repeats = atoi(argv[2]);
-        argc -= 2, argv += 2;
+    int first = LOG_MIN, end = LOG_MAX;
+    for (; argc > 2 && (!strcmp(argv[1], "-n") || !strcmp(argv[1], "-l")); argc -= 2, argv += 2) {
+        if (argv[1][1] == 'n') repeats = atoi(argv[2]);
+        if (argv[1][1] == 'l') first = end = atoi(argv[2]);
     }
     const char *const *specs = argc > 1 ? (const char *const *)(argv + 1) : default_specs;
     const int n = argc > 1 ? argc - 1 : (int)(sizeof default_specs / sizeof *default_specs);
     const int best = esp_simd_best();
-    if (n > MAX_SPECS || repeats < 1 || (argc > 1 && argv[1][0] == '-')) {
-        fprintf(stderr, "usage: codec [-n REPEATS] [SPEC...]   (at most %d, like topk:ratio=0.01)\n", MAX_SPECS);
+    if (n > MAX_SPECS || repeats < 1 || first < 4 || end > 30 || (argc > 1 && argv[1][0] == '-')) {
+        fprintf(stderr, "usage: codec [-n REPEATS] [-l LOG] [SPEC...]   (at most %d, like topk:ratio=0.01)\n",
+                MAX_SPECS);
         return 2;
     }
     for (int c = 0; c < n; c++) open_codec(&codecs[c], specs[c], best);
     print_head(best);
-    for (int log = LOG_MIN; log <= LOG_MAX; log += LOG_STEP) bench_size(codecs, n, specs, best, (uint64_t)1 << log);
+    for (int log = first; log <= end; log += LOG_STEP) bench_size(codecs, n, specs, best, (uint64_t)1 << log);
     for (int c = 0; c < n; c++)
         for (int l = 0; l <= best; l++) codecs[c].table->close(codecs[c].self[l]);
     return 0;

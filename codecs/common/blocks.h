@@ -148,72 +148,48 @@ ESP_TARGET_SCALAR static uint64_t blocks_noise_scalar(uint32_t *out, uint64_t ke
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* Each vector has one of the four words of 8 or 16 counters, in an order in which a transposition within each 128 bits
- * puts the words of neighbouring counters beside each other. Counters are computed with 64 bits. */
-#define BLOCKS_MULTIPLY(P, S, m, x, high, low)                                                                         \
-    do {                                                                                                               \
-        const P even = S(mul_epu32)(x, m), odd = S(mul_epu32)(S(srli_epi64)(x, 32), m);                                \
-        low = BLOCKS_BLEND(even, S(slli_epi64)(odd, 32));                                                              \
-        high = BLOCKS_BLEND(S(srli_epi64)(even, 32), odd);                                                             \
-    } while (0)
-#define BLOCKS_PHILOX(P, S, XOR, SET1, a, b, key)                                                                      \
-    P c = XOR(a, a), d = c;                                                                                            \
+/* Each vector has one of the four words of 4 or 8 counters, in the lower halves of 64 bits; the upper halves are
+ * arbitrary, as multiplication ignores them. Counters are in an order in which a transposition within each 128 bits
+ * puts their words beside each other. */
+#define BLOCKS_PHILOX(P, S, XOR, SET1, a, b, c, d, key)                                                                \
     do {                                                                                                               \
         const P m0 = SET1((int)0xD2511F53u), m1 = SET1((int)0xCD9E8D57u);                                              \
         uint32_t k0 = (uint32_t)(key), k1 = (uint32_t)((key) >> 32);                                                   \
         for (int round = 0; round < 10; round++) {                                                                     \
-            P high_a, low_a, high_c, low_c;                                                                            \
-            BLOCKS_MULTIPLY(P, S, m0, a, high_a, low_a);                                                               \
-            BLOCKS_MULTIPLY(P, S, m1, c, high_c, low_c);                                                               \
-            a = XOR(XOR(high_c, b), SET1((int)k0));                                                                    \
-            b = low_c;                                                                                                 \
-            c = XOR(XOR(high_a, d), SET1((int)k1));                                                                    \
-            d = low_a;                                                                                                 \
+            const P p = S(mul_epu32)(a, m0), q = S(mul_epu32)(c, m1);                                                  \
+            a = XOR(XOR(S(srli_epi64)(q, 32), b), SET1((int)k0));                                                      \
+            c = XOR(XOR(S(srli_epi64)(p, 32), d), SET1((int)k1));                                                      \
+            b = q;                                                                                                     \
+            d = p;                                                                                                     \
             k0 += 0x9E3779B9u;                                                                                         \
             k1 += 0xBB67AE85u;                                                                                         \
         }                                                                                                              \
     } while (0)
-#define BLOCKS_STORE(P, S, STORE, out, at)                                                                             \
-    do {                                                                                                               \
-        const P ab = S(unpacklo_epi32)(a, b), cd = S(unpacklo_epi32)(c, d);                                            \
-        const P ab2 = S(unpackhi_epi32)(a, b), cd2 = S(unpackhi_epi32)(c, d);                                          \
-        STORE((P *)(void *)(out) + (at), S(unpacklo_epi64)(ab, cd));                                                   \
-        STORE((P *)(void *)(out) + (at) + 1, S(unpackhi_epi64)(ab, cd));                                               \
-        STORE((P *)(void *)(out) + (at) + 2, S(unpacklo_epi64)(ab2, cd2));                                             \
-        STORE((P *)(void *)(out) + (at) + 3, S(unpackhi_epi64)(ab2, cd2));                                             \
-    } while (0)
 #define BLOCKS_S256(name) _mm256_##name
 #define BLOCKS_S512(name) _mm512_##name
-#define BLOCKS_BLEND(even, odd) _mm256_blend_epi32(even, odd, 0xAA)
 ESP_TARGET_AVX2 static uint64_t blocks_noise_avx2(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
-    const __m256i step = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
-    for (uint64_t i = 0; i < n; i += 8) {
-        const uint64_t at = first + i;
-        if ((uint32_t)at > UINT32_MAX - 8) { /* the lower word overflows among these counters */
-            blocks_noise_scalar(out + 4 * i, key, at, n - i < 8 ? n - i : 8);
-            continue;
-        }
-        __m256i a = _mm256_add_epi32(_mm256_set1_epi32((int)(uint32_t)at), step);
-        __m256i b = _mm256_set1_epi32((int)(uint32_t)(at >> 32));
-        BLOCKS_PHILOX(__m256i, BLOCKS_S256, _mm256_xor_si256, _mm256_set1_epi32, a, b, key);
-        BLOCKS_STORE(__m256i, BLOCKS_S256, _mm256_storeu_si256, out, i / 2);
+    const __m256i step = _mm256_setr_epi64x(0, 2, 1, 3);
+    for (uint64_t i = 0; i < n; i += 4) {
+        __m256i a = _mm256_add_epi64(_mm256_set1_epi64x((long long)(first + i)), step), b = _mm256_srli_epi64(a, 32);
+        __m256i c = _mm256_setzero_si256(), d = c;
+        BLOCKS_PHILOX(__m256i, BLOCKS_S256, _mm256_xor_si256, _mm256_set1_epi32, a, b, c, d, key);
+        const __m256i ab = _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xAA);
+        const __m256i cd = _mm256_blend_epi32(c, _mm256_slli_epi64(d, 32), 0xAA);
+        _mm256_storeu_si256((__m256i *)(void *)(out + 4 * i), _mm256_unpacklo_epi64(ab, cd));
+        _mm256_storeu_si256((__m256i *)(void *)(out + 4 * i + 8), _mm256_unpackhi_epi64(ab, cd));
     }
     return 0;
 }
-#undef BLOCKS_BLEND
-#define BLOCKS_BLEND(even, odd) _mm512_mask_blend_epi32(0xAAAA, even, odd)
 ESP_TARGET_AVX512 static uint64_t blocks_noise_avx512(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
-    const __m512i step = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    for (uint64_t i = 0; i < n; i += 16) {
-        const uint64_t at = first + i;
-        if ((uint32_t)at > UINT32_MAX - 16) {
-            blocks_noise_scalar(out + 4 * i, key, at, n - i < 16 ? n - i : 16);
-            continue;
-        }
-        __m512i a = _mm512_add_epi32(_mm512_set1_epi32((int)(uint32_t)at), step);
-        __m512i b = _mm512_set1_epi32((int)(uint32_t)(at >> 32));
-        BLOCKS_PHILOX(__m512i, BLOCKS_S512, _mm512_xor_si512, _mm512_set1_epi32, a, b, key);
-        BLOCKS_STORE(__m512i, BLOCKS_S512, _mm512_storeu_si512, out, i / 4);
+    const __m512i step = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    for (uint64_t i = 0; i < n; i += 8) {
+        __m512i a = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + i)), step), b = _mm512_srli_epi64(a, 32);
+        __m512i c = _mm512_setzero_si512(), d = c;
+        BLOCKS_PHILOX(__m512i, BLOCKS_S512, _mm512_xor_si512, _mm512_set1_epi32, a, b, c, d, key);
+        const __m512i ab = _mm512_mask_blend_epi32(0xAAAA, a, _mm512_slli_epi64(b, 32));
+        const __m512i cd = _mm512_mask_blend_epi32(0xAAAA, c, _mm512_slli_epi64(d, 32));
+        _mm512_storeu_si512(out + 4 * i, _mm512_unpacklo_epi64(ab, cd));
+        _mm512_storeu_si512(out + 4 * i + 16, _mm512_unpackhi_epi64(ab, cd));
     }
     return 0;
 }
@@ -284,16 +260,21 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     const blocks_u16 *noise = (const blocks_u16 *)(const void *)words + first % 8;
     uint8_t tmp[DENSE_BLOCK];
     if (f->noise) blocks_noise_for(s->dense.level)(words, j->key, first / 8, (first % 8 + n + 7) / 8);
-    for (uint64_t i = 0; i < n; i += s->block) {
-        const uint64_t m = n - i < s->block ? n - i : s->block;
+    blocks_scale scale[DENSE_BLOCK / QUANT_BLOCK_MIN];
+    /* heads first: the processor then overlaps the divisions and roots of several blocks */
+    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) {
         float head[BLOCKS_HEADS] = {0};
-        unsigned char *to = j->codes + (at + i) * s->bits / 8;
-        uint8_t *codes = s->bits == 8 ? to : tmp;
         if (f->heads) {
-            f->heads_of(s, head, phi + i, m);
+            f->heads_of(s, head, phi + i, n - i < s->block ? n - i : s->block);
             memcpy(j->heads + (at + i) / s->block * f->heads * sizeof *head, head, f->heads * sizeof *head);
         }
-        f->encode(s->dense.level)(codes, residual ? residual + i : NULL, phi + i, noise + i, f->scale_of(s, head), m);
+        scale[k] = f->scale_of(s, head);
+    }
+    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) {
+        const uint64_t m = n - i < s->block ? n - i : s->block;
+        unsigned char *to = j->codes + (at + i) * s->bits / 8;
+        uint8_t *codes = s->bits == 8 ? to : tmp;
+        f->encode(s->dense.level)(codes, residual ? residual + i : NULL, phi + i, noise + i, scale[k], m);
         if (s->bits < 8) blocks_pack_for(s->dense.level)(to, tmp, s->bits, m);
     }
 }

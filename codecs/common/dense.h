@@ -1,6 +1,6 @@
 /* dense.h: shared by codecs: opening, work on several threads, adding gradient and residual (phi = beta * residual +
- * gamma * gradient), and decoding for codecs that send every element. If an element is NaN or Inf, the residual must
- * not change, so with error feedback all elements are checked before any is written. */
+ * gamma * gradient), and decoding for codecs that send every element. If a gradient has NaN or Inf, the residual must
+ * not change, so with error feedback the whole gradient is checked before any residual is written. */
 #ifndef ESP_DENSE_H
 #define ESP_DENSE_H
 #include "espresso.h"
@@ -21,10 +21,20 @@ typedef uint32_t dense_u32 __attribute__((aligned(1), may_alias));
 ESP_ELEMENT uint32_t dense_nonfinite(float x) { return (float_bits(x) & 0x7FFFFFFFu) + 0x00800000u; }
 ESP_ELEMENT bool dense_bad(float x) { return dense_nonfinite(x) >> 31 != 0; }
 
+/* Returns a word whose bit 31 is set if |x| is at least 2^103, or x is NaN. 2^103 is half of the last place of the
+ * largest float, so a smaller x added to any finite number gives a finite one. */
+ESP_ELEMENT uint32_t dense_large(float x) { return (float_bits(x) & 0x7FFFFFFFu) + 0x0D000000u; }
+
 ESP_INLINE uint64_t dense_check_body(const float *g, uint64_t n) {
     uint32_t any = 0;
     ESP_SIMD_REDUCE(|, any)
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(g[i]);
+    return any >> 31;
+}
+ESP_INLINE uint64_t dense_check_large_body(const float *g, float gamma, uint64_t n) {
+    uint32_t any = 0;
+    ESP_SIMD_REDUCE(|, any)
+    for (uint64_t i = 0; i < n; i++) any |= dense_large(gamma * g[i]);
     return any >> 31;
 }
 ESP_INLINE float dense_sum_of(float g, float e, float beta, float gamma, bool plain) {
@@ -37,12 +47,17 @@ ESP_INLINE uint64_t dense_check_phi_body(const float *g, const float *e, float b
     for (uint64_t i = 0; i < n; i++) any |= dense_nonfinite(dense_sum_of(g[i], e[i], beta, gamma, plain));
     return any >> 31;
 }
-/* Sets phi to beta * e + gamma * g. phi may be the same array as g or e. */
+/* Sets phi to beta * e + gamma * g. phi may be the same array as g or e. Returns 1 if an element is NaN or Inf. */
 ESP_INLINE uint64_t dense_phi_body(float *phi, const float *g, const float *e, float beta, float gamma, uint64_t n) {
     const bool plain = beta == 1 && gamma == 1;
-    ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) phi[i] = dense_sum_of(g[i], e[i], beta, gamma, plain);
-    return 0;
+    uint32_t any = 0;
+    ESP_SIMD_REDUCE(|, any)
+    for (uint64_t i = 0; i < n; i++) {
+        const float x = dense_sum_of(g[i], e[i], beta, gamma, plain);
+        any |= dense_nonfinite(x);
+        phi[i] = x;
+    }
+    return any >> 31;
 }
 #ifdef ESP_SIMD_X86
 ESP_TARGET_AVX2 static inline void dense_put16(float *out, __m256 x, __m256 y, int set) {
@@ -51,6 +66,7 @@ ESP_TARGET_AVX2 static inline void dense_put16(float *out, __m256 x, __m256 y, i
 }
 #endif
 ESP_KERNEL(dense_check, (const float *g, uint64_t n), (g, n))
+ESP_KERNEL(dense_check_large, (const float *g, float gamma, uint64_t n), (g, gamma, n))
 ESP_KERNEL(dense_check_phi, (const float *g, const float *e, float beta, float gamma, uint64_t n),
            (g, e, beta, gamma, n))
 ESP_KERNEL(dense_phi, (float *phi, const float *g, const float *e, float beta, float gamma, uint64_t n),
@@ -113,19 +129,25 @@ static inline void dense_check_piece(void *arg, uint64_t begin, uint64_t end) {
         esp_codec_raise(&j->bad, 1);
 }
 
+static inline void dense_large_piece(void *arg, uint64_t begin, uint64_t end) {
+    dense_job *j = (dense_job *)arg;
+    if (dense_check_large_for(j->self->level)(dense_in(j->args) + begin, j->args->gamma, end - begin))
+        esp_codec_raise(&j->bad, 1);
+}
+
 static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
     const dense_check_fn check = dense_check_for(j->self->level);
+    const dense_phi_fn sum = dense_phi_for(j->self->level);
+    const float *g = dense_in(a);
     float tmp[DENSE_BLOCK], *e = esp_residual_of(a, 0);
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        const float *phi = dense_block_phi(j->self, a, at, n, tmp);
-        if (!e && check(phi, n)) {
+        if (e ? sum(tmp, g + at, e + at, a->beta, a->gamma, n) : check(g + at, n))
             esp_codec_raise(&j->bad, 1);
-            return;
-        }
-        j->encode(j->user, phi, e ? e + at : NULL, at, n);
+        else
+            j->encode(j->user, e ? tmp : g + at, e ? e + at : NULL, at, n);
     }
 }
 
@@ -135,8 +157,18 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     return !j.bad;
 }
 
-/* Encodes all blocks. Returns false if an element is NaN or Inf. With error feedback, the caller must have excluded
- * that. */
+/* Returns whether blocks can be encoded one by one with error feedback: no element of phi is NaN or Inf, unless the
+ * residual has NaN or Inf itself. Mostly reads the gradient alone, and of a single block nothing. */
+static inline bool dense_safe(const dense_self *s, const esp_codec_args *a) {
+    dense_job j = {s, a, NULL, NULL, 0};
+    if (!a->residual || a->tensor[0]->count <= DENSE_BLOCK) return true;
+    if (!(__builtin_fabsf(a->beta) <= 1)) return dense_finite(s, a);
+    dense_run(s, a->tensor[0]->count, dense_large_piece, &j);
+    return !j.bad || dense_finite(s, a);
+}
+
+/* Encodes all blocks without NaN and Inf, and leaves the residuals of others alone. Returns false if there are some;
+ * with error feedback dense_safe() must have been true. */
 static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0};
@@ -144,10 +176,11 @@ static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, vo
     return !j.bad;
 }
 
-/* Encodes all blocks. Returns false on NaN or Inf; the residual is then unchanged, and the payload is invalid. */
+/* Encodes all blocks. Returns false on NaN or Inf; the payload is then invalid, and the residual unchanged, or, if it
+ * had a NaN or Inf itself, worthless as before. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
-    return (!a->residual || dense_finite(s, a)) && dense_blocks(s, a, user, encode);
+    return dense_safe(s, a) && dense_blocks(s, a, user, encode);
 }
 
 static inline void dense_fill_nan(void *out, uint64_t n) {

@@ -17,15 +17,17 @@ ESP_ELEMENT uint32_t fp8_code(float x, uint32_t noise, blocks_scale h) {
     const uint32_t rounded = size + (1u << (shift - 1)) - 1 + (size >> shift & 1u);
     const uint32_t normal = (rounded >> shift) - ((127 - bias) << h.levels);
     const uint32_t small = float_bits(bits_float(size) + h.c) - float_bits(h.c);
+    const uint32_t is_small = 0u - (uint32_t)((int32_t)size < (int32_t)((128 - bias) << 23));
     (void)noise;
-    return (size < (128 - bias) << 23 ? small : normal) | (y >> 31 << 7);
+    return (small & is_small) | (normal & ~is_small) | (y >> 31 << 7);
 }
 ESP_ELEMENT float fp8_value(uint32_t code, blocks_scale h) {
     const uint32_t size = code & 0x7Fu, bias = h.levels == 3 ? 7 : 15;
     const float normal = bits_float((size << (23 - h.levels)) + ((127 - bias) << 23));
     const float small = (float)(int32_t)size * (h.c * (1.0f / 8388608.0f));
-    const float y = size >> h.levels ? normal : small;
-    return h.a * bits_float(float_bits(y) | (code & 0x80u) << 24);
+    const uint32_t is_small = 0u - (uint32_t)(size >> h.levels == 0);
+    const uint32_t y = (float_bits(small) & is_small) | (float_bits(normal) & ~is_small);
+    return h.a * bits_float(y | (code & 0x80u) << 24);
 }
 BLOCKS_KERNELS(fp8, BLOCKS_NO_NOISE)
 

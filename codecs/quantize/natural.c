@@ -10,14 +10,14 @@ enum { NATURAL_BIAS = 18 }; /* exponent field of an f32 minus this is the code *
 ESP_ELEMENT uint32_t natural_code(float x, uint32_t noise, blocks_scale h) {
     const uint32_t bits = float_bits(x), size = bits & 0x7FFFFFFFu;
     const int32_t exponent = (int32_t)((size + (noise << 7 | 0x40u)) >> 23) - NATURAL_BIAS;
-    const int32_t code = exponent < 0 ? 0 : exponent > 127 ? 127 : exponent;
+    const int32_t least = exponent < 0 ? 0 : exponent, code = least > 127 ? 127 : least;
     (void)h;
-    return (uint32_t)code | (code ? bits >> 31 << 7 : 0);
+    return (uint32_t)code | ((bits >> 24 & 0x80u) & (0u - (uint32_t)(code > 0)));
 }
 ESP_ELEMENT float natural_value(uint32_t code, blocks_scale h) {
     const uint32_t exponent = code & 0x7Fu;
     (void)h;
-    return bits_float((exponent ? (exponent + NATURAL_BIAS) << 23 : 0) | (code & 0x80u) << 24);
+    return bits_float((exponent + (NATURAL_BIAS & (0u - (uint32_t)(exponent > 0)))) << 23 | (code & 0x80u) << 24);
 }
 BLOCKS_KERNELS(natural, BLOCKS_NOISE)
 

@@ -16,23 +16,21 @@ ESP_ELEMENT float onebit_part(float x, uint32_t other) {
     const uint32_t sign = (uint32_t)((int32_t)float_bits(x) >> 31);
     return bits_float(float_bits(x * (1.0f / DENSE_BLOCK)) & (sign ^ other));
 }
-/* Sums x / 1024, which cannot overflow, of the negative elements to below[], and of the others to above[]. */
-ESP_INLINE uint64_t onebit_sums_body(float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n) {
-    float low[BLOCKS_LANES] = {0}, high[BLOCKS_LANES] = {0};
+/* Sums x / 1024, which cannot overflow, of the elements that onebit_part(x, other) keeps. */
+ESP_INLINE void onebit_sum(float sum[BLOCKS_LANES], const float *x, uint32_t other, uint64_t n) {
+    float acc[BLOCKS_LANES] = {0};
     const uint64_t whole = n / BLOCKS_LANES * BLOCKS_LANES;
+    for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
+        for (uint32_t j = 0; j < BLOCKS_LANES; j++) acc[j] += onebit_part(x[i + j], other);
+    for (uint64_t i = whole; i < n; i++) acc[i - whole] += onebit_part(x[i], other);
+    memcpy(sum, acc, sizeof acc);
+}
+/* Sums the negative elements to below[], and the others to above[]. Returns the number of negative ones. */
+ESP_INLINE uint64_t onebit_sums_body(float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n) {
     uint32_t negative = 0;
     for (uint64_t i = 0; i < n; i++) negative += float_bits(x[i]) > 0x80000000u;
-    for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
-        for (uint32_t j = 0; j < BLOCKS_LANES; j++) {
-            low[j] += onebit_part(x[i + j], 0);
-            high[j] += onebit_part(x[i + j], 0xFFFFFFFFu);
-        }
-    for (uint64_t i = whole; i < n; i++) {
-        low[i - whole] += onebit_part(x[i], 0);
-        high[i - whole] += onebit_part(x[i], 0xFFFFFFFFu);
-    }
-    memcpy(below, low, sizeof low);
-    memcpy(above, high, sizeof high);
+    onebit_sum(below, x, 0, n);
+    onebit_sum(above, x, 0xFFFFFFFFu, n);
     return negative;
 }
 ESP_KERNEL(onebit_sums, (float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n),

@@ -4,7 +4,8 @@
  * ranks first agree on one unit for the whole tensor, so that collectives can then sum levels. */
 #include "codecs/common/quant.h"
 
-enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258 };
+/* A tensor of at most QUANT_CACHED elements stays in the second-level cache, where a second pass is quick. */
+enum { QUANT_WIRE = 1, INT8_RANKS_16 = 258, QUANT_CACHED = 2 * DENSE_GRAIN };
 #define INT8_MOST 127.0f
 #define INT4_MOST 7.0f
 
@@ -190,7 +191,7 @@ static uint32_t quant_top_at(const quant_job *j, uint64_t at, uint64_t n) {
     const float *e = esp_residual_of(j->args, 0);
     return (uint32_t)j->self->top(dense_in(j->args) + at, e ? e + at : NULL, j->args->beta, j->args->gamma, n);
 }
-/* The first of two passes stores the largest |phi| of each block where the second pass will put the block's unit.
+/* First stores the largest |phi| of each block where quant_levels_piece will put the block's unit.
  * `begin` is a multiple of the block's size. */
 static void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     quant_job *j = (quant_job *)arg;
@@ -204,7 +205,7 @@ static void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     }
     esp_codec_raise(&j->top, largest);
 }
-/* The second of two passes replaces the largest |phi| of each block by the block's unit, and writes the levels. With
+/* Replaces the largest |phi| of each block by the block's unit, and writes the levels. With
  * shared=1 all elements have one unit, which is computed from j->top. */
 static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const quant_job *j = (const quant_job *)arg;
@@ -228,13 +229,18 @@ static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
         if (j->width > 1) widen(j->levels + at * j->width, tmp, j->width, n);
     }
 }
-/* Makes a payload in one pass instead of two, which is faster, but finds a NaN or Inf only while it writes. So it is
- * not used with error feedback, where NaN and Inf must not get into the residual. */
+/* Makes a payload block by block, in the cache. A block with NaN or Inf gets no levels and keeps its residual. */
 static void quant_both_piece(void *arg, uint64_t begin, uint64_t end) {
+    quant_job *all = (quant_job *)arg;
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t stop = end - at < DENSE_BLOCK ? end : at + DENSE_BLOCK;
-        quant_tops_piece(arg, at, stop);
-        quant_levels_piece(arg, at, stop);
+        quant_job one = *all;
+        one.top = 0;
+        quant_tops_piece(&one, at, stop);
+        if (one.top < QUANT_INF)
+            quant_levels_piece(&one, at, stop);
+        else
+            esp_codec_raise(&all->top, one.top);
     }
 }
 
@@ -245,9 +251,11 @@ static esp_status quant_write_blocks(const quant_self *s, const esp_codec_args *
     if (st != ESP_OK) return st;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
     quant_job j = {s, a, (dense_f32 *)(void *)body, body + quant_units(n, s->block) * sizeof(float), 1, 0};
-    dense_run(&s->dense, n, a->residual ? quant_tops_piece : quant_both_piece, &j);
+    const bool two_passes = a->residual && n > DENSE_BLOCK && n <= QUANT_CACHED;
+    if (!two_passes && !dense_safe(&s->dense, a)) return dense_send_nan(a->payload, &h, 0);
+    dense_run(&s->dense, n, two_passes ? quant_tops_piece : quant_both_piece, &j);
     if (j.top >= QUANT_INF) return dense_send_nan(a->payload, &h, 0);
-    if (a->residual) dense_run(&s->dense, n, quant_levels_piece, &j);
+    if (two_passes) dense_run(&s->dense, n, quant_levels_piece, &j);
     return ESP_OK;
 }
 
