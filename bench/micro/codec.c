@@ -2,11 +2,10 @@
  * sets. SPEC@none means without error feedback. GB/s counts the f32 input, 4 bytes per element. Times are the
  * thread's CPU time, and the best of all repetitions counts. Speeds are also given relative to simple loops over as
  * many elements (1.00 means as fast): memcpy; triad (a = b + 3 c); and two that write as many bytes as a compress does:
- * stream reads the gradient twice and the residual once, stream2 both twice (without feedback: the gradient once).
- * generator draws 16 random bits for each element.
+ * stream reads the gradient twice and the residual once, stream2 both twice (without feedback or state: the gradient
+ * once). generator draws 16 random bits for each element.
  *     build/bench/codec [-n REPEATS] [-l LOG] [SPEC...] >bench/results/micro/codec.csv
- * By default 7 repeats of all codecs, for 2^6 to 2^26 elements; -l measures only 2^LOG.
- */
+ * By default 7 repeats of all codecs, for 2^6 to 2^26 elements; -l measures only 2^LOG. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,12 +196,13 @@ static void measure_stream(bench_codec *c, bench_memory *m, uint64_t n, uint64_t
     const dense_check_phi_fn look_twice = dense_check_phi_for(esp_simd_best());
     const bench_update_fn update = bench_update_for(esp_simd_best());
     const uint64_t block = n < DENSE_BLOCK ? n : DENSE_BLOCK, body = c->used * block / n;
+    const bool memory = c->feedback || c->table->caps & ESP_CODEC_HAS_STATE;
     uint64_t bad = 0;
     const double start = now();
     for (uint64_t s = 0; s < steps; s++) {
-        if (c->feedback) bad |= twice ? look_twice(m->g, m->e, 1, 1, n) : look(m->g, n);
+        if (memory) bad |= twice ? look_twice(m->g, m->e, 1, 1, n) : look(m->g, n);
         for (uint64_t at = 0; at < n; at += block) {
-            if (c->feedback)
+            if (memory)
                 update(m->e + at, m->g + at, block);
             else
                 bad |= look(m->g + at, block);

@@ -132,7 +132,22 @@ ESP_TARGET_AVX2 static uint64_t blocks_unpack_avx2(uint8_t *codes, const unsigne
     }
     return blocks_unpack_scalar(codes + i, in + at, bits, n - i);
 }
-#define blocks_pack_avx512 blocks_pack_avx2
+ESP_TARGET_AVX512 static uint64_t blocks_pack_avx512(unsigned char *out, const uint8_t *codes, uint32_t bits,
+                                                     uint64_t n) {
+    const __m512i two = _mm512_set1_epi16((short)(1 | 256 << bits)), four = _mm512_set1_epi32(1 | 16 << 16);
+    uint64_t i = 0;
+    for (; i + 64 <= n && (bits == 1 || bits == 2 || bits == 4); i += 64) {
+        const __m512i v = _mm512_loadu_si512(codes + i), pairs = _mm512_maddubs_epi16(v, two);
+        void *to = out + i * bits / 8;
+        if (bits == 1)
+            memcpy(to, &(uint64_t){_mm512_test_epi8_mask(v, v)}, sizeof(uint64_t));
+        else if (bits == 2)
+            _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(_mm512_madd_epi16(pairs, four)));
+        else
+            _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi16_epi8(pairs));
+    }
+    return blocks_pack_avx2(out + i * bits / 8, codes + i, bits, n - i);
+}
 #define blocks_unpack_avx512 blocks_unpack_avx2
 #endif
 ESP_KERNEL_PICK(blocks_pack)
@@ -196,9 +211,14 @@ ESP_TARGET_AVX512 static uint64_t blocks_noise_avx512(uint32_t *out, uint64_t ke
 #endif
 ESP_KERNEL_PICK(blocks_noise)
 
-/* Sums (x * inverse)^2. Partial sum j of 16 adds elements j, j + 16, ..., so that all instruction sets give the same
- * bits. */
-ESP_INLINE uint64_t blocks_square_body(float part[BLOCKS_LANES], const float *x, float inverse, uint64_t n) {
+ESP_INLINE float blocks_tree(float part[BLOCKS_LANES]) {
+    for (int width = BLOCKS_LANES / 2; width; width /= 2)
+        for (int j = 0; j < width; j++) part[j] += part[j + width];
+    return part[0];
+}
+/* Returns the bits of the sum of (x * inverse)^2. Partial sum j of 16 adds elements j, j + 16, ..., so that all
+ * instruction sets give the same bits. */
+ESP_INLINE uint64_t blocks_square_body(const float *x, float inverse, uint64_t n) {
     float acc[BLOCKS_LANES] = {0};
     const uint64_t whole = n / BLOCKS_LANES * BLOCKS_LANES;
     for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
@@ -207,16 +227,9 @@ ESP_INLINE uint64_t blocks_square_body(float part[BLOCKS_LANES], const float *x,
             acc[j] += y * y;
         }
     for (uint64_t i = whole; i < n; i++) acc[i - whole] += x[i] * inverse * (x[i] * inverse);
-    memcpy(part, acc, sizeof acc);
-    return 0;
+    return float_bits(blocks_tree(acc));
 }
-ESP_KERNEL(blocks_square, (float part[BLOCKS_LANES], const float *x, float inverse, uint64_t n), (part, x, inverse, n))
-
-static inline float blocks_tree(float part[BLOCKS_LANES]) {
-    for (int width = BLOCKS_LANES / 2; width; width /= 2)
-        for (int j = 0; j < width; j++) part[j] += part[j + width];
-    return part[0];
-}
+ESP_KERNEL(blocks_square, (const float *x, float inverse, uint64_t n), (x, inverse, n))
 
 /* ---- what heads_of() may use ------------------------------------------------------------------------------------- */
 /* Returns the largest magnitude, or 0 if it is below 2^-100, so that its inverse is finite. */
@@ -226,9 +239,7 @@ static inline float blocks_top(const blocks_self *s, const float *phi, uint64_t 
 }
 /* Returns the root of the mean square divided by `top`, which is the result of blocks_top() and not 0: at most 1. */
 static inline float blocks_rms(const blocks_self *s, const float *phi, float top, uint64_t n) {
-    float part[BLOCKS_LANES];
-    blocks_square_for(s->dense.level)(part, phi, 1 / top, n);
-    const float mean = blocks_tree(part) / (float)n;
+    const float mean = bits_float((uint32_t)blocks_square_for(s->dense.level)(phi, 1 / top, n)) / (float)n;
     return mean < 1 ? sqrtf(mean) : 1;
 }
 

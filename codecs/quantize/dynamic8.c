@@ -5,24 +5,24 @@
 #include "codecs/common/blocks.h"
 
 enum { DYNAMIC8_DECADES = 7, DYNAMIC8_FIRST = 103, DYNAMIC8_CELLS = (127 - DYNAMIC8_FIRST) * 64 + 1 };
+#define DYNAMIC8_WITHIN 0x1FFFFu /* the mantissa bits that tell magnitudes of a cell apart */
 
 /* What a code is, and how it is found: the magnitudes 0 to 1 are divided into cells by the exponent and the six highest
  * bits of the mantissa of an f32. A cell has at most one boundary between two codes. */
 typedef struct dynamic8_self {
     blocks_self blocks;
-    /* [0]: ascending magnitudes, one per code; [BLOCKS_TABLE]: for each code the least magnitude that is nearer to the
-     * next one; [2 * BLOCKS_TABLE]: for each cell the code of its least magnitude */
-    float table[2 * BLOCKS_TABLE + DYNAMIC8_CELLS];
+    /* [0]: ascending magnitudes, one per code; [BLOCKS_TABLE]: for each cell a word with the code of its least
+     * magnitude and, from bit 7 on, the mantissa bits from which on the next code is nearer */
+    float table[BLOCKS_TABLE + DYNAMIC8_CELLS];
 } dynamic8_self;
 
 ESP_ELEMENT uint32_t dynamic8_code(float x, uint32_t noise, blocks_scale h) {
-    const float y = __builtin_fabsf(x) * h.b, *boundary = h.table + BLOCKS_TABLE;
-    const int32_t cell = (int32_t)(float_bits(y) >> 17) - DYNAMIC8_FIRST * 64;
-    const int32_t in = cell < 0 ? 0 : cell < DYNAMIC8_CELLS ? cell : DYNAMIC8_CELLS - 1;
-    const int32_t at = (int32_t)boundary[BLOCKS_TABLE + in];
-    const uint32_t code = (uint32_t)(at + (y >= boundary[at]));
+    const uint32_t y = float_bits(__builtin_fabsf(x) * h.b);
+    const int32_t cell = (int32_t)(y >> 17) - DYNAMIC8_FIRST * 64, least = cell < 0 ? 0 : cell;
+    const uint32_t word = float_bits(h.table[BLOCKS_TABLE + (least < DYNAMIC8_CELLS ? least : DYNAMIC8_CELLS - 1)]);
+    const uint32_t code = (word & 0x7Fu) + (uint32_t)((int32_t)(y & DYNAMIC8_WITHIN) >= (int32_t)(word >> 7));
     (void)noise;
-    return code | (code ? float_bits(x) >> 31 << 7 : 0);
+    return code | ((float_bits(x) >> 24 & 0x80u) & (0u - (uint32_t)((int32_t)code > 0)));
 }
 ESP_ELEMENT float dynamic8_value(uint32_t code, blocks_scale h) {
     const float y = h.a * h.table[code & 0x7Fu];
@@ -50,15 +50,18 @@ static esp_status dynamic8_open(const esp_host *h, const char *params, void **se
     dynamic8_self *s = (dynamic8_self *)*self;
     s->blocks.block = (uint64_t)block;
     s->blocks.bits = 8;
-    float *value = s->table, *boundary = value + BLOCKS_TABLE, *lowest = boundary + BLOCKS_TABLE;
+    float *value = s->table, boundary[BLOCKS_TABLE];
     for (uint32_t i = 0, at = 1; i < DYNAMIC8_DECADES; i++, decade *= 10)
         for (uint32_t k = 0; k < 1u << i; k++, at++)
             value[at] = (float)(decade * (1 + 9 * ((double)k + 0.5) / (double)(1u << i)));
     for (uint32_t at = 0; at < BLOCKS_TABLE; at++)
         boundary[at] = at + 1 < BLOCKS_TABLE ? (value[at] + value[at + 1]) * 0.5f : 2.0f;
     for (uint32_t cell = 0, at = 0; cell < DYNAMIC8_CELLS; cell++) {
-        while (bits_float((cell + DYNAMIC8_FIRST * 64) << 17) >= boundary[at]) at++;
-        lowest[cell] = (float)at;
+        const uint32_t first = (cell + DYNAMIC8_FIRST * 64) << 17;
+        while (bits_float(first) >= boundary[at]) at++;
+        const bool inside = float_bits(boundary[at]) - first <= DYNAMIC8_WITHIN;
+        const uint32_t next = inside ? float_bits(boundary[at]) - first : DYNAMIC8_WITHIN + 1;
+        value[BLOCKS_TABLE + cell] = bits_float(next << 7 | at);
     }
     return ESP_OK;
 }

@@ -17,31 +17,27 @@ ESP_ELEMENT float onebit_part(float x, uint32_t other) {
     return bits_float(float_bits(x * (1.0f / DENSE_BLOCK)) & (sign ^ other));
 }
 /* Sums x / 1024, which cannot overflow, of the elements that onebit_part(x, other) keeps. */
-ESP_INLINE void onebit_sum(float sum[BLOCKS_LANES], const float *x, uint32_t other, uint64_t n) {
+ESP_INLINE float onebit_sum(const float *x, uint32_t other, uint64_t n) {
     float acc[BLOCKS_LANES] = {0};
     const uint64_t whole = n / BLOCKS_LANES * BLOCKS_LANES;
     for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
         for (uint32_t j = 0; j < BLOCKS_LANES; j++) acc[j] += onebit_part(x[i + j], other);
     for (uint64_t i = whole; i < n; i++) acc[i - whole] += onebit_part(x[i], other);
-    memcpy(sum, acc, sizeof acc);
+    return blocks_tree(acc);
 }
-/* Sums the negative elements to below[], and the others to above[]. Returns the number of negative ones. */
-ESP_INLINE uint64_t onebit_sums_body(float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n) {
+/* Sums the negative elements to sum[0], and the others to sum[1]. Returns the number of negative ones. */
+ESP_INLINE uint64_t onebit_sums_body(float sum[2], const float *x, uint64_t n) {
     uint32_t negative = 0;
     for (uint64_t i = 0; i < n; i++) negative += float_bits(x[i]) > 0x80000000u;
-    onebit_sum(below, x, 0, n);
-    onebit_sum(above, x, 0xFFFFFFFFu, n);
+    sum[0] = onebit_sum(x, 0, n);
+    sum[1] = onebit_sum(x, 0xFFFFFFFFu, n);
     return negative;
 }
-ESP_KERNEL(onebit_sums, (float below[BLOCKS_LANES], float above[BLOCKS_LANES], const float *x, uint64_t n),
-           (below, above, x, n))
+ESP_KERNEL(onebit_sums, (float sum[2], const float *x, uint64_t n), (sum, x, n))
 
 /* A block without negative elements, or without others, has 0 as their mean. */
 static void onebit_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
-    float below[BLOCKS_LANES], above[BLOCKS_LANES];
-    const uint64_t negative = onebit_sums_for(s->dense.level)(below, above, phi, n);
-    const uint64_t counts[] = {negative, n - negative};
-    head[0] = blocks_tree(below), head[1] = blocks_tree(above);
+    const uint64_t negative = onebit_sums_for(s->dense.level)(head, phi, n), counts[] = {negative, n - negative};
     for (int i = 0; i < 2; i++) head[i] = counts[i] ? head[i] * ((float)DENSE_BLOCK / (float)counts[i]) : 0.0f;
 }
 static blocks_scale onebit_scale_of(const blocks_self *s, const float *head) {

@@ -205,8 +205,8 @@ static void quant_tops_piece(void *arg, uint64_t begin, uint64_t end) {
     }
     esp_codec_raise(&j->top, largest);
 }
-/* Replaces the largest |phi| of each block by the block's unit, and writes the levels. With
- * shared=1 all elements have one unit, which is computed from j->top. */
+/* Replaces the largest |phi| of each block by the block's unit, and writes the levels. With shared=1 all elements have
+ * one unit, which is computed from j->top. Units come first: the processor then overlaps their divisions. */
 static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const quant_job *j = (const quant_job *)arg;
     const esp_codec_args *a = j->args;
@@ -214,16 +214,20 @@ static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const uint64_t block = s->block ? s->block : DENSE_BLOCK;
     const quant_widen_fn widen = quant_widen_for(s->dense.level);
     dense_f32 *unit = s->block ? j->units + begin / block : NULL;
-    quant_range r = quant_range_of(s->block ? 0 : j->top, s->format->most);
+    quant_range ranges[DENSE_BLOCK / QUANT_BLOCK_MIN] = {quant_range_of(s->block ? 0 : j->top, s->format->most)};
     float *e = esp_residual_of(a, 0);
     int8_t tmp[DENSE_BLOCK];
-    for (uint64_t at = begin; at < end; at += block) {
+    for (uint64_t at = begin, k = 0; at < end; at += block, k++) {
         const uint64_t n = end - at < block ? end - at : block;
         int8_t *to = s->pack || j->width > 1 ? tmp : (int8_t *)j->levels + at;
-        if (unit) {
-            r = quant_range_of(float_bits(*unit), s->format->most);
-            *unit++ = r.unit;
+        if (unit && k % (DENSE_BLOCK / block) == 0) {
+            k = 0;
+            for (uint64_t i = at; i < end && i < at + DENSE_BLOCK; i += block, unit++) {
+                ranges[(i - at) / block] = quant_range_of(float_bits(*unit), s->format->most);
+                *unit = ranges[(i - at) / block].unit;
+            }
         }
+        const quant_range r = ranges[unit ? k : 0];
         s->encode(to, e ? e + at : NULL, dense_in(a) + at, a->beta, a->gamma, r, n);
         if (s->pack) s->pack(j->levels + at / 2, tmp, n);
         if (j->width > 1) widen(j->levels + at * j->width, tmp, j->width, n);

@@ -82,6 +82,17 @@ ESP_ELEMENT uint32_t sign_reversed(uint32_t w) {
     w = (w >> 2 & 0x33333333u) | (w & 0x33333333u) << 2;
     return (w >> 1 & 0x55555555u) | (w & 0x55555555u) << 1;
 }
+/* Reverses the bits of the bytes that hold n bits. */
+ESP_INLINE uint64_t sign_reverse_body(unsigned char *bits, uint64_t n) {
+    for (uint64_t i = 0; i < bits_bytes(n); i += 4) {
+        uint32_t w;
+        memcpy(&w, bits + i, sizeof w);
+        w = sign_reversed(w);
+        memcpy(bits + i, &w, sizeof w);
+    }
+    return 0;
+}
+ESP_KERNEL(sign_reverse, (unsigned char *bits, uint64_t n), (bits, n))
 /* Sets `out` to the words of `in` with reversed bytes, complemented: MXNet's bit 1 stands for +1, ours for -1. Bits
  * behind the last of n elements are 0. `out` may be `in`. */
 ESP_INLINE uint64_t sign_turn_body(unsigned char *out, const unsigned char *in, uint64_t n) {
@@ -118,13 +129,7 @@ static void sign_encode(void *user, const float *phi, float *residual, uint64_t 
     }
     bits_negative_for(level)(j->bits + at / 8, x, n);
     if (residual) sign_left_for(level)(residual, phi, x, j->self->mxnet ? -1.0f : 1.0f, n);
-    if (!j->self->mxnet) return;
-    for (uint64_t i = at; i < at + n; i += 32) {
-        uint32_t w;
-        memcpy(&w, j->bits + i / 8, sizeof w);
-        w = sign_reversed(w);
-        memcpy(j->bits + i / 8, &w, sizeof w);
-    }
+    if (j->self->mxnet) sign_reverse_for(level)(j->bits + at / 8, n);
 }
 
 static esp_status sign_compress(void *self, const esp_codec_args *a) {
