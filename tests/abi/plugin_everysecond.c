@@ -104,6 +104,8 @@ static esp_status second_model(void *self, const esp_tensor *like, uint32_t n_re
                                             NULL,                                                                      \
                                             second_model,                                                              \
                                             NULL,                                                                      \
+                                            NULL,                                                                      \
+                                            NULL,                                                                      \
                                             NULL}
 SECOND(everysecond, 0);
 SECOND(upperhalf, ESP_CODEC_NO_FEEDBACK);

@@ -60,5 +60,5 @@ __attribute__((unused)) static esp_status raw_decompress(void *self, const esp_c
     {                                                                                                                  \
         size, 1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_NO_FEEDBACK, ESP_BIT(ESP_F32), ESP_BIT(ESP_CPU), RAW_NAME,        \
             "copies", NULL, NULL, 1, 0, NULL, raw_open, raw_close, raw_bound, raw_compress, raw_decompress, NULL,      \
-            NULL, NULL, NULL                                                                                           \
+            NULL, NULL, NULL, NULL, NULL                                                                               \
     }
