@@ -4,7 +4,7 @@
 # link. Step times come from short runs of their own on each link, a codec after the other, again and again; time to a
 # step = steps x median step. Writes accuracy.csv and accuracy-ends.csv; make results draws the curves.
 #   make accuracy, or sh bench/accuracy/accuracy.sh [run] [time] [table]     (default: all; about an hour)
-# Runs that are done are not repeated: remove $BUILD/bench/accuracy for that.
+# Runs that are done are not repeated: remove $BUILD/bench/accuracy for that. Rows without runs keep their results.
 # Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), TRAINERS, ROWS
 # (bench/accuracy/accuracy.rows), ROUNDS (3; of the short runs).
 set -eu

@@ -55,6 +55,17 @@ def percent(value):
     return "%+.1f" % value if value < 1000 else "diverged" # not a number, too
 
 
+def kept(path, new, rows):
+    """The lines for `path`: new ones, and older ones of trainers and rows that did not run now, in the usual order."""
+    names = [r["name"] for r in rows]
+    order = [t for t, _ in TRAINERS]
+    old = [list(row.values()) for row in tables.Table(path).rows] if os.path.exists(path) else []
+    at = 1 if path.endswith("accuracy.csv") else 2
+    ran = {(line[0], line[at]) for line in new}
+    lines = new + [line for line in old if (line[0], line[at]) not in ran and line[at] in names]
+    return sorted(lines, key=lambda line: (order.index(line[0]), names.index(line[at]))) # steps stay in order
+
+
 def main():
     folder, rows_path, results, load = sys.argv[1:]
     rows = read_rows(rows_path)
@@ -88,7 +99,7 @@ def main():
         ], [
             "trainer", "row", "codec", "momentum", "tensors", "seeds", "step", "loss", "seconds_100mbit",
             "seconds_1gbit", "seconds_unshaped"
-        ], curves))
+        ], kept(os.path.join(results, "accuracy.csv"), curves, rows)))
     tables.write(
         os.path.join(results, "accuracy-ends.csv"),
         tables.csv_lines([
@@ -102,7 +113,7 @@ def main():
         ], [
             "trainer", "steps", "row", "to_fp32_percent", *(f"seed{s}_percent" for s in SEEDS), "seeds",
             *(f"loss_seed{s}" for s in SEEDS), "step_ms_100mbit", "step_ms_1gbit", "step_ms_unshaped"
-        ], ends))
+        ], kept(os.path.join(results, "accuracy-ends.csv"), ends, rows)))
 
 
 main()

@@ -103,6 +103,15 @@ TEST(test_table) {
         {"dgc:momentum=0.5", {1, 0, 0, 0, 0}},
         {"dgc:momentum=0", {1, 1, 0, 0, 0}},
         {"warmup:steps=10,of=(dgc:momentum=0.5)", {1, 0, 0, 0, 0}},
+        {"fp8", {1, 1, 1, 1, 1}},
+        {"natural", {1, 1, 1, 1, 1}}, /* right on average, and it sends every element */
+        {"qsgd:bits=4", {1, 1, 1, 1, 1}},
+        {"terngrad", {1, 1, 1, 1, 1}},
+        {"qsgd:bits=2", {0, 0, 0, 0, 0}}, /* its error is over the gradient itself */
+        {"randomk:ratio=0.1,unbiased=1", {0, 0, 0, 0, 0}},
+        {"sketchml", {1, 1, 0, 0, 1}}, /* its error is small, but only for normally distributed gradients */
+        {"onebit", {1, 1, 0, 0, 0}},
+        {"lossless", {1, 1, 1, 1, 1}},
     };
     esp_ctx *ctx = NULL;
     esp_config cfg = {.backend = "loop", .rank = 0, .size = 1};
