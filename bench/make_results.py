@@ -20,6 +20,7 @@ import truth_text
 # Tables with views of their own; all others become aligned text.
 VIEWS = {
     "accuracy": [accuracy_plot.accuracy],
+    "accuracy-ends": [accuracy_plot.volume, lambda table, to: plain(table, to)],
     "auto": [truth_text.auto],
     "converge": [converge_plot.converge],
     "plan-growth": [plan_plot.growth, lambda table, to: plain(table, to)],

@@ -30,6 +30,7 @@ class Svg:
         self.out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" fill="none" stroke="#bbb"/>')
 
     def save(self, path):
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path + ".tmp", "w") as f:
             f.write("\n".join(self.out) + "\n</svg>\n")
         os.replace(path + ".tmp", path)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -55,13 +56,25 @@ def percent(value):
     return "%+.1f" % value if value < 1000 else "diverged" # not a number, too
 
 
+def bits(spec):
+    """The bits an element of a payload of 2^20 elements, as the codec states them; "" if it does not."""
+    command = os.path.join(os.environ.get("BUILD", "build"), "bin", "espresso")
+    spec = spec.replace("=M", "=0.9").replace("=W", "=50")
+    said = subprocess.run([command, "plugins", spec], capture_output=True, text=True).stdout
+    found = re.search(r"payload: +([0-9.e+-]+) bits", said)
+    return found.group(1) if found else ""
+
+
 def kept(path, new, rows):
-    """The lines for `path`: new ones, and older ones of trainers and rows that did not run now, in the usual order."""
+    """The lines for `path`: new ones, and older ones of trainers and rows that did not run now, in the usual order.
+    The last three columns are times: if they were not measured now, they stay."""
     names = [r["name"] for r in rows]
     order = [t for t, _ in TRAINERS]
-    old = [list(row.values()) for row in tables.Table(path).rows] if os.path.exists(path) else []
-    at = 1 if path.endswith("accuracy.csv") else 2
+    at, step = (1, 6) if path.endswith("accuracy.csv") else (2, 1)
+    old = [list(row.values())[:len(new[0])] for row in tables.Table(path).rows] if os.path.exists(path) else []
+    times = {(line[0], line[at], int(line[step])): line[-3:] for line in old}
     ran = {(line[0], line[at]) for line in new}
+    new = [line if any(line[-3:]) else line[:-3] + times.get((line[0], line[at], line[step]), line[-3:]) for line in new]
     lines = new + [line for line in old if (line[0], line[at]) not in ran and line[at] in names]
     return sorted(lines, key=lambda line: (order.index(line[0]), names.index(line[at]))) # steps stay in order
 
@@ -91,6 +104,9 @@ def main():
                     len(runs), end,
                     "%.4f" % loss
                 ] + ["%.2f" % (end * m / 1e3) if m else "" for m in ms])
+    ends = kept(os.path.join(results, "accuracy-ends.csv"), ends, rows)
+    sent = {r["name"]: bits(r["codec"]) for r in rows}
+    ends = [line + [sent[line[2]]] for line in ends]
     machine = f"{tables.machine()}; load when it began: {load}"
     tables.write(
         os.path.join(results, "accuracy.csv"),
@@ -109,11 +125,11 @@ def main():
             "to fp32: the loss at the end (gpt: held-out text; fashion: mean of rank 0's last 50 steps) against "
             "fp32's with the same seed",
             "step_ms: from short runs of their own on an emulated link, the smallest of their medians. Learning "
-            "rates are fp32's"
+            "rates are fp32's. bits: of an element, as the codec states them for 2^20 elements"
         ], [
             "trainer", "steps", "row", "to_fp32_percent", *(f"seed{s}_percent" for s in SEEDS), "seeds",
-            *(f"loss_seed{s}" for s in SEEDS), "step_ms_100mbit", "step_ms_1gbit", "step_ms_unshaped"
-        ], kept(os.path.join(results, "accuracy-ends.csv"), ends, rows)))
+            *(f"loss_seed{s}" for s in SEEDS), "step_ms_100mbit", "step_ms_1gbit", "step_ms_unshaped", "bits"
+        ], ends))
 
 
 main()
