@@ -74,7 +74,9 @@ def kept(path, new, rows):
     old = [list(row.values())[:len(new[0])] for row in tables.Table(path).rows] if os.path.exists(path) else []
     times = {(line[0], line[at], int(line[step])): line[-3:] for line in old}
     ran = {(line[0], line[at]) for line in new}
-    new = [line if any(line[-3:]) else line[:-3] + times.get((line[0], line[at], line[step]), line[-3:]) for line in new]
+    for line in new:
+        if not any(line[-3:]):
+            line[-3:] = times.get((line[0], line[at], line[step]), line[-3:])
     lines = new + [line for line in old if (line[0], line[at]) not in ran and line[at] in names]
     return sorted(lines, key=lambda line: (order.index(line[0]), names.index(line[at]))) # steps stay in order
 
