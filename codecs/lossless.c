@@ -453,11 +453,11 @@ static const esp_codec lossless_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK),
     .name = "lossless",
     .summary = "changes no bit: a Huffman code for exponents; about 27 bits of an f32, 14 of an f16, 11 of a bf16",
-    .family = "lossless",
-    .paper = "Hershcovitch et al. (ZipNN), 2024",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     ESP_CODEC_CALLS(lossless_open, esp_codec_self_free, NULL, lossless),
+    .family = "lossless",
+    .paper = "Hershcovitch et al. (ZipNN), 2024",
 };
 
 ESP_PLUGIN_CODEC(lossless, &lossless_codec)

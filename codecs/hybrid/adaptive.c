@@ -252,12 +252,12 @@ static const esp_codec adaptive_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS),
     .name = adaptive_name,
     .summary = "the largest positive and the most negative elements, as two means (Dryden)",
-    .family = "hybrid",
-    .paper = "Dryden et al., MLHPC 2016",
     .params = adaptive_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     ESP_CODEC_CALLS(adaptive_open, esp_codec_self_free, NULL, adaptive),
+    .family = "hybrid",
+    .paper = "Dryden et al., MLHPC 2016",
 };
 
 ESP_PLUGIN_CODEC(adaptive, &adaptive_codec)

@@ -479,14 +479,14 @@ static const esp_codec chunktopk_codec = {
     ESP_CODEC_HEAD(CHUNKTOPK_WIRE, ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "chunktopk",
     .summary = "the largest elements of each chunk, with 2 bits for a value, and feedback that decays (SparseLoCo)",
-    .family = "hybrid",
-    .paper = "Sarfi et al. (SparseLoCo), 2025",
     .params = chunktopk_params,
     /* Compressing before any communication lets each rank keep its own residual, which decays. Payloads are so small
      * that an allgather is fastest. */
     .default_option = "comp@cpu > flat.allgather > decomp@cpu",
     .n_rounds = 1,
     ESP_CODEC_CALLS(chunktopk_open, esp_codec_self_free, NULL, chunktopk),
+    .family = "hybrid",
+    .paper = "Sarfi et al. (SparseLoCo), 2025",
 };
 
 ESP_PLUGIN_CODEC(chunktopk, &chunktopk_codec)

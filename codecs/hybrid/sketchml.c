@@ -183,12 +183,12 @@ static const esp_codec sketchml_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "sketchml",
     .summary = "buckets of equally many elements, and their means (SketchML): 1 to 8 bits an element",
-    .family = "hybrid",
-    .paper = "Jiang et al., SIGMOD 2018",
     .params = sketchml_params,
     .default_option = BLOCKS_OPTION,
     .n_rounds = 1,
     ESP_CODEC_CALLS(sketchml_open, esp_codec_self_free, NULL, sketchml),
+    .family = "hybrid",
+    .paper = "Jiang et al., SIGMOD 2018",
 };
 
 ESP_PLUGIN_CODEC(sketchml, &sketchml_codec)

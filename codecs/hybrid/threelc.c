@@ -166,8 +166,6 @@ static const esp_codec threelc_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "threelc",
     .summary = "-M, 0 or M, five in a byte, runs of zeros shortened (3LC): at most 1.6 bits an element",
-    .family = "hybrid",
-    .paper = "Lim et al., SysML 2019",
     .params = threelc_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
@@ -177,6 +175,8 @@ static const esp_codec threelc_codec = {
     .compress = serial_compress,
     .decompress = serial_decompress,
     .model = threelc_model,
+    .family = "hybrid",
+    .paper = "Lim et al., SysML 2019",
 };
 
 ESP_PLUGIN_CODEC(threelc, &threelc_codec)

@@ -322,13 +322,13 @@ static const esp_codec powersgd_codec = {
                           ESP_CODEC_LISTS),
     .name = "powersgd",
     .summary = "matrices as products of two thin ones, both summed undecoded",
-    .family = "low rank",
-    .paper = "Vogels et al., NeurIPS 2019",
     .params = powersgd_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = powersgd_rounds,
     ESP_CODEC_CALLS(powersgd_open, esp_codec_self_free, NULL, powersgd),
+    .family = "low rank",
+    .paper = "Vogels et al., NeurIPS 2019",
 };
 
 ESP_PLUGIN_CODEC(powersgd, &powersgd_codec)

@@ -70,11 +70,11 @@ static const esp_codec dynamic8_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "dynamic8",
     .summary = "the nearest of 255 numbers, dense near 0, times a scale for each block: 8 bits an element",
-    .family = "quantize",
-    .paper = "Dettmers, ICLR 2016",
     .params = dynamic8_params,
     .default_option = BLOCKS_OPTION,
     BLOCKS_CODEC(dynamic8_open),
+    .family = "quantize",
+    .paper = "Dettmers, ICLR 2016",
 };
 
 ESP_PLUGIN_CODEC(dynamic8, &dynamic8_codec)

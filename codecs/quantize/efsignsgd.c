@@ -101,11 +101,11 @@ static const esp_codec efsign_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "efsignsgd",
     .summary = "signs and one scale, with error feedback: 1 bit an element",
-    .family = "quantize",
-    .paper = "Karimireddy et al., ICML 2019",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     ESP_CODEC_CALLS(efsign_open, esp_codec_self_free, NULL, efsign),
+    .family = "quantize",
+    .paper = "Karimireddy et al., ICML 2019",
 };
 
 ESP_PLUGIN_CODEC(efsignsgd, &efsign_codec)

@@ -60,11 +60,11 @@ static const esp_codec fp8_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "fp8",
     .summary = "8-bit floats (E4M3 or E5M2) with a unit for each block",
-    .family = "quantize",
-    .paper = "Micikevicius et al., 2022",
     .params = fp8_params,
     .default_option = BLOCKS_OPTION,
     BLOCKS_CODEC(fp8_open),
+    .family = "quantize",
+    .paper = "Micikevicius et al., 2022",
 };
 
 ESP_PLUGIN_CODEC(fp8, &fp8_codec)

@@ -127,12 +127,12 @@ static esp_status half_model(void *self, const esp_tensor *like, uint32_t n_redu
                               ESP_CODEC_NO_FEEDBACK | RECODE_CAPS),                                                    \
         .name = #id,                                                                                                   \
         .summary = text ": 16 bits an element, or 16 bits a value of another codec",                                   \
-        .family = "quantize",                                                                                          \
         .params = half_params,                                                                                         \
         .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",          \
         .n_rounds = 1,                                                                                                 \
         .rounds = id##_rounds,                                                                                         \
         ESP_CODEC_CALLS(id##_open, half_close, half_traits, half),                                                     \
+        .family = "quantize",                                                                                          \
     }
 HALF_CODEC(fp16, "half precision, rounded to nearest");
 HALF_CODEC(bf16, "bfloat16, rounded to nearest");

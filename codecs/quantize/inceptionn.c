@@ -147,8 +147,6 @@ static const esp_codec inceptionn_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "inceptionn",
     .summary = "0, 8, 16 or 32 bits an element, such that no error exceeds 2^-bound; sizes vary (INCEPTIONN)",
-    .family = "quantize",
-    .paper = "Li et al., MICRO 2018",
     .params = inceptionn_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
@@ -158,6 +156,8 @@ static const esp_codec inceptionn_codec = {
     .compress = serial_compress,
     .decompress = serial_decompress,
     .model = inceptionn_model,
+    .family = "quantize",
+    .paper = "Li et al., MICRO 2018",
 };
 
 ESP_PLUGIN_CODEC(inceptionn, &inceptionn_codec)

@@ -75,11 +75,11 @@ static const esp_codec maxmin_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_FUSED_RESIDUAL),
     .name = "maxmin",
     .summary = "equal steps between the least and the largest element of each block: 1 to 8 bits an element",
-    .family = "quantize",
-    .paper = "Markov et al. (CGX), Middleware 2022",
     .params = maxmin_params,
     .default_option = BLOCKS_OPTION,
     BLOCKS_CODEC(maxmin_open),
+    .family = "quantize",
+    .paper = "Markov et al. (CGX), Middleware 2022",
 };
 
 ESP_PLUGIN_CODEC(maxmin, &maxmin_codec)

@@ -40,10 +40,10 @@ static const esp_codec natural_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK),
     .name = "natural",
     .summary = "random rounding to powers of two, right on average: 8 bits an element",
-    .family = "quantize",
-    .paper = "Horvath et al., 2019",
     .default_option = BLOCKS_OPTION,
     BLOCKS_CODEC(natural_open),
+    .family = "quantize",
+    .paper = "Horvath et al., 2019",
 };
 
 ESP_PLUGIN_CODEC(natural, &natural_codec)

@@ -63,11 +63,11 @@ static const esp_codec onebit_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "onebit",
     .summary = "signs and the means of both sides of each block (1-bit SGD): 1 bit an element",
-    .family = "quantize",
-    .paper = "Seide et al., Interspeech 2014",
     .params = onebit_params,
     .default_option = BLOCKS_OPTION,
     BLOCKS_CODEC(onebit_open),
+    .family = "quantize",
+    .paper = "Seide et al., Interspeech 2014",
 };
 
 ESP_PLUGIN_CODEC(onebit, &onebit_codec)

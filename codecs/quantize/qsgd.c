@@ -80,21 +80,21 @@ static const esp_codec qsgd_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK),
     .name = "qsgd",
     .summary = "random rounding to levels of each block's norm, right on average: 2 to 8 bits an element",
-    .family = "quantize",
-    .paper = "Alistarh et al., NeurIPS 2017",
     .params = qsgd_params,
     .default_option = BLOCKS_OPTION,
     BLOCKS_CODEC(qsgd_open),
+    .family = "quantize",
+    .paper = "Alistarh et al., NeurIPS 2017",
 };
 static const esp_codec terngrad_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK),
     .name = "terngrad",
     .summary = "random rounding to -s, 0 or s, with an s for each block: 2 bits an element",
-    .family = "quantize",
-    .paper = "Wen et al., NeurIPS 2017",
     .params = terngrad_params,
     .default_option = BLOCKS_OPTION,
     BLOCKS_CODEC(terngrad_open),
+    .family = "quantize",
+    .paper = "Wen et al., NeurIPS 2017",
 };
 
 ESP_PLUGIN_CODEC(qsgd, &qsgd_codec, &terngrad_codec)

@@ -387,23 +387,23 @@ static const esp_codec int8_codec = {
     .name = "int8",
     .summary =
         "levels from -127 to 127, with a unit for each block, or one that ranks share and levels that are summed",
-    .family = "quantize",
     .params = int8_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 2,
     .rounds = int8_rounds,
     ESP_CODEC_CALLS(int8_open, esp_codec_self_free, int8_traits, quant),
+    .family = "quantize",
 };
 static const esp_codec int4_codec = {
     ESP_CODEC_HEAD(QUANT_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "int4",
     .summary = "levels from -7 to 7 with a unit for each block, two in a byte",
-    .family = "quantize",
-    .paper = "Wang et al. (ZeRO++), 2023",
     .params = int4_params,
     .default_option = quant_gathers,
     .n_rounds = 1,
     ESP_CODEC_CALLS(int4_open, esp_codec_self_free, NULL, quant),
+    .family = "quantize",
+    .paper = "Wang et al. (ZeRO++), 2023",
 };
 
 ESP_PLUGIN_CODEC(quant, &int8_codec, &int4_codec)

@@ -207,35 +207,35 @@ static const esp_codec signsgd_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK),
     .name = "signsgd",
     .summary = "signs; the result is the sign of the majority: 1 bit an element",
-    .family = "quantize",
-    .paper = "Bernstein et al., ICML 2018",
     .default_option = SIGN_OPTION,
     .n_rounds = 1,
     ESP_CODEC_CALLS(signsgd_open, esp_codec_self_free, NULL, sign),
     .finalize = sign_finalize,
+    .family = "quantize",
+    .paper = "Bernstein et al., ICML 2018",
 };
 static const esp_codec signum_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_NO_FEEDBACK | ESP_CODEC_HAS_STATE),
     .name = "signum",
     .summary = "signs of the momentum; the result is the sign of the majority: 1 bit an element",
-    .family = "quantize",
-    .paper = "Bernstein et al., ICML 2018",
     .params = signum_params,
     .default_option = SIGN_OPTION,
     .n_rounds = 1,
     ESP_CODEC_CALLS(signum_open, esp_codec_self_free, NULL, sign),
     .finalize = sign_finalize,
+    .family = "quantize",
+    .paper = "Bernstein et al., ICML 2018",
 };
 static const esp_codec mxnet1bit_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "mxnet1bit",
     .summary = "-1 or +1, with error feedback (MXNet's 1bit): 1 bit an element",
-    .family = "quantize",
-    .paper = "MXNet, gradient compression 1bit",
     .params = mxnet1bit_params,
     .default_option = SIGN_OPTION,
     .n_rounds = 1,
     ESP_CODEC_CALLS(mxnet1bit_open, esp_codec_self_free, NULL, sign),
+    .family = "quantize",
+    .paper = "MXNet, gradient compression 1bit",
 };
 
 ESP_PLUGIN_CODEC(sign, &signsgd_codec, &signum_codec, &mxnet1bit_codec)

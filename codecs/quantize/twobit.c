@@ -245,12 +245,12 @@ static const esp_codec twobit_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = "twobit",
     .summary = "-t, 0 or +t, with error feedback (MXNet's 2bit): 2 bits an element",
-    .family = "quantize",
-    .paper = "MXNet, gradient compression 2bit; Strom, Interspeech 2015",
     .params = twobit_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     ESP_CODEC_CALLS(twobit_open, esp_codec_self_free, NULL, twobit),
+    .family = "quantize",
+    .paper = "MXNet, gradient compression 2bit; Strom, Interspeech 2015",
 };
 
 ESP_PLUGIN_CODEC(twobit, &twobit_codec)

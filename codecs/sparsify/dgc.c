@@ -166,14 +166,14 @@ static const esp_codec dgc_codec = {
                    ESP_CODEC_HAS_STATE | ESP_CODEC_OWN_FEEDBACK | ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL),
     .name = dgc_name,
     .summary = "deep gradient compression: top-k, momentum correction, factor masking, warm-up",
-    .family = "sparsify",
-    .paper = "Lin et al., ICLR 2018",
     .params = dgc_params,
     .default_option = "comp@cpu > intra.alltoall > decomp@cpu > comp@cpu > inter.allgather > decomp@cpu > "
                       "intra.allgather",
     .n_rounds = 1,
     ESP_CODEC_CALLS(dgc_open, esp_codec_self_free, NULL, dgc),
     .values = dgc_values,
+    .family = "sparsify",
+    .paper = "Lin et al., ICLR 2018",
 };
 
 ESP_PLUGIN_CODEC(dgc, &dgc_codec)

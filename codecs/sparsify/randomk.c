@@ -210,14 +210,14 @@ static const esp_codec randomk_codec = {
     ESP_CODEC_HEAD(RANDOMK_WIRE, ESP_CODEC_REDUCIBLE | ESP_CODEC_FUSED_RESIDUAL),
     .name = randomk_name,
     .summary = "k elements at random, the same on every rank; payloads can be summed",
-    .family = "sparsify",
-    .paper = "Stich et al., NeurIPS 2018",
     .params = randomk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = randomk_rounds,
     ESP_CODEC_CALLS(randomk_open, esp_codec_self_free, NULL, randomk),
     .values = randomk_values,
+    .family = "sparsify",
+    .paper = "Stich et al., NeurIPS 2018",
 };
 
 ESP_PLUGIN_CODEC(randomk, &randomk_codec)

@@ -83,13 +83,13 @@ static const esp_codec threshold_codec = {
     ESP_CODEC_HEAD(1, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS),
     .name = threshold_name,
     .summary = "the elements of magnitude above a constant; sizes vary",
-    .family = "sparsify",
-    .paper = "Dutta et al., AAAI 2020",
     .params = threshold_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     ESP_CODEC_CALLS(threshold_open, esp_codec_self_free, NULL, threshold),
     .values = threshold_values,
+    .family = "sparsify",
+    .paper = "Dutta et al., AAAI 2020",
 };
 
 ESP_PLUGIN_CODEC(threshold, &threshold_codec)

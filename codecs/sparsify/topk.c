@@ -67,13 +67,13 @@ static const esp_codec topk_codec = {
     ESP_CODEC_HEAD(TOPK_WIRE, ESP_CODEC_DETERMINISTIC | ESP_CODEC_FUSED_RESIDUAL | ESP_CODEC_LISTS),
     .name = topk_name,
     .summary = "the k elements of largest magnitude",
-    .family = "sparsify",
-    .paper = "Aji and Heafield, EMNLP 2017",
     .params = topk_params,
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     ESP_CODEC_CALLS(topk_open, esp_codec_self_free, NULL, topk),
     .values = topk_values,
+    .family = "sparsify",
+    .paper = "Aji and Heafield, EMNLP 2017",
 };
 
 ESP_PLUGIN_CODEC(topk, &topk_codec)

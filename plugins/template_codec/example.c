@@ -131,7 +131,6 @@ static const esp_codec example_codec = {
     .devices = ESP_BIT(ESP_CPU),
     .name = example_name,
     .summary = "sign of each element and one magnitude: 1 bit an element",
-    .family = "quantize",
     .params = "gain=1",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > intra.allgather",
     .n_rounds = 1,
@@ -140,5 +139,6 @@ static const esp_codec example_codec = {
     .bound = example_bound,
     .compress = example_compress,
     .decompress = example_decompress,
+    .family = "quantize",
 };
 ESP_PLUGIN_CODEC(example, &example_codec)

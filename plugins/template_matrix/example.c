@@ -90,7 +90,6 @@ static const esp_codec example_codec = {
     .devices = ESP_BIT(ESP_CPU),
     .name = example_name,
     .summary = "the mean of each row of a matrix",
-    .family = "low rank",
     .default_option = "intra.reduce_scatter > comp@cpu > inter.allreduce > decomp@cpu > intra.allgather",
     .n_rounds = 1,
     .rounds = example_rounds,
@@ -99,5 +98,6 @@ static const esp_codec example_codec = {
     .bound = example_bound,
     .compress = example_compress,
     .decompress = example_decompress,
+    .family = "low rank",
 };
 ESP_PLUGIN_CODEC(example, &example_codec)
