@@ -1,10 +1,12 @@
 #!/bin/sh
 # ddp.sh: PyTorch's DistributedDataParallel over a real network: plain, with torch's hooks, and with espresso's, on two
-# hosts with two ranks each (tests/jobs/hosts). Every way trains for the same time. Writes RESULT
+# hosts with two ranks each (tests/jobs/hosts); or FSDP2 (torch 2.15), in the same ways. Every way trains for the same
+# time. Writes RESULT
 # (bench/results/peers/ddp.csv), and beside it the test losses by time, which ddp_plot.py draws (docs/use/ddp.svg). Needs
 # root, python3 with torch, backend gloo.
 # Usage: bench/peers/ddp.sh [RATE...]      default: 100mbit 1gbit
 # Environment: SECONDS_EACH=30, PYTHON=python3, WAYS="torch ..."
+#   FSDP2: RESULT=bench/results/peers/fsdp.csv WAYS="fsdp fsdp-espresso fsdp-espresso+int8 fsdp-espresso+int4"
 set -eu
 cd "$(dirname "$0")/../.."
 RESULT=${RESULT:-bench/results/peers/ddp.csv}
@@ -38,13 +40,13 @@ for rate in "$@"; do
     $hosts down
 done
 {
-    echo "# bench/peers/ddp.sh: DistributedDataParallel on two hosts x two ranks, links shaped in each direction," \
+    echo "# bench/peers/ddp.sh: DistributedDataParallel on two hosts x two ranks (or FSDP2), links shaped in each direction," \
         "$SECONDS_EACH s of training each; a network 784-512-512-10 on Fashion-MNIST, SGD with momentum"
     env -u OMP_NUM_THREADS sh bench/head.sh # nproc heeds it
-    echo "# mb_a_step: sent by a host; s_to_loss: time to the test loss that plain torch has at its end"
+    echo "# mb_a_step: sent by a host; s_to_loss: time to the test loss that the first way has at its end"
     echo "link,way,steps,step_ms,mb_a_step,test_loss,accuracy,s_to_loss"
     awk '
-        $3 == "end" { row[++n] = $1 " " $2; end[$1, $2] = $4 "," $5 "," $6 "," $7 "," $8; if ($2 == "torch") goal[$1] = $7; next }
+        $3 == "end" { row[++n] = $1 " " $2; end[$1, $2] = $4 "," $5 "," $6 "," $7 "," $8; if (!($1 in goal)) goal[$1] = $7; next }
         { k = $1 " " $2; at[k, ++points[k]] = $3; loss[k, points[k]] = $5 }
         END {
             for (i = 1; i <= n; i++) {

@@ -84,10 +84,6 @@ class Averager:
         saved = state["state"].contiguous()
         self.context.load_state(ctypes.string_at(saved.data_ptr(), saved.numel()))
 
-    def report_loss(self, loss: Any) -> None:
-        """Reports the training loss (a number, or a tensor with one), by which strategy "auto" checks its choice."""
-        self.context.report_loss(float(loss))
-
     def close(self) -> None:
         """Closes the context, after backward(). The model cannot train any more."""
         self.context.close()
@@ -204,6 +200,10 @@ class DDP(Averager):
             future.set_exception(error)
         else:
             future.set_result(buffer)
+
+    def report_loss(self, loss: Any) -> None:
+        """Reports the training loss (a number, or a tensor with one), by which strategy "auto" checks its choice."""
+        self.context.report_loss(float(loss))
 
     def close(self) -> None:
         """Closes the context, after backward(). The model cannot train any more."""

@@ -1,11 +1,17 @@
 # test_wheel.sh: a wheel has all that it needs: in an environment of its own, outside of the checkout, the package, the
-# library, plugins and the command work; without numpy, torch or the library, messages say what to install.
+# library, plugins and the command work; without numpy, torch or the library, messages say what to install. The sdist has
+# all that a wheel is built of.
 # runs: slow
 . tests/python/common.sh
 python_with "Debian: python3-setuptools python3-wheel python3-venv" setuptools wheel venv ensurepip
 ESPRESSO_BUILD=$root/$build
 export ESPRESSO_BUILD
-(cd python && try "$python" setup.py -q bdist_wheel -d "$tmp") || exit 1
+(cd python && try "$python" setup.py -q sdist -d "$tmp") || exit 1
+tar xzf "$tmp"/espresso-*.tar.gz -C "$tmp"
+rm "$tmp"/espresso-*.tar.gz
+cd "$tmp"/espresso-*
+(cd source && try make -n NVCC= lib plugins tools) || exit 1
+try "$python" setup.py -q bdist_wheel -d "$tmp"
 wheel=$(ls "$tmp"/espresso-*-py3-none-linux_*.whl)
 unset ESPRESSO_LIBRARY PYTHONPATH ESPRESSO_BUILD
 try "$python" -m venv "$tmp/venv"
