@@ -214,7 +214,7 @@ static void quant_levels_piece(void *arg, uint64_t begin, uint64_t end) {
     const uint64_t block = s->block ? s->block : DENSE_BLOCK;
     const quant_widen_fn widen = quant_widen_for(s->dense.level);
     dense_f32 *unit = s->block ? j->units + begin / block : NULL;
-    quant_range ranges[DENSE_BLOCK / QUANT_BLOCK_MIN] = {quant_range_of(s->block ? 0 : j->top, s->format->most)};
+    quant_range ranges[DENSE_BLOCK / (int)QUANT_BLOCK_MIN] = {quant_range_of(s->block ? 0 : j->top, s->format->most)};
     float *e = esp_residual_of(a, 0);
     int8_t tmp[DENSE_BLOCK];
     for (uint64_t at = begin, k = 0; at < end; at += block, k++) {
