@@ -38,28 +38,22 @@ class Worker:
     """A thread that makes calls in order, so that the trainer need not wait for them. They must not raise."""
 
     def __init__(self) -> None:
-        self._calls: "queue.Queue[Optional[Callable[[], None]]]" = queue.Queue()
+        self._calls: "queue.SimpleQueue[Optional[Callable[[], None]]]" = queue.SimpleQueue()
         self.do = self._calls.put
         self._pid, self.thread = os.getpid(), threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+        atexit.register(self.close, 1)
 
     def _run(self) -> None:
-        while True:
-            call = self._calls.get()
-            if call is None:
-                return
+        for call in iter(self._calls.get, None):
             call()
             del call  # with it, the tensors that it holds
-            self._calls.task_done()
 
-    def busy(self) -> bool:
-        return self._calls.unfinished_tasks > 0
-
-    def close(self) -> None:
-        """Ends the thread, after all calls."""
+    def close(self, seconds: Optional[float] = None) -> None:
+        """Ends the thread after all calls, for which it waits so long, or without limit."""
         if self._pid == os.getpid() and threading.current_thread() is not self.thread:
             self.do(None)
-            self.thread.join()
+            self.thread.join(seconds)
 
 
 def _exchange(gather: Allgather, size: int, errors: List[BaseException]) -> Any:
@@ -326,7 +320,7 @@ class Context(AbstractContextManager["Context"]):
 @atexit.register
 def _close_all() -> None:
     for ctx in list(_open_contexts):
-        if ctx._handle and ctx._pid == os.getpid() and not (ctx._worker and ctx._worker.busy()):
+        if ctx._handle and ctx._pid == os.getpid() and not (ctx._worker and ctx._worker.thread.is_alive()):
             ctx._lib.esp_cancel(ctx._handle)
             ctx.close()
 
