@@ -191,7 +191,7 @@ struct esp__problem {
     struct esp__incremental *incremental;
     struct esp__ranked *ranked; /* memory of esp__ranking, for room_ranked tensors and groups */
     uint32_t room_ranked;
-    esp__schedule spare[4]; /* [0] and [1] for initial.c, [2] for urgency.c */
+    esp__schedule spare[2]; /* [0] for urgency.c, [1] for initial.c */
     struct esp__timing *timing;
     struct esp__prefix **heads;
     const esp__schedule *fp32; /* the plan without compression; NULL until it is made */

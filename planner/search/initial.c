@@ -8,18 +8,14 @@
 /* The cost of 1 ns of an option's duration, when 1 ns of a processor or link costs 1 on average. */
 static const double esp__total_price = 0.04;
 
-static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double price[ESP__LANES], double jitter) {
-    double own[ESP__LANES];
-    memcpy(own, price, sizeof own);
+static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double price[ESP__LANES]) {
     for (uint32_t u = 0; u < d->n_units; u++) {
         const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
-        const double random = (double)((u + 1 + (uint32_t)p->seed * 97u) * 2654435769u >> 8) / (1u << 24);
         double best = 0.0;
         uint32_t chosen = 0, open = 0;
-        own[ESP__LANE_COMPUTE] = price[ESP__LANE_COMPUTE] * (1.0 + jitter * (random - 0.5));
         for (uint32_t i = 0; i < candidates->n; i++) {
             double cost = esp__total_price * candidates->times[i][ESP__LANES];
-            for (uint32_t k = 0; k < ESP__LANES; k++) cost += own[k] * candidates->times[i][k];
+            for (uint32_t k = 0; k < ESP__LANES; k++) cost += price[k] * candidates->times[i][k];
             if (!esp__path_open(p, &candidates->paths[i]) || (open++ && cost >= best)) continue;
             best = cost;
             chosen = i;
@@ -30,18 +26,17 @@ static void esp__choose_by_price(esp__problem *p, esp__schedule *d, const double
     esp__generate(p, d);
 }
 
-/* Replaces the options of `d` with those of the shortest schedule found. With `jitter` above 0, the price of compute
- * varies from tensor to tensor by up to half of `jitter`, so that equal tensors can get different options. */
-ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d, double jitter) {
+/* Replaces the options of `d` with those of the shortest schedule found. */
+ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d) {
     double price[ESP__LANES];
-    esp__schedule *other = &p->spare[0];
+    esp__schedule *other = &p->spare[1];
     for (uint32_t k = 0; k < ESP__LANES; k++) price[k] = 1.0;
     esp__schedule_set_units(p, other, d->units, d->n_units);
     d->makespan = UINT64_MAX;
     for (int round = 0; round < 12 && !(round && esp__out_of_time(p)); round++) {
         double load[ESP__LANES] = {(double)p->ready[p->n_tensors - 1]}, most = 1.0, pull = round < 6 ? 2.0 : 0.7;
         uint64_t last = other->makespan;
-        esp__choose_by_price(p, other, price, jitter);
+        esp__choose_by_price(p, other, price);
         if (round && other->makespan == last) break;
         if (other->makespan < d->makespan) esp__schedule_copy(p, d, other);
         for (uint32_t u = 0; u < other->n_units; u++)

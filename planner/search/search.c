@@ -46,16 +46,13 @@ static uint32_t esp__random_below(esp__problem *p, uint32_t n) {
     return (uint32_t)((p->seed >> 32) * n >> 32);
 }
 
-/* Gives one to three neighbours, the first of which is on a longest path, random options, or merges or splits the
- * first. */
+/* Gives one to three neighbours, the first of which is on a longest path, random options. */
 static void esp__kick(esp__incremental *k) {
     const esp__schedule *d = k->d;
     esp__swap *w = &k->swaps[0];
     uint32_t u = esp__random_below(k->p, d->n_units), n = 1 + esp__random_below(k->p, 3);
     for (uint32_t i = 0; i < d->n_units && !esp__incremental_critical(k, u, 1); i++) u = (u + 1) % d->n_units;
-    if (!esp__as_given(k->p) && esp__random_below(k->p, 2))
-        esp__regroup_random(k, u, esp__random_below(k->p, 1u << 16));
-    for (u = u < d->n_units ? u : 0; n; n--, u = (u + 1) % d->n_units) {
+    for (; n; n--, u = (u + 1) % d->n_units) {
         const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
         const esp__path *path = NULL;
         uint32_t open = 0;
@@ -95,42 +92,19 @@ static void esp__iterate(esp__problem *p, esp__schedule *best) {
 }
 
 /* ---- starts ------------------------------------------------------------------------------------------------------ */
-static void esp__best_start(esp__problem *p, esp__schedule *d) {
-    esp__schedule x = {0};
-    esp__schedule_set_units(p, &x, d->units, d->n_units);
-    esp__start_balanced(p, d, 0.0);
-    esp__start_balanced(p, &x, 0.3);
-    esp__schedule_keep_better(p, d, &x);
-}
-
-static void esp__search_given(esp__problem *p, esp__schedule *best) {
-    esp__schedule d = {0};
-    esp__schedule_tensors(p, &d);
-    esp__stage(p, 0.15);
-    esp__best_start(p, &d);
-    esp__search_from(p, best, &d, 0.2);
-}
-
-enum { ESP__PRICED = 4, ESP__LOCALLY_BEST = 3 };
+enum { ESP__PARTITIONS_TAKEN = 3 };
+/* Searches from tensors as given if they may be neither merged nor split, else from the best sizes of groups and
+ * chunks. */
 static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     esp__partition_start *cuts = esp__arena_get(p->arena, ESP__PARTITIONS_MAX * sizeof *cuts);
-    esp__schedule d[ESP__PRICED] = {{0}};
-    uint32_t m = 0;
+    esp__schedule d = {0};
     esp__stage(p, 0.3);
     uint32_t n = esp__partitions(p, cuts);
-    for (; m < n && m < ESP__PRICED; m++) {
-        esp__partition(p, &d[m], cuts[m].merge, cuts[m].split);
-        esp__stage(p, 0.06);
-        esp__best_start(p, &d[m]);
-    }
-    for (uint32_t r = 0; r < ESP__LOCALLY_BEST && r < m; r++) {
-        uint32_t b = r;
-        for (uint32_t i = r + 1; i < m; i++)
-            if (d[i].makespan < d[b].makespan) b = i;
-        esp__schedule x = d[r];
-        d[r] = d[b];
-        d[b] = x;
-        esp__search_from(p, best, &d[r], r ? 0.12 : 0.2);
+    for (uint32_t r = 0; r < ESP__PARTITIONS_TAKEN && r < n; r++) {
+        esp__partition(p, &d, cuts[r].merge, cuts[r].split);
+        esp__stage(p, 0.15);
+        esp__start_balanced(p, &d);
+        esp__search_from(p, best, &d, r ? 0.12 : 0.2);
     }
 }
 
@@ -191,13 +165,10 @@ static void esp__search_once(esp__problem *p, esp__schedule *best) {
     esp__schedule d = {0};
     if (best->n_units) esp__schedule_copy(p, &d, best);
     esp__search_from(p, best, &d, 0.2);
-    if (esp__as_given(p))
-        esp__search_given(p, best);
-    else
-        esp__search_partitions(p, best);
+    esp__search_partitions(p, best);
     esp__search_simple(p, best);
     /* fewer tensors have fewer options, so that random changes help sooner */
-    esp__stage(p, (esp__as_given(p) ? 70.0 : 150.0) / ((double)p->n_tensors + 48.0));
+    esp__stage(p, (esp__as_given(p) ? 90.0 : 190.0) / ((double)p->n_tensors + 48.0));
     esp__iterate(p, best);
     p->work_end = 0;
     if (p->allow == ESP__ALLOW_ALL) esp__small_exact(p, best, ESP__NODES);

@@ -318,18 +318,19 @@ ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     esp__incremental_prepare(k);
 }
 
-ESP__FN int esp__incremental_move(esp__incremental *k, const esp__swap *w, uint64_t limit) {
+ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
+    const uint64_t before = k->d->makespan;
     esp__schedule_copy(k->p, &k->before, k->d);
     esp__incremental_set(k, w);
-    uint64_t placed = k->d->makespan;
+    const uint64_t placed = k->d->makespan, limit = placed < before ? placed : before;
     esp__schedule_copy(k->p, &k->other, k->d);
-    if (esp__generate(k->p, &k->other) < (placed < limit ? placed : limit)) {
-        esp__schedule_copy(k->p, k->d, &k->other);
+    if (esp__generate(k->p, &k->other) >= limit) {
+        if (placed < before) return 1;
+        esp__schedule_copy(k->p, k->d, &k->before);
         esp__incremental_prepare(k);
-        return 1;
+        return 0;
     }
-    if (placed < limit) return 1;
-    esp__schedule_copy(k->p, k->d, &k->before);
+    esp__schedule_copy(k->p, k->d, &k->other);
     esp__incremental_prepare(k);
-    return 0;
+    return 1;
 }

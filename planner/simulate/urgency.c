@@ -106,7 +106,7 @@ static uint64_t esp__generate_by(esp__problem *p, esp__schedule *d, uint32_t rul
 /* Tries each rule of urgency, and the order in which ops become ready. If one makes the step shorter, changes `d`
  * and returns 1. */
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d) {
-    esp__schedule *other = &p->spare[2];
+    esp__schedule *other = &p->spare[0];
     int better = 0;
     esp__schedule_copy(p, other, d);
     for (uint32_t rule = 0; rule <= ESP__RULES; rule++) {
