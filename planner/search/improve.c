@@ -33,11 +33,11 @@ static const esp__path *esp__path_like(const esp__candidates *candidates, const 
 }
 
 /* Tries each candidate for the first new tensor or group, and the most similar one for the others. Takes the best if
- * that makes the step shorter, and returns 1. */
-ESP__FN int esp__swap_take(esp__incremental *k, esp__swap *w) {
+ * the step then takes less than `limit`, and returns 1. */
+ESP__FN int esp__swap_take(esp__incremental *k, esp__swap *w, uint64_t limit) {
     const esp__candidates *candidates = esp__candidates_get(k->p, &w->chains[0].unit);
-    const uint64_t before = k->d->makespan, without = esp__incremental_without(k, w, before);
-    uint64_t best = before;
+    const uint64_t without = esp__incremental_without(k, w, limit);
+    uint64_t best = limit;
     for (uint32_t i = 0; i < candidates->n && without < best; i++) {
         if (!esp__path_open(k->p, &candidates->paths[i])) continue;
         for (uint32_t c = 0; c < w->n; c++) {
@@ -53,14 +53,14 @@ ESP__FN int esp__swap_take(esp__incremental *k, esp__swap *w) {
         k->swaps[1] = *w;
     }
     esp__incremental_restore(k, w);
-    return best < before && esp__incremental_take(k, &k->swaps[1]);
+    return best < limit && esp__incremental_take(k, &k->swaps[1], limit);
 }
 
 static int esp__improve_unit(esp__incremental *k, uint32_t u) {
     esp__swap *w = esp__swap_open(k, u, 1);
     if (!w) return 0;
     esp__swap_add(k, w, &k->d->units[u], NULL);
-    return esp__swap_take(k, w);
+    return esp__swap_take(k, w, k->d->makespan);
 }
 
 static int esp__ranked_before(const void *a, const void *b) {

@@ -79,7 +79,7 @@ ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out) {
 }
 
 /* ---- moves ------------------------------------------------------------------------------------------------------- */
-static int esp__try_merge(esp__incremental *k, uint32_t u) {
+static int esp__try_merge(esp__incremental *k, uint32_t u, uint64_t limit) {
     const esp__schedule *d = k->d;
     if (u + 1 >= d->n_units || esp__is_chunk(k->p, &d->units[u]) || esp__is_chunk(k->p, &d->units[u + 1]) ||
         k->p->keep[d->units[u].first] != k->p->keep[d->units[u + 1].first])
@@ -90,11 +90,11 @@ static int esp__try_merge(esp__incremental *k, uint32_t u) {
     esp__swap *w = esp__swap_open(k, u, 2);
     if (!w) return 0;
     esp__swap_add(k, w, &both, NULL);
-    return esp__swap_take(k, w);
+    return esp__swap_take(k, w, limit);
 }
 
 /* Tries to divide a tensor, which is whole or in chunks, into `chunks` equal chunks. 1 makes it whole. */
-static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
+static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks, uint64_t limit) {
     const esp__schedule *d = k->d;
     const uint64_t e = k->p->model->tensors[d->units[u].first].elements;
     uint32_t n = 1;
@@ -109,18 +109,26 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks) {
         esp__chunk_part(k->p, x.first, chunks, c, &x);
         esp__swap_add(k, w, &x, NULL);
     }
-    return esp__swap_take(k, w);
+    return esp__swap_take(k, w, limit);
 }
 
 static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
     static const uint32_t chunks[] = {2, 3, 4, 6, 8, 12, 16, 1};
     const esp__schedule *d = k->d;
     uint32_t flags = k->p->config.flags;
-    if (!(flags & ESP_PLAN_NO_MERGE) && esp__try_merge(k, u)) return 1;
+    if (!(flags & ESP_PLAN_NO_MERGE) && esp__try_merge(k, u, d->makespan)) return 1;
     if (!(flags & ESP_PLAN_NO_SPLIT) && d->units[u].n == 1 && !d->units[u].begin)
         for (uint32_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
-            if (esp__try_split(k, u, chunks[i])) return 1;
+            if (esp__try_split(k, u, chunks[i], d->makespan)) return 1;
     return 0;
+}
+
+ESP__FN void esp__regroup_random(esp__incremental *k, uint32_t u, uint32_t random) {
+    const esp__extent *unit = &k->d->units[u];
+    if (random & 1u && !(k->p->config.flags & ESP_PLAN_NO_MERGE))
+        esp__try_merge(k, u, UINT64_MAX);
+    else if (unit->n == 1 && !unit->begin && !(k->p->config.flags & ESP_PLAN_NO_SPLIT))
+        esp__try_split(k, u, 1 + (random >> 1) % ESP__NEW_MAX, UINT64_MAX);
 }
 
 ESP__FN void esp__regroup_passes(esp__incremental *k) {

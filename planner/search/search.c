@@ -46,13 +46,16 @@ static uint32_t esp__random_below(esp__problem *p, uint32_t n) {
     return (uint32_t)((p->seed >> 32) * n >> 32);
 }
 
-/* Gives one to three neighbours, the first of which is on a longest path, random options. */
+/* Gives one to three neighbours, the first of which is on a longest path, random options, or merges or splits the
+ * first. */
 static void esp__kick(esp__incremental *k) {
     const esp__schedule *d = k->d;
     esp__swap *w = &k->swaps[0];
     uint32_t u = esp__random_below(k->p, d->n_units), n = 1 + esp__random_below(k->p, 3);
     for (uint32_t i = 0; i < d->n_units && !esp__incremental_critical(k, u, 1); i++) u = (u + 1) % d->n_units;
-    for (; n; n--, u = (u + 1) % d->n_units) {
+    if (!esp__as_given(k->p) && esp__random_below(k->p, 2))
+        esp__regroup_random(k, u, esp__random_below(k->p, 1u << 16));
+    for (u = u < d->n_units ? u : 0; n; n--, u = (u + 1) % d->n_units) {
         const esp__candidates *candidates = esp__candidates_get(k->p, &d->units[u]);
         const esp__path *path = NULL;
         uint32_t open = 0;
@@ -108,21 +111,15 @@ static void esp__search_partitions(esp__problem *p, esp__schedule *best) {
     }
 }
 
-/* Returns whether a schedule from outside the search may be the result: it must be within the limits, and constraints
- * must allow its options. The planner's own options for a tensor (candidates) are always allowed, because a tensor's
- * `keep` overrides `forbid`. */
+/* Returns whether the configuration and its limits allow a schedule from outside the search. */
 static bool esp__permitted(esp__problem *p, const esp__schedule *d) {
-    const esp_plan_config *c = &p->config;
-    const bool any = !(c->n_forbid || c->n_only || c->max_comp || c->devices || c->flags & ESP_PLAN_NO_COMP);
+    const uint32_t flags = p->config.flags;
     for (uint32_t u = 0; u < d->n_units; u++) {
-        const esp__candidates *candidates = esp__candidates_get(p, &d->units[u]);
         const esp__path *path = d->paths[u];
-        bool candidate = any;
-        if (!esp__path_open(p, path) || (c->flags & ESP_PLAN_NO_MERGE && d->units[u].n > 1) ||
-            (c->flags & ESP_PLAN_NO_SPLIT && esp__is_chunk(p, &d->units[u])))
+        if (!esp__path_open(p, path) || (path->option && !esp__option_permitted(p, path->option)) ||
+            (flags & ESP_PLAN_NO_MERGE && d->units[u].n > 1) ||
+            (flags & ESP_PLAN_NO_SPLIT && esp__is_chunk(p, &d->units[u])))
             return false;
-        for (uint32_t i = 0; i < candidates->n && !candidate; i++) candidate = path == &candidates->paths[i];
-        if (!candidate && (!path->option || !esp__option_permitted(p, path->option))) return false;
     }
     return esp__schedule_allowed(p, d);
 }

@@ -38,7 +38,7 @@ ESP__FN esp_status esp__limits_fail(esp__problem *p);
 ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d);
 ESP__FN esp__swap *esp__swap_open(esp__incremental *k, uint32_t u, uint32_t n);
 ESP__FN void esp__swap_add(const esp__incremental *k, esp__swap *w, const esp__extent *u, const esp__path *path);
-ESP__FN int esp__swap_take(esp__incremental *k, esp__swap *w);
+ESP__FN int esp__swap_take(esp__incremental *k, esp__swap *w, uint64_t limit);
 ESP__FN void esp__start_balanced(esp__problem *p, esp__schedule *d);
 ESP__FN int esp__fit(esp__problem *p, esp__schedule *d);
 ESP__FN void esp__improve_passes(esp__incremental *k, const esp__ranked *ranking);
@@ -46,5 +46,7 @@ ESP__FN void esp__improve_orders(esp__incremental *k);
 ESP__FN void esp__partition(esp__problem *p, esp__schedule *d, uint64_t merge, uint64_t split);
 ESP__FN uint32_t esp__partitions(esp__problem *p, esp__partition_start *out);
 ESP__FN void esp__regroup_passes(esp__incremental *k);
+/* Merges or splits tensor or group u as the random number says, even if the step gets longer. */
+ESP__FN void esp__regroup_random(esp__incremental *k, uint32_t u, uint32_t random);
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max);
 #endif

@@ -318,14 +318,13 @@ ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w) {
     esp__incremental_prepare(k);
 }
 
-ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w) {
-    const uint64_t before = k->d->makespan;
+ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w, uint64_t limit) {
     esp__schedule_copy(k->p, &k->before, k->d);
     esp__incremental_set(k, w);
-    const uint64_t placed = k->d->makespan, limit = placed < before ? placed : before;
+    const uint64_t placed = k->d->makespan;
     esp__schedule_copy(k->p, &k->other, k->d);
-    if (esp__generate(k->p, &k->other) >= limit) {
-        if (placed < before) return 1;
+    if (esp__generate(k->p, &k->other) >= (placed < limit ? placed : limit)) {
+        if (placed < limit) return 1;
         esp__schedule_copy(k->p, k->d, &k->before);
         esp__incremental_prepare(k);
         return 0;

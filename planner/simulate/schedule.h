@@ -115,7 +115,7 @@ ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const 
 ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
 /* Changes the schedule as the last trial of `w` did. Trials can follow at once. */
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);
-/* Makes the change that was last tried with `w`, if it really makes the step shorter, and returns 1. A trial gives only
- * a lower bound on this time. Orders ops by when they become ready if that is faster. */
-ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w);
+/* Makes the change that was last tried with `w`, if the real step time is then below `limit`, and returns 1. A trial
+ * gives only a lower bound on this time. Orders ops by when they become ready if that is faster. */
+ESP__FN int esp__incremental_take(esp__incremental *k, const esp__swap *w, uint64_t limit);
 #endif
