@@ -221,6 +221,7 @@ static bool esp__links_start_some(esp_ctx *ctx) {
         started = true;
         for (int l = 0; l <= k; l++)
             if (op->collective.links >> l & 1u) ctx->lanes.links[l].busy = true;
+        ctx->lanes.link_busy = true; /* start() may already read gradients, and esp_cancel must wait for it */
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp__plugin_detail_clear();
         esp_status s = esp__link_start(ctx, k, op);

@@ -2,6 +2,7 @@
  * esp_shrink brings all ranks together again. */
 /* runs: quiet tsan */
 #include "tests/lib/test.h"
+#include "espresso_impl/registry/builtin.h"
 
 enum { N = 1 << 20, SIZE = 3, CANCELS = 1, AT = 3 };
 static const esp_stream cpu;
@@ -51,4 +52,34 @@ TEST(test_cancel) {
     for (int k = 0; k < 8; k++)
         RUN_RANKS(.size = SIZE, .body = body, .config.backend = backends[k & 1], .config.progress = progress[k / 2 & 1],
                   .config.codec = k < 4 ? NULL : "topk:ratio=0.01", .config.timeout_ms = 30000);
+}
+
+/* Backend loop, which waits before it reads a gradient, so that esp_cancel comes while a collective starts. */
+static const esp_backend *loop;
+static esp_status slow_start(void *comm, const esp_coll *c, esp_stream s, void **req) {
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    CHECK(*(volatile const float *)c->src.ptr >= 0.0f);
+    return loop->start(comm, c, s, req);
+}
+static esp_backend slow;
+static void slow_make(void) {
+    loop = espresso_plugin_v1_loop(NULL)->backends[0];
+    slow = *loop;
+    slow.name = "slow", slow.start = slow_start;
+}
+static const esp_plugin *slow_entry(const esp_host *h) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static const esp_backend *const slows[] = {&slow};
+    static const esp_plugin plugin = {sizeof plugin, 0, 1, 0, NULL, slows, NULL};
+    (void)h;
+    pthread_once(&once, slow_make);
+    return &plugin;
+}
+
+TEST(cancel_while_a_collective_starts) {
+    static const esp_plugin_fn entry[] = {slow_entry};
+    static const char *const progress[] = {"threads", "caller"};
+    for (int k = 0; k < 2; k++)
+        RUN_RANKS(.size = SIZE, .body = body, .config.backend = "slow", .config.builtin = entry, .config.n_builtin = 1,
+                  .config.progress = progress[k], .config.timeout_ms = 30000);
 }
