@@ -2,6 +2,8 @@
  * device memory, and which functions of NCCL it calls, in which groups and on which streams. test_nccl_gpu.c uses NCCL
  * itself. */
 /* runs: quiet slow asan-long no-tsan: each check is a process, in which the sanitizer cannot follow threads */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
+#include <sys/resource.h>
 #include "tests/lib/test.h"
 #include "tests/nccl/child.h"
 
@@ -184,14 +186,15 @@ static void mixed_run(void) { wants(run_nccl("", 3, 0, mixed, 0)); }
 TEST(requests) { with("new", mixed_run); }
 
 /* A call of NCCL settles some 20 us later. The backend must notice this before the thread would have slept. */
-static int by_time(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+static long sleeps(void) {
+    struct rusage u;
+    getrusage(RUSAGE_THREAD, &u);
+    return u.ru_nvcsw;
 }
 static void many_small(ranks_me *me) {
-    enum { SMALL = 200, N = 100 };
+    enum { SMALL = 1000, N = 100 };
     nccl_comm *m = (nccl_comm *)ranks_open(me, 0, NULL);
-    double took[SMALL];
+    int awake = 0;
     void *stream, *req;
     if (!m) return;
     nccl_enter(m);
@@ -202,17 +205,14 @@ static void many_small(ranks_me *me) {
         esp_coll c = {.struct_size = sizeof c, .op = ESP_COLL_ALLREDUCE, .dtype = ESP_I32, .count = N};
         c.src.ptr = c.dst.ptr = (void *)(uintptr_t)at;
         c.src.dev = c.dst.dev = (esp_device){ESP_CUDA, m->job->ordinal};
-        const double begin = test_seconds();
+        const long before = sleeps();
         if (me->b->start(m, &c, (esp_stream){c.src.dev, stream}, &req) || ranks_wait(me, m, req))
             ranks_fail(me, "sum: %s", ranks_said);
-        took[k] = (test_seconds() - begin) * 1e6;
+        awake += sleeps() == before;
     }
     m->library->cuStreamSynchronize(stream);
-    qsort(took, SMALL, sizeof *took, by_time);
-    /* A busy machine makes many sums slow, but not the fastest 5%. If the backend slept while it waits, all sums
-     * would take at least 95 us. */
-    if (!(took[SMALL / 20] < 95)) ranks_fail(me, "the fastest sums take %.0f us", took[SMALL / 20]);
-    if (!me->rank) printf("200 small sums: %.0f us each, by the median\n", took[SMALL / 2]);
+    /* On a busy machine a call may settle later than the backend looks, but not every time. */
+    if (!awake) ranks_fail(me, "the thread slept in each of %d sums", (int)SMALL);
     device_give(m, at, NULL, 0);
     nccl_enter(m);
     m->library->cuStreamDestroy_v2(stream);
