@@ -230,7 +230,7 @@ static bool esp__links_start_some(esp_ctx *ctx) {
         pthread_mutex_lock(&ctx->lanes.lock);
     }
     if (ctx->lanes.request.wanted && !ctx->health.fatal) {
-        started = true;
+        started = ctx->lanes.link_busy = true;
         pthread_mutex_unlock(&ctx->lanes.lock);
         esp_status s = esp__request_start(ctx);
         if (s) ctx->lanes.request.req = NULL;
