@@ -101,7 +101,7 @@ static void push(void *user, int i) {
 /* Residuals of earlier steps must be scaled to a new learning rate. Changes of less than a tenth do not matter. */
 static void scale_feedback(trainer *t, double lr) {
     if (t->lr > 0 && fabs(lr / t->lr - 1) < 0.1) return;
-    if (t->lr > 0) check(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale");
+    if (t->lr > 0 && !check_elastic(t, esp_feedback_scale(t->ctx, (float)(t->lr / lr)), "esp_feedback_scale")) return;
     t->lr = lr;
 }
 
@@ -132,12 +132,12 @@ static double step(trainer *t, const uint32_t *pick, size_t batch, double lr) {
     model_forward(&t->net, batch);
     const float loss = model_backward(&t->net, t->labels, batch, push, t);
     const double wait = run_now_ms();
-    check(t, esp_report_loss(t->ctx, (double)loss), "esp_report_loss");
+    if (!t->lost) check_elastic(t, esp_report_loss(t->ctx, (double)loss), "esp_report_loss");
     if (t->lost || !check_elastic(t, esp_wait_all(t->ctx), "esp_wait_all")) return 0;
     t->wait_ms[t->n_steps] = run_now_ms() - wait;
     model_update(&t->net, (float)lr, (float)flags[MOMENTUM].number);
     for (int i = N_PARAMS - 1; i >= 0 && flags[SHARD].number > 0; i--) /* next forward uses layer 0 first */
-        check(t, esp_gather(t->ctx, t->id[i], t->net.p[i].value, (esp_stream){0}), "esp_gather");
+        if (!check_elastic(t, esp_gather(t->ctx, t->id[i], t->net.p[i].value, (esp_stream){0}), "esp_gather")) return 0;
     t->loss[t->n_steps] = (double)loss;
     t->step_ms[t->n_steps++] = run_now_ms() - start;
     return (double)loss;
