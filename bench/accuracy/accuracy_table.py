@@ -109,7 +109,7 @@ def main():
     ends = kept(os.path.join(results, "accuracy-ends.csv"), ends, rows)
     sent = {r["name"]: bits(r["codec"]) for r in rows}
     ends = [line + [sent[line[2]]] for line in ends]
-    machine = f"{tables.machine()}; load when it began: {load}"
+    machine = f"{tables.machine()}; load when it began: {load}; rows that did not run then are of earlier runs"
     tables.write(
         os.path.join(results, "accuracy.csv"),
         tables.csv_lines([
