@@ -6,9 +6,10 @@ export ESPRESSO_RANK=77 ESPRESSO_SECRET=of-the-job-around-this-one
 on a:2,user@b:1 --env A=b=c --env ASKED --env ESPRESSO_TIMEOUT_MS=1234 -- sh -c 'echo $HOST $ESPRESSO_RANK $ESPRESSO_SIZE $ESPRESSO_MACHINE $ESPRESSO_LOCAL_RANK $ESPRESSO_LAUNCHER $ESPRESSO_LOG $OMP_SCHEDULE "<$NOT_OURS>" $A $ESPRESSO_TIMEOUT_MS; echo "$ASKED"; pwd'
 has "$top/2" 'welcome to a' | sed 's/.* has/stderr has/'
 on a,b,c,d -n 4 --racks 2 -- sh -c 'echo $ESPRESSO_PLACE'
-# the launcher makes a secret for the job; both ranks have it, and no command line does
+# the launcher makes a secret for the job; both ranks have it, and no command line does (grep's would: it reads a file)
 on a:1,b:1 -- sh -c 'cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\0" "\n" >lines.$ESPRESSO_RANK
-    echo "found $(grep -c -- "$ESPRESSO_SECRET" lines.$ESPRESSO_RANK), $(grep -c -- --root lines.$ESPRESSO_RANK | sed "s/[1-9][0-9]*/some/") lines with --root, ${#ESPRESSO_SECRET} long"'
+    printenv ESPRESSO_SECRET >secret.$ESPRESSO_RANK
+    echo "found $(grep -c -f secret.$ESPRESSO_RANK lines.$ESPRESSO_RANK), $(grep -c -- --root lines.$ESPRESSO_RANK | sed "s/[1-9][0-9]*/some/") lines with --root, ${#ESPRESSO_SECRET} long"'
 unset ESPRESSO_LOG OMP_SCHEDULE NOT_OURS ASKED ESPRESSO_RANK ESPRESSO_SECRET
 
 # arguments with special characters; also the command's own path
