@@ -171,6 +171,7 @@
 #include "codecs/hybrid/sketchml.c"
 #include "codecs/quantize/inceptionn.c"
 #include "codecs/warmup.c"
+#include "codecs/loco.c"
 #include "backends/common/common.c"
 #include "backends/common/reduce.c"
 #include "backends/shm/shm_memory.c"

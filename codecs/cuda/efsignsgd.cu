@@ -52,6 +52,12 @@ typedef struct efsign_cuda_format {
     }
 } efsign_cuda_format;
 
+static esp_status efsign_cuda_open(const esp_host *h, const char *params, void **self) {
+    const esp_status st = efsign_open(h, params, self);
+    if (st != ESP_OK || !((const efsign_self *)*self)->squares) return st;
+    esp_codec_self_free(*self);
+    return esp_codec_fail(h, "efsignsgd", ESP_E_UNSUPPORTED, "norm=2 is computed on the CPU only");
+}
 static uint64_t efsign_cuda_scratch(const void *self, const esp_tensor *like) {
     (void)self;
     return cuda_norm_scratch(like->count);
@@ -71,4 +77,5 @@ static esp_status efsign_cuda_decompress(void *self, const esp_codec_args *a) {
     const efsign_cuda_format f = {esp_name_hash("efsignsgd"), 1, 0};
     return cuda_dense_decompress(((const dense_self *)self)->host, "efsignsgd", a, efsign_body, f);
 }
-CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress)
+CUDA_CODEC(efsignsgd, efsign_codec, efsign_cuda_scratch, efsign_cuda_compress, efsign_cuda_decompress,
+           t.open = efsign_cuda_open)

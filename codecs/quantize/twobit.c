@@ -167,7 +167,7 @@ static void twobit_encode(void *user, const float *phi, float *residual, uint64_
 /* Returns the threshold. If it depends on the tensor (relative=), it is NaN or Inf if an element is. */
 static float twobit_threshold(const twobit_self *s, const esp_codec_args *a) {
     if (s->relative <= 0) return s->threshold;
-    norm_pass pass = {&s->dense, a, (float *)(a->scratch ? a->scratch->ptr : NULL), NULL, NULL};
+    norm_pass pass = {&s->dense, a, (float *)(a->scratch ? a->scratch->ptr : NULL), NULL, NULL, false};
     return twobit_relative(norm_of_phi(&pass), s->relative, a->tensor[0]->count);
 }
 

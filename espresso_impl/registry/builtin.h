@@ -15,6 +15,7 @@
     X(dgc)                                                                                                             \
     X(powersgd)                                                                                                        \
     X(warmup)                                                                                                          \
+    X(loco)                                                                                                            \
     X(fp8)                                                                                                             \
     X(dynamic8)                                                                                                        \
     X(qsgd)                                                                                                            \

@@ -156,6 +156,8 @@ TEST(refused) {
         {"bf16", "of=(warmup:of=(topk))", "no plain numbers"},
         {"warmup", "steps=4", "of= is missing"},
         {"warmup", "steps=x,of=(topk)", "steps=x"},
+        {"loco", "beta=0.5", "of= is missing"},
+        {"loco", "of=(dgc)", "of=(dgc): it has a memory of its own"},
         {"fp16", "of=(topk),more=1", "unknown parameter 'more'"},
     };
     for (size_t i = 0; i < CF_COUNT(cases); i++) {

@@ -5,7 +5,9 @@ Prints golden.inc, which test_blocks.c includes: for each codec the heads (numbe
 the codes of the elements. Needs numpy. Run it after a change of a wire format:
     python3 tests/codecs/golden/golden.py >tests/codecs/golden/golden.inc
     python3 tests/codecs/golden/golden.py bodies >tests/codecs/golden/golden_bodies.inc
-The second file has whole bodies, for test_variable.c and codecs whose payloads vary in size.
+    python3 tests/codecs/golden/golden.py feedback >tests/codecs/golden/golden_feedback.inc
+The second file has whole bodies, for test_variable.c and codecs whose payloads vary in size. The third one has what
+error feedback keeps and sends over several steps, for test_feedback_golden.c.
 """
 import struct
 import sys
@@ -268,7 +270,65 @@ def print_bodies():
     print("};")
 
 
+FEEDBACK_N, FEEDBACK_STEPS, FEEDBACK_RANKS = 96, 6, 4
+
+
+def gradient(step, rank):
+    return np.array([((3 * i * i + 17 * step + 29 * rank + i) % 61 - 30) / 16.0 for i in range(FEEDBACK_N)])
+
+
+def loco(beta, reset, block):
+    """Residuals of LoCo's moving average, after each step: codec onebit sends the means of both signs."""
+    e, kept = np.zeros(FEEDBACK_N), []
+    for step in range(FEEDBACK_STEPS):
+        phi = e + gradient(step, 0)
+        heads, codes = onebit(phi, None, block)
+        sent = np.array([heads[2 * (i // block) + 1 - c] for i, c in enumerate(codes)])
+        e = beta * e + (1 - beta) * (phi - sent)
+        if (step + 1) % reset == 0:
+            e = np.zeros(FEEDBACK_N)
+        kept.append(e)
+    return kept
+
+
+def signs(x, error):
+    """1-bit Adam's compression: signs times the norm divided by the root of the size, and what is missing."""
+    x = x + error
+    sent = np.where(x < 0, -1.0, 1.0) * np.linalg.norm(x) / np.sqrt(len(x))
+    return sent, x - sent
+
+
+def two_way():
+    """Results of 1-bit Adam's all-reduce: rank k is the server of part k, and compresses its mean again."""
+    part, ranks, results = FEEDBACK_N // FEEDBACK_RANKS, range(FEEDBACK_RANKS), []
+    worker = np.zeros((FEEDBACK_RANKS, FEEDBACK_RANKS, part))
+    server = np.zeros((FEEDBACK_RANKS, part))
+    for step in range(FEEDBACK_STEPS):
+        result = np.zeros(FEEDBACK_N)
+        for k in ranks:
+            place, mean = slice(k * part, (k + 1) * part), np.zeros(part)
+            for rank in ranks:
+                sent, worker[rank][k] = signs(gradient(step, rank)[place], worker[rank][k])
+                mean += sent / FEEDBACK_RANKS
+            result[place], server[k] = signs(mean, server[k])
+        results.append(result)
+    return results
+
+
+def print_feedback():
+    print("/* golden_feedback.inc: written by golden.py. Residuals and results after each step */")
+    sizes = (FEEDBACK_N, FEEDBACK_STEPS, FEEDBACK_RANKS)
+    print("enum { FEEDBACK_N = %d, FEEDBACK_STEPS = %d, FEEDBACK_RANKS = %d };" % sizes)
+    for name, steps in (("loco", loco(0.75, 4, 32)), ("two_way", two_way())):
+        print("static const double golden_%s[FEEDBACK_STEPS][FEEDBACK_N] = {" % name)
+        for x in steps:
+            print("    {%s}," % ", ".join("%.9g" % v for v in x))
+        print("};")
+
+
 def main():
+    if sys.argv[1:] == ["feedback"]:
+        return print_feedback()
     if sys.argv[1:] == ["bodies"]:
         return print_bodies()
     x, u = vector(), noise()
