@@ -302,18 +302,22 @@ static inline esp_status blocks_compress(void *self, const esp_codec_args *a) {
     return dense_encode(&s->dense, a, &j, blocks_encode) ? ESP_OK : dense_send_nan(a->payload, &h, 0);
 }
 
+/* Are all numbers in `bytes` bytes of heads finite? */
+static inline bool blocks_heads_ok(const unsigned char *heads, uint64_t bytes) {
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < bytes; i += sizeof(float)) {
+        float x;
+        memcpy(&x, heads + i, sizeof x);
+        bad |= dense_nonfinite(x);
+    }
+    return !(bad >> 31);
+}
 /* Heads must be finite, and the bits behind the last code 0. */
 static inline bool blocks_valid(const void *self, const esp_payload_header *h, const unsigned char *body) {
     const blocks_self *s = (const blocks_self *)self;
     const uint64_t heads = blocks_heads_bytes(s, h->count);
     const uint32_t used = (uint32_t)(h->count * s->bits % 8);
-    uint32_t bad = 0;
-    for (uint64_t i = 0; i < heads; i += sizeof(float)) {
-        float x;
-        memcpy(&x, body + i, sizeof x);
-        bad |= dense_nonfinite(x);
-    }
-    return h->aux == 0 && !(bad >> 31) && (!used || !(body[h->body_bytes - 1] >> used));
+    return h->aux == 0 && blocks_heads_ok(body, heads) && (!used || !(body[h->body_bytes - 1] >> used));
 }
 static inline void blocks_add(const void *self, const dense_block *b) {
     const blocks_self *s = (const blocks_self *)self;
@@ -336,20 +340,24 @@ static inline esp_status blocks_decompress(void *self, const esp_codec_args *a) 
 }
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
-/* Returns |decoded - x|^2 / |x|^2 for random x with a normal distribution. Takes about a millisecond. */
+/* Sets x to a block of random numbers with a normal distribution, by the method of Box and Muller. */
+static inline void blocks_normal(float x[DENSE_BLOCK], uint64_t draw) {
+    for (uint32_t i = 0; i < DENSE_BLOCK; i += 2) {
+        const esp_philox_t r = esp_philox(2, draw, i);
+        const double radius = sqrt(-2 * log(((double)r.w[0] + 0.5) / 4294967296.0));
+        const double angle = 2 * ESP_MODEL_PI * (double)r.w[1] / 4294967296.0;
+        x[i] = (float)(radius * cos(angle));
+        x[i + 1] = (float)(radius * sin(angle));
+    }
+}
+/* Returns |decoded - x|^2 / |x|^2 for such x. Takes about a millisecond. */
 static inline double blocks_error(const blocks_self *s) {
     float x[DENSE_BLOCK], left[DENSE_BLOCK];
     unsigned char heads[DENSE_BLOCK / QUANT_BLOCK_MIN * BLOCKS_HEADS * sizeof(float)], codes[DENSE_BLOCK];
     blocks_job j = {s, heads, codes, 1, 0};
     double error = 0, all = 0;
     for (uint64_t draw = 0; draw < BLOCKS_DRAWS; draw++) {
-        for (uint32_t i = 0; i < DENSE_BLOCK; i += 2) { /* by the method of Box and Muller */
-            const esp_philox_t r = esp_philox(2, draw, i);
-            const double radius = sqrt(-2 * log(((double)r.w[0] + 0.5) / 4294967296.0));
-            const double angle = 2 * ESP_MODEL_PI * (double)r.w[1] / 4294967296.0;
-            x[i] = (float)(radius * cos(angle));
-            x[i + 1] = (float)(radius * sin(angle));
-        }
+        blocks_normal(x, draw);
         j.offset = draw * DENSE_BLOCK;
         blocks_encode(&j, x, left, 0, DENSE_BLOCK);
         for (int i = 0; i < DENSE_BLOCK; i++) {

@@ -11,13 +11,15 @@ typedef struct serial_self serial_self;
 typedef struct serial_state {
     float max;      /* largest magnitude of the tensor; 0 if that is subnormal */
     uint32_t zeros; /* 0 at first */
+    const esp_codec_args *args;
+    uint64_t at; /* the block's first element */
 } serial_state;
 
 typedef struct serial_format {
     const char *name;
     uint64_t block; /* elements in a block, at most SERIAL_BLOCK */
     /* Returns the size of the largest body of n > 0 elements. */
-    uint64_t (*largest)(uint64_t n);
+    uint64_t (*largest)(const serial_self *s, uint64_t n);
     /* Writes what comes before the first block, and after the last one. NULL if there is nothing. */
     unsigned char *(*begin)(const serial_self *s, serial_state *st, unsigned char *to);
     unsigned char *(*end)(serial_state *st, unsigned char *to);
@@ -26,7 +28,8 @@ typedef struct serial_format {
                              uint64_t n);
     bool (*valid)(const serial_self *s, const unsigned char *body, uint64_t bytes, uint64_t n);
     /* Adds the values of a valid body times `scale` to `out`, or overwrites `out` if `set`. */
-    void (*decode)(const serial_self *s, const unsigned char *body, float *out, float scale, bool set, uint64_t n);
+    void (*decode)(const serial_self *s, const unsigned char *body, uint64_t bytes, float *out, float scale, bool set,
+                   uint64_t n);
 } serial_format;
 
 /* Every codec's own struct `self` must begin with this. */
@@ -53,18 +56,19 @@ static inline esp_status serial_compress(void *self, const esp_codec_args *a) {
     const serial_self *s = (const serial_self *)self;
     const serial_format *f = s->format;
     const uint64_t n = a->tensor[0]->count;
-    esp_payload_header h = esp_payload_header_of(esp_name_hash(f->name), 1, 0, n, n ? f->largest(n) : 0, 0);
+    esp_payload_header h = esp_payload_header_of(esp_name_hash(f->name), 1, 0, n, n ? f->largest(s, n) : 0, 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK || !n) return st;
     serial_job j = {s, a, 0};
     dense_run(&s->dense, n, serial_top, &j);
     if (j.top >= QUANT_INF) return dense_send_nan(a->payload, &h, 0);
-    serial_state state = {j.top < QUANT_LEAST ? 0 : bits_float(j.top), 0};
+    serial_state state = {j.top < QUANT_LEAST ? 0 : bits_float(j.top), 0, a, 0};
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
     unsigned char *to = f->begin ? f->begin(s, &state, body) : body;
     float tmp[SERIAL_BLOCK], *e = esp_residual_of(a, 0);
     for (uint64_t at = 0; at < n; at += f->block) {
         const uint64_t len = n - at < f->block ? n - at : f->block;
+        state.at = at;
         to = f->encode(s, &state, to, e ? e + at : NULL, dense_block_phi(&s->dense, a, at, len, tmp), len);
     }
     if (f->end) to = f->end(&state, to);
@@ -92,7 +96,7 @@ static inline esp_status serial_decompress(void *self, const esp_codec_args *a) 
     for (uint32_t p = 0; p < a->n_payloads; p++) {
         memcpy(&h, a->payload[p].data.ptr, sizeof h);
         if (!h.body_bytes) continue;
-        f->decode(s, (const unsigned char *)esp_payload_body(&a->payload[p]), dense_out(a),
+        f->decode(s, (const unsigned char *)esp_payload_body(&a->payload[p]), h.body_bytes, dense_out(a),
                   a->scale != 0 ? a->scale : 1, set, n);
         set = false;
     }
@@ -102,7 +106,8 @@ static inline esp_status serial_decompress(void *self, const esp_codec_args *a) 
 
 static inline esp_status serial_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                       esp_bound *out) {
+    const serial_self *s = (const serial_self *)self;
     (void)round, (void)n_reduced;
-    return esp_bound_fill(out, like->count ? ((const serial_self *)self)->format->largest(like->count) : 0, 0, 0);
+    return esp_bound_fill(out, like->count ? s->format->largest(s, like->count) : 0, 0, 0);
 }
 #endif

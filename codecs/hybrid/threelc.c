@@ -21,8 +21,10 @@ typedef struct threelc_self {
 static uint64_t threelc_len(uint64_t n) { return (n + 4) / 5; }
 /* Returns the number of bytes of n elements before runs of zeros are shortened. */
 static uint64_t threelc_all(uint64_t n) { return n / THREELC_BLOCK * THREELC_BYTES + threelc_len(n % THREELC_BLOCK); }
-/* Returns the size of the largest body. */
-static uint64_t threelc_body(uint64_t n) { return THREELC_HEAD + threelc_all(n); }
+static uint64_t threelc_largest(const serial_self *s, uint64_t n) {
+    (void)s;
+    return THREELC_HEAD + threelc_all(n);
+}
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
 /* Writes 0, 1 or 2 for each element, and its residual to `e` if that is not NULL. */
@@ -120,12 +122,13 @@ static const unsigned char *threelc_read(const unsigned char *at, uint8_t *bytes
     return at;
 }
 
-static void threelc_decode(const serial_self *s, const unsigned char *body, float *out, float scale, bool set,
-                           uint64_t n) {
+static void threelc_decode(const serial_self *s, const unsigned char *body, uint64_t size, float *out, float scale,
+                           bool set, uint64_t n) {
     const unsigned char *at = body + THREELC_HEAD;
     uint8_t bytes[THREELC_BYTES];
     uint32_t zeros = 0;
     float m;
+    (void)size;
     memcpy(&m, body, sizeof m);
     for (uint64_t i = 0; i < n; i += THREELC_BLOCK) {
         const uint64_t len = n - i < THREELC_BLOCK ? n - i : THREELC_BLOCK, fifth = threelc_len(len);
@@ -137,8 +140,8 @@ static void threelc_decode(const serial_self *s, const unsigned char *body, floa
     }
 }
 
-static const serial_format threelc_format = {"threelc",   THREELC_BLOCK,  threelc_body,  threelc_begin,
-                                             threelc_end, threelc_encode, threelc_valid, threelc_decode};
+static const serial_format threelc_format = {"threelc",   THREELC_BLOCK,  threelc_largest, threelc_begin,
+                                             threelc_end, threelc_encode, threelc_valid,   threelc_decode};
 
 /* ---- the codec --------------------------------------------------------------------------------------------------- */
 static const char threelc_params[] = "s=1";

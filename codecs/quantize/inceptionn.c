@@ -11,7 +11,10 @@ typedef struct inceptionn_self {
     float unit, inverse;
 } inceptionn_self;
 
-static uint64_t inceptionn_largest(uint64_t n) { return (n + 3) / 4 + 4 * n; }
+static uint64_t inceptionn_largest(const serial_self *s, uint64_t n) {
+    (void)s;
+    return (n + 3) / 4 + 4 * n;
+}
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
 /* For each element, writes its width (0 to 3 for 0, 8, 16 and 32 bits), its multiple with the sign in bit 15, and its
@@ -82,10 +85,11 @@ static bool inceptionn_valid(const serial_self *s, const unsigned char *body, ui
     return at == bytes;
 }
 
-static void inceptionn_decode(const serial_self *self, const unsigned char *body, float *out, float scale, bool set,
-                              uint64_t n) {
+static void inceptionn_decode(const serial_self *self, const unsigned char *body, uint64_t bytes, float *out,
+                              float scale, bool set, uint64_t n) {
     const float unit = ((const inceptionn_self *)self)->unit;
     uint64_t count[4];
+    (void)bytes;
     for (uint64_t i = 0; i < n; i += INCEPTIONN_BLOCK) {
         const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK;
         inceptionn_count(body, len, count);

@@ -43,3 +43,36 @@ TEST(threshold_of_small_negatives) {
     cf_part_free(&p);
     cf_close(&c);
 }
+
+/* Levels 0 and -3 in Elias codes, first bit lowest: "1", then "001" "00" and a sign "1". Others are impossible. */
+TEST(elias_codes) {
+    static const struct {
+        unsigned char body[6];
+        uint64_t bytes;
+        esp_status want;
+    } cases[] = {
+        {{0, 0, 0x80, 0x3F, 0x49}, 5, ESP_OK},
+        {{0, 0, 0x80, 0x3F, 0xC9}, 5, ESP_E_CORRUPT},    /* padding that is not 0 */
+        {{0, 0, 0x80, 0x3F, 0x59}, 5, ESP_E_CORRUPT},    /* level 4, but the highest is 3 */
+        {{0, 0, 0x80, 0x3F, 0x49, 0}, 6, ESP_E_CORRUPT}, /* a byte too many */
+        {{0, 0, 0x80, 0x3F, 0x00}, 5, ESP_E_CORRUPT},    /* a code that does not end */
+        {{0, 0, 0x80, 0x3F}, 4, ESP_E_CORRUPT},
+        {{0, 0, 0x80, 0x7F, 0x49}, 5, ESP_E_CORRUPT}, /* the unit is Inf */
+    };
+    cf_codec c;
+    assert_true(cf_open("qsgd:bits=3,elias=1", &cf_plain, &c));
+    for (size_t k = 0; k < CF_COUNT(cases); k++) {
+        cf_part p = cf_part_make(&c, 2, 0);
+        p.used = ESP_PAYLOAD_HEADER + cases[k].bytes;
+        esp_payload_header h = esp_payload_header_of(esp_name_hash("qsgd"), 1, 0, 2, cases[k].bytes, 0);
+        unsigned char data[ESP_PAYLOAD_HEADER + 6];
+        memcpy(data, &h, sizeof h);
+        memcpy(data + ESP_PAYLOAD_HEADER, cases[k].body, 6);
+        esp_payload in = {{data, p.used, {0, 0}}, NULL};
+        p.o[0] = p.o[1] = 9;
+        assert_int_equal(cf_decompress_all(&p, &in, 1, ESP_OUT_SET, 0), cases[k].want);
+        assert_true(cases[k].want ? p.o[0] == 9 && p.o[1] == 9 : p.o[0] == 0 && p.o[1] == -3);
+        cf_part_free(&p);
+    }
+    cf_close(&c);
+}

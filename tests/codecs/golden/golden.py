@@ -97,6 +97,17 @@ def qsgd(x, u, block, bits, norm, clip=0.0):
     return heads, codes
 
 
+def qsgd_elias(x, block, bits, norm):
+    """Elias gamma codes of |level| + 1, whose bits after the first follow from the lowest on, and signs."""
+    heads, codes = qsgd(x, noise(), block, bits, norm)
+    text = ""
+    for c in codes:
+        level = (int(c) ^ 1 << bits - 1) - (1 << bits - 1)
+        binary = format(abs(level) + 1, "b")
+        text += "0" * (len(binary) - 1) + "1" + binary[:0:-1] + ("" if level == 0 else "1" if level < 0 else "0")
+    return 0, struct.pack("<%df" % len(heads), *heads) + int(text[::-1], 2).to_bytes((len(text) + 7) // 8, "little")
+
+
 def natural(x, u):
     codes = []
     for v, r in zip(x, u):
@@ -234,6 +245,8 @@ BODIES = {
     "inceptionn:bound=5": (inceptionn, 5),
     "inceptionn:bound=17": (inceptionn, 17),
     "lossless": (lossless,),
+    "qsgd:elias=1,norm=0": (qsgd_elias, 128, 8, False),
+    "qsgd:elias=1,bits=4,block=64,norm=0": (qsgd_elias, 64, 4, False),
     "sketchml": (sketchml, 6),
     "sketchml:bits=3": (sketchml, 3),
 }
