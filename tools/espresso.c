@@ -1,6 +1,7 @@
 /* espresso.c: the command `espresso`. Its subcommands use internal functions of the library, so that they show exactly
  * what the library does. */
 #include "espresso_impl/base/text.h"
+#include "tools/advise/advise.h"
 #include "tools/inspect/inspect.h"
 #include "tools/plan/plan.h"
 #include "tools/profile/profile.h"
@@ -17,8 +18,8 @@ static const tool_command help_command = {
     .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
 
 static const tool_command *const espresso_commands[] = {
-    &run_command,  &profile_command, &plan_command,     &compare_command, &replay_command, &top_command,
-    &tree_command, &plugins_command, &strategy_command, &state_command,   &help_command,
+    &run_command, &profile_command, &plan_command,    &compare_command,  &replay_command, &advise_command,
+    &top_command, &tree_command,    &plugins_command, &strategy_command, &state_command,  &help_command,
 };
 enum { ESPRESSO_COMMANDS = sizeof espresso_commands / sizeof *espresso_commands };
 

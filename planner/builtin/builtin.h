@@ -27,6 +27,8 @@ typedef struct esp__costs {
     esp_cost_point points[2][2][17]; /* [0: CPU, 1: GPU][0: compress, 1: decompress] */
     esp_cost_point vector_points[2][17];
 } esp__costs;
+/* Returns the name of the i-th known accelerator, or NULL after the last. */
+ESP__FN const char *esp__known_accelerator_at(uint32_t i);
 /* Computes the costs of `spec` on the machines of `system`, from the codec's own description or from published times on
  * a V100 GPU (v100.c). `accelerator` is the GPU of the ranks; if NULL, that of the built-in system with the same name.
  * Errors: ESP_E_NOT_FOUND (unknown codec), ESP_E_ARG (unknown accelerator or wrong parameter), ESP_E_UNSUPPORTED (the

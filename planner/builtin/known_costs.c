@@ -22,6 +22,11 @@ static const double esp__published_memory = 900e3, esp__published_core = 19.3e3;
 /* A server's memory is taken to transfer 100 GB/s, which 12 threads use up. */
 enum { ESP__COMMON_WORKERS = 16, ESP__WORKERS_FILL_MEMORY = 12 };
 
+ESP__FN const char *esp__known_accelerator_at(uint32_t i) {
+    return i < sizeof esp__known_accelerators / sizeof *esp__known_accelerators ? esp__known_accelerators[i].name
+                                                                                : NULL;
+}
+
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 static esp_cost_curve *esp__costs_curve(esp__costs *out, int device, int d) {
     return d ? &out->codec.decompress[device] : &out->codec.compress[device];

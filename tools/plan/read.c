@@ -69,8 +69,9 @@ ESP__FN int plan_read_model(plan_inputs *in) {
 }
 
 static int plan_read_system(plan_inputs *in) {
-    const esp_plan_system *built = plan_is_path(in->system_name) ? NULL : esp__builtin_system(in->system_name);
-    if (in->system_name == in->costs_name) {
+    const bool read = in->system_name == in->costs_name; /* as part of a costs file, or by espresso advise */
+    const esp_plan_system *built = read || plan_is_path(in->system_name) ? NULL : esp__builtin_system(in->system_name);
+    if (read) {
         in->system = in->system_file.system;
     } else if (built) {
         in->system = *built;
@@ -123,7 +124,10 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
         if (plan_open_codec(in, measured ? in->costs_name : name, &in->codecs[i]) != TOOL_OK) return TOOL_FAILED;
     } else {
         if (plan_open_registry(in) != TOOL_OK) return TOOL_FAILED;
-        if (esp__builtin_costs(in->registry, name, &in->system, in->system_file.accelerator, &c->costs) != ESP_OK)
+        const esp__system_file *f = &in->system_file;
+        const bool known = f->cpu_workers && (f->accelerator || !(f->system.devices & 1u << ESP_ON_GPU));
+        if (known ? esp__builtin_costs_for(in->registry, name, f->accelerator, f->cpu_workers, &c->costs)
+                  : esp__builtin_costs(in->registry, name, &in->system, f->accelerator, &c->costs))
             return tool_fail(in->command, "--gc %s: %s", name, esp_last_error(in->registry));
         in->codecs[i] = c->costs.codec;
     }
