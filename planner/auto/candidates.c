@@ -89,10 +89,14 @@ static esp_status esp__auto_input(esp_ctx *ctx, esp__auto_job *job) {
 }
 
 /* ---- one candidate ----------------------------------------------------------------------------------------------- */
-/* Returns a plan's text without its first lines, which say how it was made. */
-static const char *esp__auto_body(const char *text) {
-    const char *body = strstr(text, "\ntensor ");
-    return body ? body : text;
+/* Returns whether two strategies do the same with every tensor. Only the lines about tensors count: not the first ones,
+ * which say how a plan was made, and not the order of operations, which changes with each measurement. */
+static bool esp__auto_same(const char *a, const char *b) {
+    const char *a_lines = strstr(a, "\ntensor "), *b_lines = strstr(b, "\ntensor ");
+    if (!a_lines || !b_lines) return !strcmp(a, b);
+    const char *a_end = strstr(a_lines, "\norder "), *b_end = strstr(b_lines, "\norder ");
+    const size_t n = a_end ? (size_t)(a_end - a_lines) : strlen(a_lines);
+    return n == (b_end ? (size_t)(b_end - b_lines) : strlen(b_lines)) && !memcmp(a_lines, b_lines, n);
 }
 
 /* Returns the index of a codec in job->all_codecs, or n_all_codecs. */
@@ -157,7 +161,7 @@ static esp_plan *esp__auto_make(const esp__auto_job *job, const char *strategy, 
     return plan;
 }
 
-/* Adds a plan to the candidates, which then own it, unless one has the same text. */
+/* Adds a plan to the candidates, which then own it, unless one does the same. */
 static void esp__auto_add(esp__auto_job *job, esp_plan *plan, const esp_plan_report *r, const char *name) {
     esp__auto_candidate *c = &job->candidates[job->n];
     struct esp__auto_proposal *of = &job->of[job->n];
@@ -167,7 +171,7 @@ static void esp__auto_add(esp__auto_job *job, esp_plan *plan, const esp_plan_rep
     snprintf(c->name, sizeof c->name, "%s", name);
     esp__auto_effect(job, plan, c, of);
     for (uint32_t i = 0; i < job->n; i++) {
-        if (strcmp(esp__auto_body(job->of[i].text), esp__auto_body(of->text)) != 0) continue;
+        if (!esp__auto_same(job->of[i].text, of->text)) continue;
         esp_plan_free(plan);
         return;
     }
