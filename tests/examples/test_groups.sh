@@ -1,4 +1,4 @@
-# test_groups.sh: two groups of ranks in one job (examples/groups) under espresso run, as torchrun and srun start ranks,
+# test_groups.sh: two groups of ranks in one job (examples/13_groups) under espresso run, as torchrun and srun start ranks,
 # by hand, and under mpirun, with backends shm, gloo and mpi.
 # runs: slow
 set -u

@@ -4,17 +4,15 @@
 # runs: slow
 . tests/compile/common.sh
 strict="-std=c++11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
-try g++ $strict -I. examples/hello/hello.cc "$build/lib/libespresso.a" -o "$tmp/hello" -pthread -ldl -lm
+try g++ $strict -I. examples/10_cpp/hello.cc "$build/lib/libespresso.a" -o "$tmp/hello" -pthread -ldl -lm
 "$build/bin/espresso" run --no-prefix -n 2 -- "$tmp/hello" >"$tmp/out"
 [ "$(grep -c 'step 1: the mean is 100.5 110.5 120.5' "$tmp/out")" -eq 2 ]
 
-# the objects of the tests under the address sanitizer, if they are there: compiling takes half a minute
-if [ -x "$build/asan/bin/espresso" ]; then
-    libraries="-ljansson -fopenmp"
-    objects=$(cd "$build/asan/obj" && find "$PWD/backends" "$PWD/codecs" "$PWD/espresso_impl" "$PWD/planner" -name '*.o')
-else
-    libraries= objects=$tmp/espresso.o
-    try gcc -g -O1 -fsanitize=address,undefined -I. -c espresso.c -o "$objects"
+# the library of the tests under the address sanitizer, if it is there: compiling takes half a minute
+library=$build/test-library/asan.a libraries="-lcmocka -ljansson -fopenmp"
+if [ ! -e "$library" ]; then
+    library=$tmp/espresso.o libraries=
+    try gcc -g -O1 -fsanitize=address,undefined -I. -c espresso.c -o "$library"
 fi
 cat >"$tmp/edit.sed" <<'EOF'
 s/grad(3)/grad(5000000), more(3)/
@@ -26,9 +24,9 @@ s/check(esp_start(job.ctx), job.ctx);/desc.name = "more", desc.count = 3;\
 s/check(esp_wait_all(job.ctx), job.ctx);/check(esp_push(job.ctx, id + 1, more.data(), esp_stream{}), job.ctx);\
     &/
 EOF
-sed -f "$tmp/edit.sed" examples/hello/hello.cc >"$tmp/large.cc"
-# shellcheck disable=SC2086 # several objects
-try g++ $strict -g -fsanitize=address,undefined -I. "$tmp/large.cc" $objects -o "$tmp/large" -pthread -ldl -lm $libraries
+sed -f "$tmp/edit.sed" examples/10_cpp/hello.cc >"$tmp/large.cc"
+# shellcheck disable=SC2086 # several flags
+try g++ $strict -g -fsanitize=address,undefined -I. "$tmp/large.cc" "$library" -o "$tmp/large" -pthread -ldl -lm $libraries
 for progress in threads caller; do
     if ESPRESSO_PROGRESS=$progress timeout 60 "$build/bin/espresso" run -n 2 -- "$tmp/large" throw >"$tmp/out" 2>&1; then
         exit 1

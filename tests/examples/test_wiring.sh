@@ -1,7 +1,8 @@
-# test_wiring.sh: both shapes of examples/wiring train to the same weights, alone and as a job, with and without a
+# test_wiring.sh: both shapes of examples/02_wire_a_trainer train to the same weights, alone and as a job, with and without a
 # codec, and docs/use/wiring.md quotes the present example.
 . tests/compile/common.sh
-wiring=$build/bin/wiring
+wiring=$tmp/wiring
+try gcc -O2 -I. examples/02_wire_a_trainer/*.c "$build/lib/libespresso.a" -o "$wiring" -pthread -ldl -lm
 for n in 1 4; do
     for codec in none topk:ratio=0.1; do
         for shape in layers flat; do
@@ -21,9 +22,9 @@ if "$wiring" sideways 2>/dev/null; then exit 1; fi
 # the example has every quoted line
 awk '/^```/ { code = /^```c/; next } code' docs/use/wiring.md >"$tmp/quoted"
 [ "$(wc -l <"$tmp/quoted")" -gt 30 ]
-grep -vxFf examples/wiring/main.c "$tmp/quoted" >"$tmp/missing" || true
+grep -vxFf examples/02_wire_a_trainer/main.c "$tmp/quoted" >"$tmp/missing" || true
 if [ -s "$tmp/missing" ]; then
-    echo "docs/use/wiring.md quotes lines that examples/wiring/main.c has not:"
+    echo "docs/use/wiring.md quotes lines that examples/02_wire_a_trainer/main.c has not:"
     cat "$tmp/missing"
     exit 1
 fi
