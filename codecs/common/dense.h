@@ -157,14 +157,18 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
     return !j.bad;
 }
 
-/* Returns whether blocks can be encoded one by one with error feedback: no element of phi is NaN or Inf, unless the
- * residual has NaN or Inf itself. Mostly reads the gradient alone, and of a single block nothing. */
-static inline bool dense_safe(const dense_self *s, const esp_codec_args *a) {
+/* Returns whether no element of phi is NaN or Inf, unless the residual has NaN or Inf itself. Mostly reads the
+ * gradient alone. */
+static inline bool dense_sound(const dense_self *s, const esp_codec_args *a) {
     dense_job j = {s, a, NULL, NULL, 0};
-    if (!a->residual || a->tensor[0]->count <= DENSE_BLOCK) return true;
     if (!(__builtin_fabsf(a->beta) <= 1)) return dense_finite(s, a);
     dense_run(s, a->tensor[0]->count, dense_large_piece, &j);
     return !j.bad || dense_finite(s, a);
+}
+
+/* Returns whether blocks can be encoded one by one with error feedback. Reads nothing of a single block. */
+static inline bool dense_safe(const dense_self *s, const esp_codec_args *a) {
+    return !a->residual || a->tensor[0]->count <= DENSE_BLOCK || dense_sound(s, a);
 }
 
 /* Encodes all blocks without NaN and Inf, and leaves the residuals of others alone. Returns false if there are some;

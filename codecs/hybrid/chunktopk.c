@@ -418,8 +418,8 @@ static void chunktopk_piece(void *arg, uint64_t begin, uint64_t end) {
         const float *g = dense_in(j->args) + at;
         float *e = esp_residual_of(j->args, 0);
         if (e) e += at;
-        /* chunktopk_choose() fails if an element is NaN or Inf. With error feedback, dense_finite() has excluded
-         * that. */
+        /* chunktopk_choose() fails if an element is NaN or Inf. With error feedback, dense_sound() has excluded
+         * that, unless the residual had one before. */
         if (!chunktopk_choose(s, j->args, e, g, n, k, &chosen)) {
             esp_codec_raise(&j->bad, 1);
             return;
@@ -439,7 +439,7 @@ static esp_status chunktopk_compress(void *self, const esp_codec_args *a) {
     if (a->flags & ESP_ARG_OWN_MEMORY) own.beta = s->decay, own.gamma = 1;
     chunktopk_job j = {s, &own, (unsigned char *)esp_payload_body(a->payload), 0};
     /* If an element is NaN or Inf, the residual must not change, so this is checked first. */
-    j.bad = a->residual && !dense_finite(&s->dense, &own);
+    j.bad = a->residual && !dense_sound(&s->dense, &own);
     if (!j.bad) dense_run(&s->dense, n, chunktopk_piece, &j);
     return j.bad ? dense_send_nan(a->payload, &h, 0) : ESP_OK;
 }
@@ -467,7 +467,7 @@ static esp_status chunktopk_model(void *self, const esp_tensor *like, uint32_t n
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 0, (double)chunktopk_record(&s->shape, s->shape.chunk) / (double)s->shape.chunk, 0, 0},
         .error = chunktopk_error(ratio),
-        .ns = {esp_model_stream(23) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
+        .ns = {esp_model_stream(20) + 3 * ratio, esp_model_stream(4) + 3 * ratio},
         .launches = {2, 2},
         .bytes = {20.1, 4.1 + 64 * ratio},
     };

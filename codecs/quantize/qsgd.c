@@ -188,7 +188,7 @@ static esp_status qsgd_model(void *self, const esp_tensor *like, uint32_t n_redu
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 0, bytes / (BLOCKS_DRAWS * DENSE_BLOCK), 0, 0},
         .error = blocks_error(&s->blocks),
-        .ns = {9, 6},
+        .ns = {9, 30},
     };
     return esp_model_fill(out, &f, d);
 }

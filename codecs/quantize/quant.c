@@ -367,7 +367,7 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 0, s->block ? level + 4 / block : level, 0, 0},
         .error = quant_error(block, (double)s->format->most),
-        .ns = {esp_model_stream(21), esp_model_stream(8 + level)},
+        .ns = {esp_model_stream((s->block ? 16 : 20) + level), esp_model_stream(8 + level)},
         .launches = {2, s->block ? 2.0 : 1.0},
         .bytes = {20 + level, 8 + level},
     };

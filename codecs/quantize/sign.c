@@ -192,10 +192,7 @@ static esp_status sign_model(void *self, const esp_tensor *like, uint32_t n_redu
         .size = {0, 4, 0.125, 0, 0},
         /* for normally distributed x and the sign s of x - t: E (x - s)^2 = 2 - 2 E x s = 2 - 4 density(t) */
         .error = 2 - 4 * exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI),
-        .ns = {esp_model_stream(sign_has_state(s) ? 12.1
-                                : s->mxnet        ? 20.1
-                                                  : 4.1),
-               esp_model_stream(8.1)},
+        .ns = {esp_model_stream(sign_has_state(s) || s->mxnet ? 16.1 : 4.1), esp_model_stream(8.1)},
         .momentum = (double)s->momentum,
     };
     (void)like, (void)n_reduced;
