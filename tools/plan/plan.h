@@ -138,6 +138,8 @@ typedef struct plan_explanation {
     plan_explained *rows;
 } plan_explanation;
 
+/* Defined in artifact.c: */
+ESP__FN int artifact_read(const tool_command *c, const char *path, esp__text *text);
 /* Defined in flags.c: */
 ESP__FN void plan_complete(const plan_inputs *in);
 ESP__FN void plan_open(plan_inputs *in, const tool_command *c, int argc);

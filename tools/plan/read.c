@@ -230,5 +230,7 @@ ESP__FN int plan_read_strategy(const tool_command *c, const char *path, esp__tex
     if (!text) return tool_fail(c, "%s: %s", path, errno ? strerror(errno) : esp_last_error(NULL));
     esp__text_add(out, "%s", text);
     free(text);
+    if (out->len && out->data[strspn(out->data, " \t\r\n")] == '{' && artifact_read(c, path, out) != TOOL_OK)
+        return TOOL_FAILED;
     return out->failed ? tool_fail(c, "out of memory") : TOOL_OK;
 }

@@ -54,7 +54,6 @@ changed 's/gloo:all_reduce/other/g'
 changed 's/"ts":/"at":/g'
 advise mlp0 conv1
 advise mlp0 --machines 3
-advise mlp0 --gc none-such
 advise mlp0 --optimizer none-such
 advise mlp0 --out "$traces/mlp0.json"
 sed 's/NVIDIA H100 80GB HBM3/Other 9000/' "$traces/gpu.json" >gpu.json

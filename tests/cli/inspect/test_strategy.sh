@@ -58,3 +58,18 @@ echo espresso-strategy 9 | strategy
 run strategy
 run strategy /no/such/file
 run strategy /
+# files of the paper's artifact: a number for each tensor
+paper() { # OPTIONS NAMES
+    printf '{"compressor": "dgc", "comp_ratio": 0.02, "tensor names": [%s], "tensor sizes": [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110], "options": [%s]}' "$2" "$1" >paper.json
+    run strategy paper.json
+}
+names='"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"'
+paper '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10' "$names"
+paper '0, 1, 2, 3, 4, 13, 6, 7, 8, 9, 10' "$names"
+paper '0, 1, 2, 3, 4, 14, 6, 7, 8, 9, 10' "$names"
+paper '0, 1, 2, 3, 4, 11, 6, 7, 8, 9, 10' "$names"
+paper '0, 1, 2, 3, 4, "5", 6, 7, 8, 9, 10' "$names"
+paper '0, 1, 2' "$names"
+paper '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10' '"a b", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"'
+head -c 50 paper.json >cut.json
+run strategy cut.json
