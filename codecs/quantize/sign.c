@@ -60,21 +60,13 @@ ESP_INLINE uint64_t sign_step_body(float *m, const float *g, float momentum, uin
 }
 ESP_KERNEL(sign_step, (float *m, const float *g, float momentum, uint64_t n), (m, g, momentum, n))
 
-/* Sets out to threshold - phi, which is negative where MXNet's rule sends a bit 1. */
-ESP_INLINE uint64_t sign_above_body(float *restrict out, const float *restrict phi, float threshold, uint64_t n) {
+/* Subtracts the signs of phi: -1 where it is negative, otherwise 1. */
+ESP_INLINE uint64_t sign_left_body(float *e, const float *phi, const float *x, uint64_t n) {
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) out[i] = phi[i] > threshold ? -1.0f : 1.0f;
+    for (uint64_t i = 0; i < n; i++) e[i] = phi[i] - (x[i] < 0 ? -1.0f : 1.0f);
     return 0;
 }
-ESP_KERNEL(sign_above, (float *restrict out, const float *restrict phi, float threshold, uint64_t n),
-           (out, phi, threshold, n))
-/* Subtracts what the bits decode to: -1 where x < 0, otherwise 1; negated if `negate`. */
-ESP_INLINE uint64_t sign_left_body(float *e, const float *phi, const float *x, float one, uint64_t n) {
-    ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) e[i] = phi[i] - (x[i] < 0 ? -one : one);
-    return 0;
-}
-ESP_KERNEL(sign_left, (float *e, const float *phi, const float *x, float one, uint64_t n), (e, phi, x, one, n))
+ESP_KERNEL(sign_left, (float *e, const float *phi, const float *x, uint64_t n), (e, phi, x, n))
 
 /* Reverses the bits of each byte: MXNet's order to ours, and back. */
 ESP_ELEMENT uint32_t sign_reversed(uint32_t w) {
@@ -82,17 +74,55 @@ ESP_ELEMENT uint32_t sign_reversed(uint32_t w) {
     w = (w >> 2 & 0x33333333u) | (w & 0x33333333u) << 2;
     return (w >> 1 & 0x55555555u) | (w & 0x55555555u) << 1;
 }
-/* Reverses the bits of the bytes that hold n bits. */
-ESP_INLINE uint64_t sign_reverse_body(unsigned char *bits, uint64_t n) {
-    for (uint64_t i = 0; i < bits_bytes(n); i += 4) {
-        uint32_t w;
-        memcpy(&w, bits + i, sizeof w);
+/* MXNet's bits: 1 where phi is above the threshold. Its residual is phi - 1 there, and phi + 1 elsewhere. */
+ESP_TARGET_SCALAR static uint64_t sign_mxnet_scalar(unsigned char *out, float *e, const float *phi, float threshold,
+                                                    uint64_t n) {
+    for (uint64_t i = 0; i < n; i += 32) {
+        const uint64_t len = n - i < 32 ? n - i : 32;
+        uint32_t w = 0;
+        for (uint64_t j = 0; j < len; j++) w |= (uint32_t)(phi[i + j] > threshold) << j;
+        for (uint64_t j = 0; e && j < len; j++) e[i + j] = phi[i + j] - (w >> j & 1 ? 1.0f : -1.0f);
         w = sign_reversed(w);
-        memcpy(bits + i, &w, sizeof w);
+        memcpy(out + i / 8, &w, sizeof w);
     }
     return 0;
 }
-ESP_KERNEL(sign_reverse, (unsigned char *bits, uint64_t n), (bits, n))
+#ifdef ESP_SIMD_X86
+ESP_TARGET_AVX2 static uint64_t sign_mxnet_avx2(unsigned char *out, float *e, const float *phi, float threshold,
+                                                uint64_t n) {
+    const __m256 t = _mm256_set1_ps(threshold), up = _mm256_set1_ps(1), down = _mm256_set1_ps(-1);
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        uint32_t w = 0;
+        for (uint32_t q = 0; q < 32; q += 8) {
+            const __m256 x = _mm256_loadu_ps(phi + i + q), above = _mm256_cmp_ps(x, t, _CMP_GT_OQ);
+            w |= (uint32_t)_mm256_movemask_ps(above) << q;
+            if (e) _mm256_storeu_ps(e + i + q, _mm256_sub_ps(x, _mm256_blendv_ps(down, up, above)));
+        }
+        w = sign_reversed(w);
+        memcpy(out + i / 8, &w, sizeof w);
+    }
+    return sign_mxnet_scalar(out + i / 8, e ? e + i : NULL, phi + i, threshold, n - i);
+}
+ESP_TARGET_AVX512 static uint64_t sign_mxnet_avx512(unsigned char *out, float *e, const float *phi, float threshold,
+                                                    uint64_t n) {
+    const __m512 t = _mm512_set1_ps(threshold), up = _mm512_set1_ps(1), down = _mm512_set1_ps(-1);
+    uint64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        uint32_t w = 0;
+        for (uint32_t q = 0; q < 32; q += 16) {
+            const __m512 x = _mm512_loadu_ps(phi + i + q);
+            const __mmask16 above = _mm512_cmp_ps_mask(x, t, _CMP_GT_OQ);
+            w |= (uint32_t)above << q;
+            if (e) _mm512_storeu_ps(e + i + q, _mm512_sub_ps(x, _mm512_mask_blend_ps(above, down, up)));
+        }
+        w = sign_reversed(w);
+        memcpy(out + i / 8, &w, sizeof w);
+    }
+    return sign_mxnet_scalar(out + i / 8, e ? e + i : NULL, phi + i, threshold, n - i);
+}
+#endif
+ESP_KERNEL_PICK(sign_mxnet)
 /* Sets `out` to the words of `in` with reversed bytes, complemented: MXNet's bit 1 stands for +1, ours for -1. Bits
  * behind the last of n elements are 0. `out` may be `in`. */
 ESP_INLINE uint64_t sign_turn_body(unsigned char *out, const unsigned char *in, uint64_t n) {
@@ -117,19 +147,17 @@ typedef struct sign_job {
 static void sign_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const sign_job *j = (const sign_job *)user;
     const int level = j->self->dense.level;
-    float above[DENSE_BLOCK];
     const float *x = phi;
+    if (j->self->mxnet) {
+        sign_mxnet_for(level)(j->bits + at / 8, residual, phi, j->self->threshold, n);
+        return;
+    }
     if (j->momentum) {
         sign_step_for(level)(j->momentum + at, phi, j->self->momentum, n);
         x = j->momentum + at;
     }
-    if (j->self->mxnet) {
-        sign_above_for(level)(above, phi, j->self->threshold, n);
-        x = above;
-    }
     bits_negative_for(level)(j->bits + at / 8, x, n);
-    if (residual) sign_left_for(level)(residual, phi, x, j->self->mxnet ? -1.0f : 1.0f, n);
-    if (j->self->mxnet) sign_reverse_for(level)(j->bits + at / 8, n);
+    if (residual) sign_left_for(level)(residual, phi, x, n);
 }
 
 static esp_status sign_compress(void *self, const esp_codec_args *a) {
