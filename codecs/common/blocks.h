@@ -7,7 +7,13 @@
 #include "codecs/common/quant.h"
 #include "codecs/common/rng.h"
 
-enum { BLOCKS_HEADS = 2, BLOCKS_LANES = 16, BLOCKS_TABLE = 128, BLOCKS_DRAWS = 64 };
+enum {
+    BLOCKS_HEADS = 2,
+    BLOCKS_LANES = 16,
+    BLOCKS_TABLE = 128,
+    BLOCKS_DRAWS = 64,
+    BLOCKS_MOST = (int)DENSE_BLOCK / (int)QUANT_BLOCK_MIN
+};
 /* words of random bits for a block that begins anywhere in a group of eight elements, rounded up to whole lanes */
 enum { BLOCKS_NOISE_WORDS = (DENSE_BLOCK / 8 + BLOCKS_LANES) * 4 };
 typedef uint16_t blocks_u16 __attribute__((may_alias));
@@ -32,7 +38,8 @@ typedef struct blocks_format {
                                      const blocks_u16 *restrict noise, blocks_scale h, uint64_t n);
     uint64_t (*(*decode)(int level))(float *restrict out, const uint8_t *restrict codes, blocks_scale h, float scale,
                                      int set, uint64_t n);
-    double ns[2]; /* on one core, per element: to compress, to decompress */
+    double ns[2];  /* on one core, per element: to compress, to decompress */
+    bool unbiased; /* no error feedback unless it is asked for */
 } blocks_format;
 
 /* Every codec's own struct `self` must begin with this. */
@@ -233,13 +240,17 @@ ESP_KERNEL(blocks_square, (const float *x, float inverse, uint64_t n), (x, inver
 
 /* ---- what heads_of() may use ------------------------------------------------------------------------------------- */
 /* Returns the largest magnitude, or 0 if it is below 2^-100, so that its inverse is finite. */
+ESP_ELEMENT float blocks_top_of(uint32_t top) { return top < QUANT_LEAST ? 0 : bits_float(top); }
 static inline float blocks_top(const blocks_self *s, const float *phi, uint64_t n) {
-    const uint32_t top = (uint32_t)quant_top_for(s->dense.level)(phi, NULL, 1, 1, n);
-    return top < QUANT_LEAST ? 0 : bits_float(top);
+    return blocks_top_of((uint32_t)quant_top_for(s->dense.level)(phi, NULL, 1, 1, n));
 }
-/* Returns the root of the mean square divided by `top`, which is the result of blocks_top() and not 0: at most 1. */
-static inline float blocks_rms(const blocks_self *s, const float *phi, float top, uint64_t n) {
-    const float mean = bits_float((uint32_t)blocks_square_for(s->dense.level)(phi, 1 / top, n)) / (float)n;
+/* Returns the sum of the squares of phi / `top`, which is the result of blocks_top() and not 0. */
+static inline float blocks_squares(const blocks_self *s, const float *phi, float top, uint64_t n) {
+    return bits_float((uint32_t)blocks_square_for(s->dense.level)(phi, 1 / top, n));
+}
+/* Returns the root of the mean of n squares, at most 1. */
+ESP_ELEMENT float blocks_rms(float squares, uint64_t n) {
+    const float mean = squares / (float)n;
     return mean < 1 ? sqrtf(mean) : 1;
 }
 
@@ -271,7 +282,7 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     const blocks_u16 *noise = (const blocks_u16 *)(const void *)words + first % 8;
     uint8_t tmp[DENSE_BLOCK];
     if (f->noise) blocks_noise_for(s->dense.level)(words, j->key, first / 8, (first % 8 + n + 7) / 8);
-    blocks_scale scale[DENSE_BLOCK / QUANT_BLOCK_MIN];
+    blocks_scale scale[BLOCKS_MOST];
     /* heads first: the processor then overlaps the divisions and roots of several blocks */
     for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) {
         float head[BLOCKS_HEADS] = {0};
@@ -353,7 +364,7 @@ static inline void blocks_normal(float x[DENSE_BLOCK], uint64_t draw) {
 /* Returns |decoded - x|^2 / |x|^2 for such x. Takes about a millisecond. */
 static inline double blocks_error(const blocks_self *s) {
     float x[DENSE_BLOCK], left[DENSE_BLOCK];
-    unsigned char heads[DENSE_BLOCK / QUANT_BLOCK_MIN * BLOCKS_HEADS * sizeof(float)], codes[DENSE_BLOCK];
+    unsigned char heads[BLOCKS_MOST * BLOCKS_HEADS * sizeof(float)], codes[DENSE_BLOCK];
     blocks_job j = {s, heads, codes, 1, 0};
     double error = 0, all = 0;
     for (uint64_t draw = 0; draw < BLOCKS_DRAWS; draw++) {
@@ -370,11 +381,14 @@ static inline double blocks_error(const blocks_self *s) {
 static inline esp_status blocks_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                       esp_codec_model *out) {
     const blocks_self *s = (const blocks_self *)self;
+    const double sent = s->bits / 8.0 + 4.0 * s->format->heads / (double)s->block;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
-        .size = {0, 0, s->bits / 8.0 + 4.0 * s->format->heads / (double)s->block, 0, 0},
+        .size = {0, 0, sent, 0, 0},
         .error = blocks_error(s),
         .ns = {s->format->ns[0], s->format->ns[1]},
+        .launches = {s->format->unbiased ? 1.0 : 2.0, 2},
+        .bytes = {(s->format->unbiased ? 4 : 20) + sent, 4 + sent},
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

@@ -43,7 +43,7 @@ template <int F16> static esp_status half_cuda_open(const esp_host *h, const cha
 template <int F16> static esp_status half_cuda_compress(void *self, const esp_codec_args *a) {
     const half_self *s = (const half_self *)self;
     const uint64_t exponent = recode_exponent(s->format, a, a->n_reduced);
-    const cuda_dense_end end = {esp_name_hash(s->format->name), 1, s->format->nan, 2, exponent, 2, 1, 0, 0};
+    const cuda_dense_end end = {esp_name_hash(s->format->name), 1, s->format->nan, 2, exponent, 16, 1, 0, 0};
     const float up = (float)((uint64_t)1 << exponent);
     const half_cuda_code<F16> code = {1 / up, up, recode_most(s->format, a)};
     return cuda_dense_compress(s->dense.host, s->format->name, a, end, code);

@@ -2,7 +2,7 @@
 #include "codecs/cuda/common/dense.h"
 #include "codecs/none.c"
 
-static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 4, 1, 0, 0};
+static const cuda_dense_end none_end = {esp_name_hash("none"), 1, 0x7FC00000u, 4, 0, 32, 1, 0, 0};
 
 typedef struct none_cuda_code {
     __device__ void put(const cuda_part *p, uint64_t i, float phi) const {

@@ -1,44 +1,28 @@
 /* quant.cu: codecs "int8" and "int4" on CUDA. Their formulas are in codecs/quantize/quant.c. */
-#include "codecs/cuda/common/dense.h"
+#include "codecs/cuda/common/blocks.h"
 #include "codecs/quantize/quant.c"
-#include "codecs/cuda/common/quant.h"
 #include "codecs/cuda/common/tile.h"
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
-template <int PER_BYTE> struct quant_cuda_levels {
+typedef struct quant_cuda {
+    enum { HEADS = 1, NOISE = 0 };
     float most;
-    __device__ void put(unsigned char *levels, uint64_t i, uint64_t count, int8_t level) const {
-        if constexpr (PER_BYTE == 1) {
-            if (i < count) cuda_put((int8_t *)levels + i, level);
-        } else {
-            const uint32_t own = (uint32_t)level & 0x0Fu, next = __shfl_xor_sync(0xFFFFFFFFu, own, 1);
-            if (cuda_lane() % 2 == 0 && i < count) cuda_put(levels + i / 2, (unsigned char)(own | next << 4));
-        }
+    uint32_t mask;
+    CUDA_BLOCKS_PLAIN
+    __device__ void heads(const float *phi, cuda_rows r, float *head) const {
+        head[0] = quant_range_of(float_bits(cuda_rows_top(phi, r)), most).unit;
     }
-};
-
-template <int PER_BYTE> struct quant_cuda_blocks {
-    enum { BODIES = 1 };
-    uint32_t codec, wire, nan_body, shift;
-    __host__ __device__ uint64_t units(uint64_t count) const { return quant_units(count, (uint64_t)1 << shift); }
-    __device__ int header_ok(const cuda_header *h, const cuda_sum *) const {
-        return !cuda_dense_plain(h) || h->aux == 0;
+    __device__ blocks_scale scale(const float *head) const { return {head[0], head[0] > 0 ? 1 / head[0] : 0}; }
+    __device__ int32_t level(uint32_t code) const { return (int32_t)(code ^ (mask / 2 + 1)) - (int32_t)(mask / 2 + 1); }
+    __device__ uint32_t code(float x, uint32_t, const blocks_scale &h) const {
+        return (uint32_t)quant_level(quant_sum(x, {h.a, h.b})) & mask;
     }
-    /* Checks each block's scale and, for int4 with an odd count, that the unused upper half of the last byte is 0. */
-    __host__ __device__ uint64_t pieces(uint64_t count) const { return units(count) + (PER_BYTE > 1); }
-    __device__ int piece_ok(const unsigned char *body, uint64_t count, uint64_t piece) const {
-        if (piece < units(count)) return quant_unit_ok(cuda_get((const uint32_t *)(const void *)body + piece));
-        return count % 2 == 0 || cuda_get(body + units(count) * sizeof(float) + count / 2) <= 0x0F;
+    __device__ float value(uint32_t code, const blocks_scale &h) const { return h.a * (float)level(code); }
+    __device__ float decoded(uint32_t code, const float *head, float by) const {
+        return head[0] * by * (float)level(code);
     }
-    __device__ float value(const cuda_header *h, const unsigned char *body, uint64_t i, float scale) const {
-        const unsigned char *levels = body + units(h->count) * sizeof(float);
-        const float unit = cuda_quant_unit(body, i, shift) * scale;
-        if constexpr (PER_BYTE == 1)
-            return unit * (float)cuda_get((const int8_t *)levels + i);
-        else
-            return unit * (float)int4_level(cuda_get_same(levels + i / 2, 2), (uint32_t)(i % 2));
-    }
-};
+    __device__ int head_ok(uint32_t bits) const { return quant_unit_ok(bits); }
+} quant_cuda;
 
 /* ---- a shared range ---------------------------------------------------------------------------------------------- */
 /* Index in cuda_flags.own of the largest |phi|, as bits. */
@@ -53,7 +37,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) int8_range_kernel(cuda_pa
         CUDA_UNROLL
         for (int k = 0; k < CUDA_TILE_EACH; k++) top = max(top, cuda_magnitude(phi[k]));
     }
-    top = cuda_warp_max(top);
+    top = cuda_warp_all(top, [](uint32_t a, uint32_t b) { return max(a, b); });
     if (cuda_lane() == 0) atomicMax(&cuda_flags_of(p)->own[INT8_OWN_TOP], top);
     if (!cuda_last_block(p) || threadIdx.x) return;
     top = *(const volatile uint32_t *)&cuda_flags_of(p)->own[INT8_OWN_TOP];
@@ -148,24 +132,24 @@ static esp_status int8_cuda_compress_shared(const quant_self *s, const esp_codec
                         cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n), parts, codec, c->device->finding);
         });
 }
-template <int PER_BYTE> static esp_status quant_cuda_compress(void *self, const esp_codec_args *a) {
-    const quant_self *s = (const quant_self *)self;
-    const char *name = s->format->name;
-    const cuda_dense_end end = {esp_name_hash(name), QUANT_WIRE, 0, 0, 0, sizeof(float), s->block, 1, PER_BYTE};
-    if (!s->block) return int8_cuda_compress_shared(s, a);
-    return cuda_quant_compress(s->dense.host, name, a, end, s->block, quant_cuda_levels<PER_BYTE>{s->format->most});
+static cuda_dense_end quant_cuda_end(const quant_self *s) {
+    return {esp_name_hash(s->format->name), QUANT_WIRE, 0, 0, 0, 8u >> s->format->halving, 1, 1, (uint32_t)s->block};
 }
-template <int PER_BYTE> static esp_status quant_cuda_decompress(void *self, const esp_codec_args *a) {
+static quant_cuda quant_cuda_of(const quant_self *s) {
+    return {s->format->most, (1u << (8 >> s->format->halving)) - 1};
+}
+static esp_status quant_cuda_compress(void *self, const esp_codec_args *a) {
     const quant_self *s = (const quant_self *)self;
-    const uint32_t codec = esp_name_hash(s->format->name);
+    return s->block ? cuda_blocks_compress(s->dense.host, s->format->name, a, quant_cuda_end(s), quant_cuda_of(s))
+                    : int8_cuda_compress_shared(s, a);
+}
+static esp_status quant_cuda_decompress(void *self, const esp_codec_args *a) {
+    const quant_self *s = (const quant_self *)self;
     const auto full = [&](uint64_t n) { return quant_body(s, n, a->n_reduced); };
-    if (s->block) {
-        const quant_cuda_blocks<PER_BYTE> f = {codec, QUANT_WIRE, 0, (uint32_t)__builtin_ctzll(s->block)};
-        return cuda_dense_decompress(s->dense.host, s->format->name, a, full, f);
-    }
-    const int8_cuda_shared f = {codec, QUANT_WIRE, 1, (uint32_t)int8_width(a->n_reduced)};
+    if (s->block) return cuda_blocks_decompress(s->dense.host, s->format->name, a, quant_cuda_end(s), quant_cuda_of(s));
+    const int8_cuda_shared f = {esp_name_hash("int8"), QUANT_WIRE, 1, (uint32_t)int8_width(a->n_reduced)};
     const esp_status st = int8_cuda_ranges(s, a);
     return st == ESP_OK ? cuda_dense_decompress(s->dense.host, "int8", a, full, f) : st;
 }
-CUDA_CODEC(int8, int8_codec, cuda_no_scratch, quant_cuda_compress<1>, quant_cuda_decompress<1>)
-CUDA_CODEC(int4, int4_codec, cuda_no_scratch, quant_cuda_compress<2>, quant_cuda_decompress<2>)
+CUDA_CODEC(int8, int8_codec, cuda_no_scratch, quant_cuda_compress, quant_cuda_decompress)
+CUDA_CODEC(int4, int4_codec, cuda_no_scratch, quant_cuda_compress, quant_cuda_decompress)

@@ -87,7 +87,7 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
     const twobit_self *s = (const twobit_self *)self;
     const uint32_t codec = esp_name_hash("twobit");
     if (s->relative <= 0) {
-        const cuda_dense_end end = {codec, 1, 0, 0, float_bits(s->threshold), 4, 16, 0, 0};
+        const cuda_dense_end end = {codec, 1, 0, 0, float_bits(s->threshold), 2, 4, 0, 0};
         return cuda_dense_compress_by(
             s->dense.host, "twobit", a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
                 cuda_launch(c, "encode", cuda_kernel<twobit_encode_kernel>, cuda_grid(c, longest, CUDA_TILE, parts.n),

@@ -38,7 +38,8 @@ static blocks_scale dynamic8_scale_of(const blocks_self *s, const float *head) {
     return (blocks_scale){r.unit, r.inverse, 0, 0, ((const dynamic8_self *)s)->table};
 }
 static const blocks_format dynamic8_format = {
-    "dynamic8", 1, false, dynamic8_heads_of, dynamic8_scale_of, dynamic8_encode_for, dynamic8_decode_for, {9, 2.5}};
+    "dynamic8",          1,        false, dynamic8_heads_of, dynamic8_scale_of, dynamic8_encode_for,
+    dynamic8_decode_for, {9, 2.5}, false};
 
 static const char dynamic8_params[] = "block=1024";
 

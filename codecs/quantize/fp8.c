@@ -34,13 +34,16 @@ BLOCKS_KERNELS(fp8, BLOCKS_NO_NOISE)
 static void fp8_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
     head[0] = blocks_top(s, phi, n);
 }
-static blocks_scale fp8_scale_of(const blocks_self *s, const float *head) {
-    const bool e4m3 = ((const fp8_self *)s)->mantissa == 3;
-    const quant_range r = quant_range_of(float_bits(head[0]) & 0x7FFFFFFFu, e4m3 ? 448 : 57344);
-    return (blocks_scale){r.unit, r.inverse, e4m3 ? 16384.0f : 128.0f, ((const fp8_self *)s)->mantissa, NULL};
+ESP_ELEMENT blocks_scale fp8_scale(float top, uint32_t mantissa) {
+    const quant_range r = quant_range_of(float_bits(top) & 0x7FFFFFFFu, mantissa == 3 ? 448 : 57344);
+    const blocks_scale h = {r.unit, r.inverse, mantissa == 3 ? 16384.0f : 128.0f, mantissa, NULL};
+    return h;
 }
-static const blocks_format fp8_format = {"fp8",          1,         false, fp8_heads_of, fp8_scale_of, fp8_encode_for,
-                                         fp8_decode_for, {3.4, 1.4}};
+static blocks_scale fp8_scale_of(const blocks_self *s, const float *head) {
+    return fp8_scale(head[0], ((const fp8_self *)s)->mantissa);
+}
+static const blocks_format fp8_format = {"fp8",          1,          false, fp8_heads_of, fp8_scale_of, fp8_encode_for,
+                                         fp8_decode_for, {3.4, 1.4}, false};
 
 static const char fp8_params[] = "block=128,mantissa=3";
 

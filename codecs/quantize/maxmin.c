@@ -22,11 +22,16 @@ ESP_ELEMENT float maxmin_random_value(uint32_t code, blocks_scale h) { return ma
 BLOCKS_KERNELS(maxmin, BLOCKS_NO_NOISE)
 BLOCKS_KERNELS(maxmin_random, BLOCKS_NOISE)
 
-/* Finds the least and the largest of n floats, whose bits are mapped to integers in the same order. */
+/* Maps the bits of floats to integers in the same order. */
+ESP_ELEMENT int32_t maxmin_at(float x) {
+    const int32_t b = (int32_t)float_bits(x);
+    return b < 0 ? b ^ 0x7FFFFFFF : b;
+}
+/* Finds the least and the largest of n floats. */
 ESP_INLINE uint64_t maxmin_range_body(const float *x, int32_t range[2], uint64_t n) {
     int32_t low = INT32_MAX, high = INT32_MIN;
     for (uint64_t i = 0; i < n; i++) {
-        const int32_t b = (int32_t)float_bits(x[i]), at = b < 0 ? b ^ 0x7FFFFFFF : b;
+        const int32_t at = maxmin_at(x[i]);
         low = at < low ? at : low;
         high = at > high ? at : high;
     }
@@ -34,26 +39,35 @@ ESP_INLINE uint64_t maxmin_range_body(const float *x, int32_t range[2], uint64_t
     return 0;
 }
 ESP_KERNEL(maxmin_range, (const float *x, int32_t range[2], uint64_t n), (x, range, n))
-static float maxmin_float(int32_t at) { return bits_float((uint32_t)(at < 0 ? at ^ 0x7FFFFFFF : at)); }
+ESP_ELEMENT float maxmin_float(int32_t at) { return bits_float((uint32_t)(at < 0 ? at ^ 0x7FFFFFFF : at)); }
 
-static float maxmin_most(const blocks_self *s) { return (float)((1u << s->bits) - 1); }
-static void maxmin_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
-    int32_t range[2] = {0, 0};
-    maxmin_range_for(s->dense.level)(phi, range, n);
-    const float low = maxmin_float(range[0]), most = maxmin_most(s);
-    float step = maxmin_float(range[1]) / most - low / most;
+/* Sets the heads of a block whose elements are from `low` to `high`, for codes from 0 to `most`. */
+ESP_ELEMENT void maxmin_heads(float head[2], float low, float high, uint32_t levels) {
+    const float most = (float)(int32_t)levels;
+    float step = high / most - low / most;
     if (step < bits_float(QUANT_LEAST)) step = 0;
     if (dense_bad(low + step * most)) step = bits_float(float_bits(step) - 1);
     head[0] = low, head[1] = step;
 }
-static blocks_scale maxmin_scale_of(const blocks_self *s, const float *head) {
+ESP_ELEMENT blocks_scale maxmin_scale(const float head[2], uint32_t levels) {
     const float inverse = head[1] > 0 ? 1 / head[1] : 0;
-    return (blocks_scale){head[0], head[1], dense_bad(inverse) ? 0 : inverse, (uint32_t)maxmin_most(s), NULL};
+    const blocks_scale h = {head[0], head[1], dense_bad(inverse) ? 0 : inverse, levels, NULL};
+    return h;
+}
+static uint32_t maxmin_levels(const blocks_self *s) { return (1u << s->bits) - 1; }
+static void maxmin_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
+    int32_t range[2] = {0, 0};
+    maxmin_range_for(s->dense.level)(phi, range, n);
+    maxmin_heads(head, maxmin_float(range[0]), maxmin_float(range[1]), maxmin_levels(s));
+}
+static blocks_scale maxmin_scale_of(const blocks_self *s, const float *head) {
+    return maxmin_scale(head, maxmin_levels(s));
 }
 static const blocks_format maxmin_nearest = {
-    "maxmin", 2, false, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {4, 1.4}};
+    "maxmin", 2, false, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {4, 1.4}, false};
 static const blocks_format maxmin_at_random = {
-    "maxmin", 2, true, maxmin_heads_of, maxmin_scale_of, maxmin_random_encode_for, maxmin_random_decode_for, {7, 1.4}};
+    "maxmin", 2,    true, maxmin_heads_of, maxmin_scale_of, maxmin_random_encode_for, maxmin_random_decode_for,
+    {7, 1.4}, false};
 
 static const char maxmin_params[] = "bits=4,block=1024,random=0";
 

@@ -14,7 +14,7 @@ BLOCKS_KERNELS(onebit, BLOCKS_NO_NOISE)
 /* Returns x / 1024, or 0 if x has no sign bit; with `other` = all ones, 0 if it has one. */
 ESP_ELEMENT float onebit_part(float x, uint32_t other) {
     const uint32_t sign = (uint32_t)((int32_t)float_bits(x) >> 31);
-    return bits_float(float_bits(x * (1.0f / DENSE_BLOCK)) & (sign ^ other));
+    return bits_float(float_bits(x * (1.0f / (float)DENSE_BLOCK)) & (sign ^ other));
 }
 /* Sums x / 1024, which cannot overflow, of the elements that onebit_part(x, other) keeps. */
 ESP_INLINE float onebit_sum(const float *x, uint32_t other, uint64_t n) {
@@ -36,16 +36,18 @@ ESP_INLINE uint64_t onebit_sums_body(float sum[2], const float *x, uint64_t n) {
 ESP_KERNEL(onebit_sums, (float sum[2], const float *x, uint64_t n), (sum, x, n))
 
 /* A block without negative elements, or without others, has 0 as their mean. */
+ESP_ELEMENT float onebit_mean(float sum, uint64_t n) { return n ? sum * ((float)DENSE_BLOCK / (float)n) : 0.0f; }
 static void onebit_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
     const uint64_t negative = onebit_sums_for(s->dense.level)(head, phi, n), counts[] = {negative, n - negative};
-    for (int i = 0; i < 2; i++) head[i] = counts[i] ? head[i] * ((float)DENSE_BLOCK / (float)counts[i]) : 0.0f;
+    for (int i = 0; i < 2; i++) head[i] = onebit_mean(head[i], counts[i]);
 }
-static blocks_scale onebit_scale_of(const blocks_self *s, const float *head) {
-    (void)s;
-    return (blocks_scale){head[0], head[1], 0, 0, NULL};
+ESP_ELEMENT blocks_scale onebit_scale(const float *head) {
+    const blocks_scale h = {head[0], head[1], 0, 0, NULL};
+    return h;
 }
+static blocks_scale onebit_scale_of(const blocks_self *s, const float *head) { return (void)s, onebit_scale(head); }
 static const blocks_format onebit_format = {
-    "onebit", 2, false, onebit_heads_of, onebit_scale_of, onebit_encode_for, onebit_decode_for, {4, 1.4}};
+    "onebit", 2, false, onebit_heads_of, onebit_scale_of, onebit_encode_for, onebit_decode_for, {4, 1.4}, false};
 
 static const char onebit_params[] = "block=1024";
 

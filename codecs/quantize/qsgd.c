@@ -22,7 +22,8 @@ typedef struct qsgd_self {
 
 /* Levels are signed integers of `bits` bits. h.a: unit; h.b: 1 / unit; h.c: the largest level. */
 ESP_ELEMENT uint32_t qsgd_code(float x, uint32_t noise, blocks_scale h) {
-    const float y = __builtin_fabsf(x) * h.b + ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f);
+    const float size = bits_float(float_bits(x) & 0x7FFFFFFFu);
+    const float y = size * h.b + ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f);
     const int32_t up = (int32_t)(y < h.c ? y : h.c), level = x < 0 ? -up : up;
     return (uint32_t)level & h.levels;
 }
@@ -32,28 +33,35 @@ ESP_ELEMENT float qsgd_value(uint32_t code, blocks_scale h) {
 }
 BLOCKS_KERNELS(qsgd, BLOCKS_NOISE)
 
+/* Returns the unit of a block of n elements, of which `top` is the largest magnitude. `squares` is used only with a
+ * norm or clipping. */
+ESP_ELEMENT float qsgd_unit(float top, float squares, uint64_t n, bool norm, float clip, uint32_t mask) {
+    const float most = (float)(int32_t)(mask >> 1);
+    if (norm) {
+        const float unit = top * (blocks_rms(squares, n) * sqrtf((float)n) / most);
+        return dense_bad(unit) || unit < bits_float(QUANT_LEAST) ? top : unit;
+    }
+    const float limit = clip > 0 ? clip * blocks_rms(squares, n) : 1;
+    return top * (limit < 1 ? limit : 1) / most;
+}
+static uint32_t qsgd_mask(const blocks_self *s) { return (1u << s->bits) - 1; }
 static void qsgd_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
     const qsgd_self *q = (const qsgd_self *)s;
-    const float most = (float)((1u << (s->bits - 1)) - 1);
-    head[0] = blocks_top(s, phi, n);
-    if (!(head[0] > 0)) return;
-    if (q->norm) {
-        const float norm = head[0] * (blocks_rms(s, phi, head[0], n) * sqrtf((float)n) / most);
-        head[0] = dense_bad(norm) || norm < bits_float(QUANT_LEAST) ? head[0] : norm;
-    } else {
-        const float limit = q->clip > 0 ? q->clip * blocks_rms(s, phi, head[0], n) : 1;
-        head[0] = head[0] * (limit < 1 ? limit : 1) / most;
-    }
+    const float top = blocks_top(s, phi, n);
+    if (!(top > 0)) return;
+    const float squares = q->norm || q->clip > 0 ? blocks_squares(s, phi, top, n) : 0;
+    head[0] = qsgd_unit(top, squares, n, q->norm, q->clip, qsgd_mask(s));
 }
-static blocks_scale qsgd_scale_of(const blocks_self *s, const float *head) {
-    const float unit = bits_float(float_bits(head[0]) & 0x7FFFFFFFu), inverse = unit > 0 ? 1 / unit : 0;
-    const uint32_t mask = (1u << s->bits) - 1;
-    return (blocks_scale){unit, dense_bad(inverse) ? 0 : inverse, (float)(mask >> 1), mask, NULL};
+ESP_ELEMENT blocks_scale qsgd_scale(float head, uint32_t mask) {
+    const float unit = bits_float(float_bits(head) & 0x7FFFFFFFu), inverse = unit > 0 ? 1 / unit : 0;
+    const blocks_scale h = {unit, dense_bad(inverse) ? 0 : inverse, (float)(int32_t)(mask >> 1), mask, NULL};
+    return h;
 }
-static const blocks_format qsgd_format = {"qsgd",          1,       true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for,
-                                          qsgd_decode_for, {6, 1.4}};
+static blocks_scale qsgd_scale_of(const blocks_self *s, const float *head) { return qsgd_scale(head[0], qsgd_mask(s)); }
+static const blocks_format qsgd_format = {
+    "qsgd", 1, true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for, qsgd_decode_for, {6, 1.4}, true};
 static const blocks_format terngrad_format = {
-    "terngrad", 1, true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for, qsgd_decode_for, {6, 1.4}};
+    "terngrad", 1, true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for, qsgd_decode_for, {6, 1.4}, true};
 
 /* ---- elias=1 ----------------------------------------------------------------------------------------------------- */
 /* A body has a record for each 1024 elements: the heads of their blocks, then their levels, padded to whole bytes. Of a

@@ -198,9 +198,10 @@ static esp_status sign_decompress(void *self, const esp_codec_args *a) {
 }
 
 /* Turns sums of votes into the majority's. NaN stays NaN. A tie is +1. */
+ESP_ELEMENT float sign_voted(float sum) { return sum >= 0 ? 1.0f : sum < 0 ? -1.0f : sum; }
 ESP_INLINE uint64_t sign_vote_body(float *sum, uint64_t n) {
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) sum[i] = sum[i] >= 0 ? 1.0f : sum[i] < 0 ? -1.0f : sum[i];
+    for (uint64_t i = 0; i < n; i++) sum[i] = sign_voted(sum[i]);
     return 0;
 }
 ESP_KERNEL(sign_vote, (float *sum, uint64_t n), (sum, n))
@@ -221,6 +222,11 @@ static esp_status sign_model(void *self, const esp_tensor *like, uint32_t n_redu
         /* for normally distributed x and the sign s of x - t: E (x - s)^2 = 2 - 2 E x s = 2 - 4 density(t) */
         .error = 2 - 4 * exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI),
         .ns = {esp_model_stream(sign_has_state(s) || s->mxnet ? 16.1 : 4.1), esp_model_stream(8.1)},
+        .launches = {s->mxnet || sign_has_state(s) ? 2.0 : 1.0, 2},
+        .bytes = {sign_has_state(s) ? 16.1
+                  : s->mxnet        ? 20.1
+                                    : 4.1,
+                  4.2},
         .momentum = (double)s->momentum,
     };
     (void)like, (void)n_reduced;

@@ -21,7 +21,7 @@ import tempfile
 sys.dont_write_bytecode = True
 TESTS = ("test_codecs", "test_select", "test_rounds", "test_norm", "test_lowrank", "test_scan", "test_cuda_steps")
 # by file: the codecs that test_codecs tests first, and a test for the file
-FIRST = {"half.cu": ("fp16", "bf16"), "quant.cu": ("int8", "int4"), "quant.h": ("int8", "int4"), "dense.h": ("fp16", "int4", "twobit"),
+FIRST = {"half.cu": ("fp16", "bf16"), "quant.cu": ("int8", "int4"), "blocks.h": ("int4", "maxmin", "qsgd", "onebit"), "sign.cu": ("signum", "mxnet1bit"), "dense.h": ("fp16", "int4", "twobit"),
          "tile.h": ("efsignsgd", "twobit"), "codec.h": ("none", "efsignsgd"), "memory.h": ("none", "topk"),
          "norm.h": ("test_norm", "efsignsgd"), "select.h": ("topk", "test_select"), "block.h": ("test_scan", "topk", "dgc", "chunktopk"),
          "sparse.h": ("topk", "dgc"), "lowrank.h": ("test_lowrank", "powersgd", "test_rounds"), "powersgd.cu": ("powersgd", "test_rounds"), "device.cu": ("test_cuda_steps",)}

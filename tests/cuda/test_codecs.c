@@ -30,7 +30,25 @@ static const char *const specs[] = {"none",
                                     "chunktopk",
                                     "chunktopk:chunk=512,k=9",
                                     "chunktopk:chunk=16,k=3",
-                                    "chunktopk:chunk=1024,k=300,decay=0.5"};
+                                    "chunktopk:chunk=1024,k=300,decay=0.5",
+                                    "fp8",
+                                    "fp8:block=32,mantissa=2",
+                                    "maxmin",
+                                    "maxmin:bits=3,block=64,random=1",
+                                    "maxmin:bits=7,block=512",
+                                    "mxnet1bit",
+                                    "mxnet1bit:threshold=0.3",
+                                    "signsgd",
+                                    "signum",
+                                    "signum:momentum=0",
+                                    "onebit",
+                                    "onebit:block=32",
+                                    "natural",
+                                    "terngrad",
+                                    "terngrad:block=32,clip=0",
+                                    "qsgd",
+                                    "qsgd:bits=5,block=256,norm=0",
+                                    "qsgd:bits=2,block=32"};
 
 /* Returns 1 if the codec was already tested with other parameters, so that some of the cases suffice. */
 static int again(size_t s) {
@@ -438,6 +456,33 @@ TEST(damaged_rounds) {
         }
 }
 
+/* The sum of the ranks' votes becomes what the majority voted. */
+static void vote(uint64_t count) {
+    static const char *const voting[] = {"signsgd", "signum"};
+    static const float sums[] = {0, -0.0f, 1, -1, 3, -2, NAN, INFINITY, -INFINITY, 0x1p-149f, -0x1p-149f};
+    for (size_t s = 0; s < CF_COUNT(voting); s++) {
+        pair_codec c;
+        pair_part p;
+        pair_codec_open(&c, voting[s]);
+        pair_part_make(&p, &c, count, 1, 1);
+        float *sum = (float *)(void *)p.cpu.at[TW_OUT], *cuda = (float *)(void *)p.cuda.at[TW_OUT];
+        for (uint64_t i = 0; i <= count; i++) sum[i] = sums[i * i % 101 % CF_COUNT(sums)];
+        pair_up(&p, TW_OUT);
+        assert_int_equal(c.cpu.table->finalize(c.cpu.self, sum + 1, count, 4, (esp_stream){0}), ESP_OK);
+        assert_int_equal(c.cuda->finalize(c.self, cuda + 1, count, 4, pair_stream), ESP_OK);
+        assert_int_equal(pair_wait(), ESP_OK);
+        pair_same(c.spec, &p, "the vote", sum, cuda, 4 * count + 4);
+        pair_part_free(&p);
+        pair_codec_close(&c);
+    }
+}
+TEST(votes) {
+    static const uint64_t counts[] = {0, 1, 255, 256, 257, 70000};
+    pair_open("2", 3);
+    for (size_t i = 0; i < CF_COUNT(counts); i++) vote(counts[i]);
+    pair_close();
+}
+
 static void matrix(const char *spec) {
     pair_codec c;
     pair_part p, *list = &p;
@@ -452,13 +497,10 @@ static void matrix(const char *spec) {
 /* Each form of a kernel, such as those for other sizes of blocks, must be launched by this program. */
 TEST(every_kernel) {
     if (getenv("CODECS")) return; /* the others' kernels were not launched */
-    static const char *const forms[] = {
-        "int8:block=32",          "int8:block=64",        "int8:block=128",       "int8:block=256",
-        "int8:block=512",         "int8:block=1024",      "int4:block=32",        "int4:block=64",
-        "int4:block=128",         "int4:block=256",       "int4:block=512",       "int4:block=1024",
-        "chunktopk:chunk=16,k=2", "chunktopk:chunk=64",   "chunktopk:chunk=128",  "chunktopk:chunk=256",
-        "chunktopk:chunk=512",    "chunktopk:chunk=1024", "chunktopk:chunk=2048", "chunktopk:chunk=4096",
-        "int8:shared=1",          "twobit:relative=1.2"};
+    static const char *const forms[] = {"chunktopk:chunk=16,k=2", "chunktopk:chunk=64",   "chunktopk:chunk=128",
+                                        "chunktopk:chunk=256",    "chunktopk:chunk=512",  "chunktopk:chunk=1024",
+                                        "chunktopk:chunk=2048",   "chunktopk:chunk=4096", "int8:shared=1",
+                                        "twobit:relative=1.2",    "maxmin:random=1"};
     const void *idle = NULL;
     pair_open("4", 1);
     for (size_t s = 0; s < CF_COUNT(specs) + CF_COUNT(forms); s++) {

@@ -1,5 +1,5 @@
-/* dense.h: kernels for codecs that send every element. With error feedback, a first kernel (cuda_dense_check) looks
- * for NaN and Inf, because these must not get into the residual. */
+/* dense.h: kernels for codecs that send every element. With error feedback or a state, a first kernel
+ * (cuda_dense_check) looks for NaN and Inf, because these must not get into the residual. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
 #include "codecs/cuda/common/codec.h"
@@ -43,18 +43,22 @@ static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_par
     if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
 
-/* The size of a payload's body: `whole` bytes for every `per` elements (rounded up) plus, unless per2 is 0, whole2
- * bytes for every per2 elements. If the input has a NaN or Inf, the body is filled with the number `nan` of
- * nan_bytes bytes, or omitted if nan_bytes is 0. */
+/* A payload's body has `heads` numbers of four bytes for each `block` elements, and then `bits` bits for each element,
+ * up to whole `pad` bytes. If the input has a NaN or Inf, the body is filled with the number `nan` of nan_bytes bytes,
+ * or omitted if nan_bytes is 0. */
 typedef struct cuda_dense_end {
     uint32_t codec, wire, nan, nan_bytes;
     uint64_t aux;
-    uint64_t whole, per;
-    uint64_t whole2, per2;
+    uint32_t bits, pad, heads, block;
 } cuda_dense_end;
+ESP_ELEMENT uint64_t cuda_dense_heads(const cuda_dense_end *f, uint64_t count) {
+    return f->heads ? (count + f->block - 1) / f->block * f->heads * 4 : 0;
+}
+ESP_ELEMENT uint64_t cuda_dense_codes(const cuda_dense_end *f, uint64_t count) {
+    return (count * f->bits + 8 * f->pad - 1) / (8 * f->pad) * f->pad;
+}
 ESP_ELEMENT uint64_t cuda_dense_body(const cuda_dense_end *f, uint64_t count) {
-    const uint64_t first = (count / f->per + (count % f->per != 0)) * f->whole;
-    return f->per2 ? first + (count / f->per2 + (count % f->per2 != 0)) * f->whole2 : first;
+    return cuda_dense_heads(f, count) + cuda_dense_codes(f, count);
 }
 static inline auto cuda_dense_size(const cuda_dense_end &f) {
     return [&f](uint64_t count) { return cuda_dense_body(&f, count); };
@@ -76,7 +80,7 @@ static __device__ __forceinline__ void cuda_dense_header(const cuda_part *p, con
 /* Returns 1 if cuda_dense_check found a NaN or Inf, after writing a payload that says so. The kernel must then
  * return. All its threads call this. */
 static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const cuda_dense_end &f) {
-    if (!p->e || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
+    if ((!p->e && !p->state) || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
     if (cuda_thread() == 0) cuda_dense_header(p, f, 1);
     cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
     return 1;
@@ -104,7 +108,9 @@ template <typename Encode>
 static esp_status cuda_dense_compress_by(const esp_host *h, const char *name, const esp_codec_args *a,
                                          const cuda_dense_end &f, Encode encode) {
     return cuda_each_part(h, name, a, cuda_dense_size(f), [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-        if (a->residual)
+        bool kept = a->residual != NULL;
+        for (uint32_t i = 0; i < parts.n; i++) kept |= parts.part[i].state != NULL;
+        if (kept)
             cuda_launch(c, "check", cuda_kernel<cuda_dense_check>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
                         parts);
         encode(c, parts, longest);

@@ -4,6 +4,7 @@
 #ifndef PTX_H
 #define PTX_H
 #include "tests/cuda/emulator/cuda_runtime.h"
+#include <cmath>
 #pragma GCC diagnostic ignored "-Wunused-variable"
 #pragma GCC diagnostic ignored "-Wunused-label"
 
@@ -64,6 +65,14 @@ template <typename T, typename F> static inline T ptx_bits(F from) {
 /* the NaN that a GPU gives, whatever NaN went in */
 static inline float ptx_nan(float x) { return x != x ? ptx_bits<float>(0x7FFFFFFFu) : x; }
 static inline double ptx_nan(double x) { return x != x ? ptx_bits<double>(0xFFF8000000000000ull) : x; }
+static inline int32_t ptx_whole(float x) {
+    return x != x ? 0 : x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : (int32_t)x;
+}
+/* -0 is less than 0. Of a NaN and a number, it is the number. */
+template <typename T> static inline T ptx_min(T x, T y) {
+    if (x != x || (y == x && std::signbit(y))) return ptx_nan(y);
+    return y < x ? y : x;
+}
 
 template <typename T> static inline T ptx_load(const unsigned char *p) {
     T x;

@@ -164,7 +164,10 @@ class Function:
     def do_min(self, _s, parts, kind, a):
         x, y = self.value(a[1], kind), self.value(a[2], kind)
         if real(kind):
-            raise ValueError("min or max of real numbers")
+            if len(parts) > 2:
+                raise ValueError("min or max with NaN or flushed denormals")
+            form = "ptx_min(%s, %s)" if parts[0] == "min" else "ptx_nan(-ptx_min(-(%s), -(%s)))"
+            return self.set(a[0], kind, form % (x, y))
         return self.set(a[0], kind, "%s %s %s ? %s : %s" % (x, "<" if parts[0] == "min" else ">", y, x, y))
 
     do_max = do_min
@@ -245,6 +248,8 @@ class Function:
 
     def do_cvt(self, _s, parts, kind, a):
         to = parts[-2]
+        if parts[1:] == ["rzi", "s32", "f32"]:
+            return self.set(a[0], to, "ptx_whole(%s)" % self.value(a[1], kind))
         if set(parts[1:-2]) - {"rn"} or kind not in CPP or to not in CPP or (real(kind) and not real(to)):
             raise ValueError("conversion " + ".".join(parts))
         e = "(%s)%s" % (CPP[to], self.value(a[1], kind))
