@@ -7,9 +7,22 @@
 #include "tests/cuda/emulator/missing.h"
 #include "tests/device/device_options.h"
 
-static const char *const codecs[] = {
-    "none",          "topk:ratio=0.1",         "fp16",          "efsignsgd", "twobit:relative=1.2", "int8:block=32",
-    "int4:block=32", "chunktopk:chunk=16,k=2", "dgc:ratio=0.1", "bf16",      "randomk:ratio=0.2"};
+static const char *const codecs[] = {"none",
+                                     "topk:ratio=0.1",
+                                     "fp16",
+                                     "efsignsgd",
+                                     "twobit:relative=1.2",
+                                     "int8:block=32",
+                                     "int4:block=32",
+                                     "chunktopk:chunk=16,k=2",
+                                     "dgc:ratio=0.1",
+                                     "bf16",
+                                     "randomk:ratio=0.2",
+                                     "signum",
+                                     "qsgd:bits=3,block=32",
+                                     "mxnet1bit",
+                                     "fp8",
+                                     "signsgd"};
 static const char *const summed[] = {"powersgd:rank=2", "int8:shared=1", "randomk:ratio=0.2", "fp16", "none"};
 
 TEST(tree) {

@@ -127,11 +127,11 @@ static __device__ __forceinline__ void cuda_blocks_pack(unsigned char *out, cons
     }
 }
 template <typename F>
-__global__ void __launch_bounds__(CUDA_THREADS) cuda_blocks_encode(cuda_parts all, F f, cuda_dense_end end) {
+__global__ void __launch_bounds__(CUDA_THREADS, 2) cuda_blocks_encode(cuda_parts all, F f, cuda_dense_end end) {
     __shared__ cuda_blocks_room<F::NOISE> rooms[CUDA_THREADS / 32];
     const cuda_part *p = &all.part[blockIdx.y];
     if (cuda_dense_skip(p, end)) return;
-    cuda_blocks_room<F::NOISE> *room = &rooms[threadIdx.x / 32];
+    cuda_blocks_room<F::NOISE> *own = &rooms[threadIdx.x / 32];
     unsigned char *codes = cuda_body(p) + cuda_dense_heads(&end, p->count);
     const uint64_t bytes = cuda_dense_codes(&end, p->count);
     uint32_t any = 0;
@@ -139,10 +139,11 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_blocks_encode(cuda_parts al
         float phi[CUDA_ROWS], head[BLOCKS_HEADS] = {0, 0};
         const uint64_t first = at + cuda_lane();
         const cuda_rows r = {end.block / 32, (uint32_t)min(p->count - at, (uint64_t)CUDA_ROWS_ALL)};
+        const uint32_t room = r.left - min(r.left, cuda_lane());
         CUDA_UNROLL
         for (uint32_t k = 0; k < CUDA_ROWS; k++)
-            phi[k] = first + 32 * k < p->count ? cuda_phi(&all, p, first + 32 * k) : 0;
-        if constexpr (F::NOISE > 0) cuda_blocks_noise(room->noise, p->key, p->first + at);
+            phi[k] = 32 * k < room ? cuda_phi(&all, p, first + 32 * k) : 0;
+        if constexpr (F::NOISE > 0) cuda_blocks_noise(own->noise, p->key, p->first + at);
         if constexpr (F::HEADS > 0) {
             f.heads(phi, r, head);
             float *to = (float *)(void *)cuda_body(p) + (at / 32 + cuda_lane()) / r.rows * F::HEADS;
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_blocks_encode(cuda_parts al
         CUDA_UNROLL
         for (uint32_t k = 0; k < CUDA_ROWS; k++) {
             const uint64_t i = first + 32 * k;
-            const uint16_t *noise = (const uint16_t *)(const void *)room->noise + (p->first + at) % 8;
+            const uint16_t *noise = (const uint16_t *)(const void *)own->noise + (p->first + at) % 8;
             blocks_scale h = mine;
             if constexpr (F::HEADS > 0) {
                 h.a = __shfl_sync(0xFFFFFFFFu, mine.a, (int)k);
@@ -163,14 +164,14 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_blocks_encode(cuda_parts al
             }
             any |= dense_nonfinite(phi[k]);
             uint32_t code = 0;
-            if (i < p->count) {
+            if (32 * k < room) {
                 code = f.code(f.input(p, i, phi[k]), F::NOISE ? noise[32 * k + cuda_lane()] : 0, h);
                 if (p->e) cuda_put(p->e + i, phi[k] - f.value(code, h));
             }
-            ((unsigned char *)room->codes)[f.place(32 * k + cuda_lane())] = (unsigned char)code;
+            ((unsigned char *)own->codes)[f.place(32 * k + cuda_lane())] = (unsigned char)code;
         }
         __syncwarp();
-        cuda_blocks_pack(codes + at / 8 * end.bits, room->codes, end.bits, bytes - at / 8 * end.bits);
+        cuda_blocks_pack(codes + at / 8 * end.bits, own->codes, end.bits, bytes - at / 8 * end.bits);
         __syncwarp();
     }
     cuda_dense_finish(p, end, any >> 31 != 0);
