@@ -141,8 +141,7 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) cuda_blocks_encode(cuda_parts
         const cuda_rows r = {end.block / 32, (uint32_t)min(p->count - at, (uint64_t)CUDA_ROWS_ALL)};
         const uint32_t room = r.left - min(r.left, cuda_lane());
         CUDA_UNROLL
-        for (uint32_t k = 0; k < CUDA_ROWS; k++)
-            phi[k] = 32 * k < room ? cuda_phi(&all, p, first + 32 * k) : 0;
+        for (uint32_t k = 0; k < CUDA_ROWS; k++) phi[k] = 32 * k < room ? cuda_phi(&all, p, first + 32 * k) : 0;
         if constexpr (F::NOISE > 0) cuda_blocks_noise(own->noise, p->key, p->first + at);
         if constexpr (F::HEADS > 0) {
             f.heads(phi, r, head);
@@ -198,7 +197,7 @@ template <typename F> struct cuda_blocks_format {
     __device__ __forceinline__ uint32_t code(const unsigned char *codes, uint64_t bytes, uint64_t i) const {
         const uint64_t at = f.place(i) * end.bits;
         const uint32_t low = (uint32_t)at % 8;
-        uint32_t x = cuda_get_same(codes + at / 8, 8 / end.bits + (end.bits > 4)) >> low;
+        uint32_t x = cuda_get_same(codes + at / 8, 8 / end.bits) >> low;
         if (low + end.bits > 8 && at / 8 + 1 < bytes) x |= (uint32_t)codes[at / 8 + 1] << (8 - low);
         return x & ((1u << end.bits) - 1);
     }
