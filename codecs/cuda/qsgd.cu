@@ -19,5 +19,11 @@ static qsgd_cuda qsgd_cuda_of(const blocks_self *s) {
     const qsgd_self *q = (const qsgd_self *)s;
     return {qsgd_mask(s), q->norm, q->clip};
 }
-CUDA_BLOCKS_CODEC(qsgd, qsgd_cuda_of)
+static esp_status qsgd_cuda_open(const esp_host *h, const char *params, void **self) {
+    const esp_status st = qsgd_open(h, params, self);
+    if (st != ESP_OK || !qsgd_serial(*self)) return st;
+    esp_codec_self_free(*self);
+    return esp_codec_fail(h, "qsgd", ESP_E_UNSUPPORTED, "Elias codes (elias=1) are written on the CPU only");
+}
+CUDA_BLOCKS_CODEC(qsgd, qsgd_cuda_of, t.open = qsgd_cuda_open)
 CUDA_BLOCKS_CODEC(terngrad, qsgd_cuda_of)

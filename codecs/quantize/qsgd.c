@@ -194,7 +194,7 @@ static esp_status qsgd_model(void *self, const esp_tensor *like, uint32_t n_redu
     }
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
-        .size = {0, 0, bytes / (BLOCKS_DRAWS * DENSE_BLOCK), 0, 0},
+        .size = {0, 0, bytes / ((int)BLOCKS_DRAWS * (int)DENSE_BLOCK), 0, 0},
         .error = blocks_error(&s->blocks),
         .ns = {9, 30},
     };

@@ -240,13 +240,14 @@ template <typename F>
 static esp_status cuda_blocks_decompress(const blocks_self *s, const esp_codec_args *a, const F &f) {
     return cuda_blocks_decompress(s->dense.host, s->format->name, a, cuda_blocks_end(s), f);
 }
-/* Defines the CUDA implementation of a codec of codecs/common/blocks.h. of(self) returns its struct F. */
-#define CUDA_BLOCKS_CODEC(name, of)                                                                                    \
+/* Defines the CUDA implementation of a codec of codecs/common/blocks.h. of(self) returns its struct F. The optional
+ * last argument is that of CUDA_CODEC. */
+#define CUDA_BLOCKS_CODEC(name, of, ...)                                                                               \
     static esp_status name##_cuda_compress(void *self, const esp_codec_args *a) {                                      \
         return cuda_blocks_compress((const blocks_self *)self, a, of((const blocks_self *)self));                      \
     }                                                                                                                  \
     static esp_status name##_cuda_decompress(void *self, const esp_codec_args *a) {                                    \
         return cuda_blocks_decompress((const blocks_self *)self, a, of((const blocks_self *)self));                    \
     }                                                                                                                  \
-    CUDA_CODEC(name, name##_codec, cuda_no_scratch, name##_cuda_compress, name##_cuda_decompress)
+    CUDA_CODEC(name, name##_codec, cuda_no_scratch, name##_cuda_compress, name##_cuda_decompress, __VA_ARGS__)
 #endif
