@@ -2,8 +2,9 @@
 # accuracy.sh: what codecs cost in accuracy: both trainers of examples/, each with two optimizers, with every row of
 # bench/accuracy/accuracy.rows and three seeds. Loss by steps does not depend on the clock, so these runs emulate no
 # link. Step times come from short runs of their own on each link, a codec after the other, again and again; time to a
-# step = steps x median step. Writes accuracy.csv and accuracy-ends.csv; make results draws the curves.
-#   make accuracy, or sh bench/accuracy/accuracy.sh [run] [time] [table]     (default: all; about an hour)
+# step = steps x median step. Writes accuracy.csv and accuracy-ends.csv; make results draws the curves. vnmse.csv has how
+# much of the GPT's gradients codecs leave out (vnmse.c).
+#   make accuracy, or sh bench/accuracy/accuracy.sh [run] [time] [table] [vnmse]     (default: all; about an hour)
 # Runs that are done are not repeated: remove $BUILD/bench/accuracy for that. Rows without runs keep their results.
 # Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), TRAINERS, ROWS
 # (bench/accuracy/accuracy.rows), ROUNDS (3; of the short runs).
@@ -86,14 +87,22 @@ step_times() {
     done
 }
 
+vnmse() {
+    ${CC:-gcc} -std=gnu11 -O2 -ffp-contract=off -I. bench/accuracy/vnmse.c examples/gpt/model.c examples/gpt/text.c \
+        examples/train/gemm.c -o "$work/vnmse" "$BUILD/lib/libespresso.a" -pthread -ldl -lm
+    "$work/vnmse" >"$work/vnmse.csv"
+    cp "$work/vnmse.csv" "$RESULTS/vnmse.csv"
+}
+
 load=$(cut -d' ' -f1-3 /proc/loadavg)
-for part in ${*:-run time table}; do
+for part in ${*:-run time table vnmse}; do
     case $part in
     run) runs ;;
     time) step_times ;;
     table) python3 -B bench/accuracy/accuracy_table.py "$work" "$ROWS" "$RESULTS" "$load" ;;
+    vnmse) vnmse ;;
     *)
-        echo "usage: bench/accuracy/accuracy.sh [run] [time] [table]" >&2
+        echo "usage: bench/accuracy/accuracy.sh [run] [time] [table] [vnmse]" >&2
         exit 2
         ;;
     esac
