@@ -39,7 +39,7 @@ typedef struct advise_trace {
     const char *host, *backend, *gpu; /* NULL if the trace does not say */
     uint32_t rank, world;             /* world is 0 if the trace does not say */
     char optimizer[64];
-    bool momentum;
+    bool momentum, noisy;
     advise_spans of[ADVISE_KINDS];
     size_t n_grads, n_steps, first_grad; /* first_grad: index of the last step's first gradient in of[ADVISE_GRAD] */
     double *grad;                        /* [n_grads] time from the previous gradient to this one */

@@ -33,7 +33,7 @@ static void advise_print_model(esp__text *to, const advise_trace *t) {
     esp__json_us(to, t->forward * 1000);
     esp__text_add(to, ",\n  \"update_us\": ");
     esp__json_us(to, t->update * 1000);
-    esp__text_add(to, ",\n  \"tensors\": [");
+    esp__text_add(to, ",%s\n  \"tensors\": [", t->noisy ? "\n  \"noisy\": true," : "");
     for (size_t i = 0; i < t->n_grads; i++) advise_print_tensor(to, t, i);
     esp__text_add(to, "\n  ]\n}\n");
 }
@@ -233,6 +233,7 @@ ESP__FN int advise_inputs(advise_job *j) {
         esp__open_alone(&in->registry))
         status = tool_fail(in->command, "%s", esp_last_error(NULL));
     if (status == TOOL_OK) status = plan_read(in);
+    in->model_name = j->slowest->path; /* for warnings */
     if (status == TOOL_OK) status = advise_write(j, &model);
     esp__text_free(&model);
     return status;

@@ -68,6 +68,9 @@ static bool advise_step_same(const advise_trace *t, const advise_step *a, const 
     return a->n == b->n;
 }
 
+/* Steps are noisy if their quartile distance is more than this part of their median. */
+static const double advise_noise = 0.25;
+
 /* Sets the medians of n steps. */
 static void advise_medians(advise_trace *t, const advise_step *s, size_t n) {
     double *v = tool_realloc(NULL, n * sizeof *v);
@@ -86,6 +89,7 @@ static void advise_medians(advise_trace *t, const advise_step *s, size_t n) {
     t->update = esp__median(v, n);
     for (size_t k = 0; k < n; k++) v[k] = s[k].end - s[k].begin;
     t->step = esp__median(v, n);
+    t->noisy = esp__quartile_distance(v, n) > advise_noise * t->step;
     free(v);
 }
 

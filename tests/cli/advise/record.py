@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-KEPT = ("AccumulateGrad", "c10d::allreduce_", "gloo:all_reduce", "DistributedDataParallel", "Optimizer.step", "aten::mul_")
+KEPT = ("AccumulateGrad", "c10d::allreduce_", "gloo:all_reduce", "DistributedData", "Optimizer.step", "aten::mul_")
 ARGUMENTS = ("Input Dims", "Input type")
 
 
@@ -60,7 +60,8 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 mlp = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 record("mlp", mlp, (256,), lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
-conv = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.AvgPool2d(28), nn.Flatten(), nn.Linear(32, 10))
+layers = nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.AvgPool2d(28), nn.Flatten()
+conv = nn.Sequential(*layers, nn.Linear(32, 10))
 record("conv", conv, (3, 32, 32), torch.optim.AdamW)
 dist.barrier()
 os._exit(0)

@@ -16,6 +16,11 @@ advise conv0 conv1
 advise conv0 --gc topk:ratio=0.01 --optimizer sgd
 advise mlp0 --system one-box --gc efsignsgd --gc topk:ratio=0.01
 advise gpu --machines 2
+# steps of different lengths
+sed 's/\(Optimizer.step#SGD.step","ts":[0-9.]*,"dur":\)[0-9.]*/\1900000/4' "$traces/mlp0.json" >noisy.json
+quiet advise noisy.json --timeline noisy.html --out noisy
+sed -n 3,5p "$top/1"
+has noisy/model.json '"noisy": true'
 # espresso plan reads the files, and predicts the same
 quiet plan --model job/model.json --system job/system.json --gc fp16 --gc int8 --gc int4 --json
 key iteration_us <"$top/1" | head -n 1
