@@ -47,7 +47,7 @@ include codecs/cuda/cuda.mk
 MPICC      ?= $(call have,mpicc)
 PLUGINS := $(BUILD)/lib/espresso/libespresso-nccl.so \
            $(if $(NVCC),$(BUILD)/lib/espresso/libespresso-cuda.so) \
-           $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so) \
+           $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so $(BUILD)/lib/libespresso-mpi-shim.so) \
             $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
 # the numbered examples are built as their READMEs say; two of them also here, for tests
 EXAMPLE_NAMES := train gpt hello groups
@@ -74,7 +74,7 @@ TEST_SRC := $(filter-out $(if $(HAVE_CXX),,tests/cuda/%),$(sort $(wildcard tests
 TEST_SH  := $(sort $(wildcard tests/*/test_*.sh tests/*/*/test_*.sh))
 TESTS    := $(if $(and $(HAVE_CMOCKA),$(HAVE_JANSSON)),$(TEST_SRC:tests/%.c=$(BUILD)/tests/%))
 
-.PHONY: all lib plugins tools examples tests test test-san test-all ci-programs ci-list quick-programs quick-list fuzz \
+.PHONY: all lib plugins tools uninstall tarball deb examples tests test test-san test-all ci-programs ci-list quick-programs quick-list fuzz \
         hostile bench results docs dist install demo clean check-style report bare check-parts truth accuracy soak plant
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/%/
@@ -150,6 +150,9 @@ $(BUILD)/lib/espresso/libespresso-nccl.so: $(NCCL_PARTS) $(STAMP) | $(BUILD)/lib
 	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
 $(BUILD)/lib/espresso/libespresso-mpi.so: backends/p2p/mpi.c $(P2P_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
+# for LD_PRELOAD; no plugin
+$(BUILD)/lib/libespresso-mpi-shim.so: backends/mpi_shim/shim.c $(LIB) $(STAMP) | $(BUILD)/lib/
+	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fPIC -shared -Wl,--exclude-libs,ALL $< -o $@ $(LIB) $(LIBS)
 $(BUILD)/lib/espresso/libespresso-gloo.so: backends/p2p/gloo.cc $(P2P_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/gloo.map # templates of C++ would be exported too
 	$(GLOO_CXX) $(DEP) $(PLUGIN_LINK) -Wl,--version-script=$(BUILD)/gloo.map -lgloo
@@ -206,6 +209,13 @@ dist/espresso.h: espresso_impl/amalgamate.sh espresso.h plugins/abi.h espresso.c
 	sh espresso_impl/amalgamate.sh >$@.tmp && mv $@.tmp $@
 install: all dist
 	sh espresso_impl/install.sh $(BUILD) $(PREFIX) $(VERSION)
+uninstall:
+	@sh espresso_impl/install.sh --remove $(PREFIX)
+# a source tarball and a Debian package in dist/, with the same bytes whenever and wherever they are made
+tarball:
+	@sh espresso_impl/package.sh tarball $(BUILD) $(VERSION)
+deb: all dist
+	@sh espresso_impl/package.sh deb $(BUILD) $(VERSION)
 clean:
 	rm -rf $(BUILD) dist
 report:

@@ -1,10 +1,33 @@
 #!/bin/sh
 # install.sh: copies what was built under DESTDIR/PREFIX and writes the pkg-config and CMake files beside it. Both find the
-# rest by their own place, so that the tree can be moved.
+# rest by their own place, so that the tree can be moved. share/espresso/files lists all files, for --remove.
 #     install.sh BUILD PREFIX VERSION        (DESTDIR from the environment; run by `make install`)
+#     install.sh --remove PREFIX             (make uninstall)
 set -eu
-build=$1 prefix=$2 version=$3
-root=${DESTDIR:-}$prefix
+export LC_ALL=C
+root=${DESTDIR:-}$2
+list=share/espresso/files
+# removes files, and folders that are then empty
+remove() {
+    while read -r file; do
+        rm -f "$root/$file"
+        folder=${file%/*}
+        while rmdir "$root/$folder" 2>/dev/null && [ "$folder" != "${folder%/*}" ]; do folder=${folder%/*}; done
+    done
+}
+if [ "$1" = --remove ]; then
+    if [ ! -e "$root/$list" ]; then
+        echo "make uninstall: $root/$list is not there: set PREFIX and DESTDIR as for make install" >&2
+        exit 1
+    fi
+    { cat "$root/$list" && echo $list; } | remove
+    echo "removed from $root"
+    exit
+fi
+build=$1 version=$3 to=$root
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
 major=${version%%.*}
 # a static library that was compiled with OpenMP needs its runtime
 openmp=
@@ -16,8 +39,16 @@ install -m 644 "$build/lib/libespresso.a" "$root/lib/"
 install -m 755 "$build/lib/libespresso.so.$version" "$root/lib/"
 ln -sf "libespresso.so.$version" "$root/lib/libespresso.so.$major"
 ln -sf "libespresso.so.$major" "$root/lib/libespresso.so"
+for preloaded in "$build"/lib/libespresso-*-shim.so; do [ ! -e "$preloaded" ] || install -m 755 "$preloaded" "$root/lib/"; done
 for plugin in "$build"/lib/espresso/*.so; do install -m 755 "$plugin" "$root/lib/espresso/"; done
-if [ -x "$build/bin/espresso" ]; then install -m 755 "$build/bin/espresso" "$root/bin/"; fi
+if [ -x "$build/bin/espresso" ]; then
+    command=$build/bin/espresso man=$root/share/man/man1 completions=$root/share/bash-completion/completions
+    install -m 755 "$command" "$root/bin/"
+    install -d "$man" "$completions"
+    "$command" help --man >"$man/espresso.1"
+    for name in $("$command" help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do "$command" help --man "$name" >"$man/espresso-$name.1"; done
+    "$command" help --completion >"$completions/espresso"
+fi
 for data in planner/models "$build"/share/espresso/*; do
     if [ ! -d "$data" ]; then continue; fi # systems come with the command
     install -d "$root/share/espresso/${data##*/}"
@@ -77,4 +108,14 @@ else()
   set(PACKAGE_VERSION_COMPATIBLE FALSE)
 endif()
 END
-echo "installed under $root"
+# running programs keep the files that are replaced
+new=$work/list
+(cd "$root" && find . ! -type d | sed 's,^./,,' | sort) >"$new"
+(cd "$root" && while read -r file; do
+    install -d "$to/${file%/*}"
+    cp -d --remove-destination "$file" "$to/$file"
+done) <"$new"
+# what an earlier version has installed, and this one has not
+if [ -e "$to/$list" ]; then comm -23 "$to/$list" "$new" | (root=$to && remove); fi
+install -m 644 "$new" "$to/$list"
+echo "installed under $to"

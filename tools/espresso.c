@@ -2,6 +2,7 @@
  * what the library does. */
 #include "espresso_impl/base/text.h"
 #include "tools/advise/advise.h"
+#include "tools/common/manual.h"
 #include "tools/inspect/inspect.h"
 #include "tools/plan/plan.h"
 #include "tools/profile/profile.h"
@@ -14,8 +15,18 @@
 
 static int help_main(const tool_command *self, int argc, char **argv);
 
+enum { HELP_MAN, HELP_COMPLETION };
+static const tool_flag help_flags[] = {
+    [HELP_MAN] = {"--man", NULL, "as a manual page, espresso(1) or that of the subcommand"},
+    [HELP_COMPLETION] = {"--completion", NULL, "a script for bash that completes subcommands and flags"},
+};
 static const tool_command help_command = {
-    .name = "help", .summary = "Explains a subcommand.", .synopsis = "[SUBCOMMAND]", .run = help_main};
+    .name = "help",
+    .summary = "Explains a subcommand.",
+    .synopsis = "[--man] [SUBCOMMAND] | --completion",
+    TOOL_FLAGS(help_flags),
+    .run = help_main,
+};
 
 static const tool_command *const espresso_commands[] = {
     &run_command, &profile_command, &plan_command,    &compare_command,  &replay_command, &advise_command,
@@ -42,12 +53,23 @@ static void espresso_overview(FILE *to) {
 }
 
 static int help_main(const tool_command *self, int argc, char **argv) {
-    (void)self;
-    if (argc == 0) {
-        espresso_overview(stdout);
-        return TOOL_OK;
+    const char *value;
+    bool man = false;
+    int at = 0, flag;
+    while ((flag = tool_next(self, argc, argv, &at, &value)) >= 0) {
+        man |= flag == HELP_MAN;
+        if (flag == HELP_COMPLETION) return manual_completion(espresso_commands, ESPRESSO_COMMANDS), TOOL_OK;
     }
-    tool_help(espresso_find(argv[0]));
+    if (at + 1 < argc) tool_usage(self, "'%s': takes one subcommand", argv[at + 1]);
+    const tool_command *c = at < argc ? espresso_find(argv[at]) : NULL;
+    if (man && c)
+        manual_page(c);
+    else if (man)
+        manual_overview(espresso_commands, ESPRESSO_COMMANDS);
+    else if (c)
+        tool_help(c);
+    else
+        espresso_overview(stdout);
     return TOOL_OK;
 }
 

@@ -72,8 +72,8 @@ ESP__FN void tool_quote(esp__text *t, const char *word) {
     esp__text_add(t, "'");
 }
 
-static size_t tool_flags(const tool_command *c) { return c->n_common + c->n_flags; }
-static const tool_flag *tool_flag_at(const tool_command *c, size_t i) {
+ESP__FN size_t tool_flags(const tool_command *c) { return c->n_common + c->n_flags; }
+ESP__FN const tool_flag *tool_flag_at(const tool_command *c, size_t i) {
     return i < c->n_common ? &c->common[i] : &c->flags[i - c->n_common];
 }
 

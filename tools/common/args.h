@@ -48,4 +48,7 @@ ESP__FN int tool_next(const tool_command *c, int argc, char **argv, int *at, con
 typedef void tool_take(void *job, int flag, const char *value);
 ESP__FN void tool_flags_only(const tool_command *c, int argc, char **argv, tool_take *take, void *job);
 ESP__FN void tool_help(const tool_command *c);
+/* The number of a subcommand's flags, and flag `i` of them. */
+ESP__FN size_t tool_flags(const tool_command *c);
+ESP__FN const tool_flag *tool_flag_at(const tool_command *c, size_t i);
 #endif
