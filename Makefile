@@ -45,7 +45,7 @@ HAVE_GLOO := $(shell printf '\043include <gloo/rendezvous/context.h>\n' | \
 include codecs/cuda/cuda.mk
 # backend mpi is compiled by the installed MPI's wrapper, with our compiler
 MPICC      ?= $(call have,mpicc)
-PLUGINS := $(BUILD)/lib/espresso/libespresso-nccl.so \
+PLUGINS := $(BUILD)/lib/espresso/libespresso-nccl.so $(BUILD)/lib/libnccl-profiler-espresso.so \
            $(if $(NVCC),$(BUILD)/lib/espresso/libespresso-cuda.so) \
            $(if $(MPICC),$(BUILD)/lib/espresso/libespresso-mpi.so $(BUILD)/lib/libespresso-mpi-shim.so) \
             $(if $(HAVE_GLOO),$(BUILD)/lib/espresso/libespresso-gloo.so)
@@ -150,6 +150,9 @@ $(BUILD)/lib/espresso/libespresso-nccl.so: $(NCCL_PARTS) $(STAMP) | $(BUILD)/lib
 	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
 $(BUILD)/lib/espresso/libespresso-mpi.so: backends/p2p/mpi.c $(P2P_PARTS) $(STAMP) | $(BUILD)/lib/espresso/
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
+# NCCL loads it
+$(BUILD)/lib/libnccl-profiler-espresso.so: backends/nccl_profiler/profiler.c $(STAMP) | $(BUILD)/lib/
+	$(CC) $(FLAGS) $(PLUGIN_LINK) $(LIBS)
 # for LD_PRELOAD; no plugin
 $(BUILD)/lib/libespresso-mpi-shim.so: backends/mpi_shim/shim.c $(LIB) $(STAMP) | $(BUILD)/lib/
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(FLAGS) -fPIC -shared -Wl,--exclude-libs,ALL $< -o $@ $(LIB) $(LIBS)

@@ -39,7 +39,10 @@ install -m 644 "$build/lib/libespresso.a" "$root/lib/"
 install -m 755 "$build/lib/libespresso.so.$version" "$root/lib/"
 ln -sf "libespresso.so.$version" "$root/lib/libespresso.so.$major"
 ln -sf "libespresso.so.$major" "$root/lib/libespresso.so"
-for preloaded in "$build"/lib/libespresso-*-shim.so; do [ ! -e "$preloaded" ] || install -m 755 "$preloaded" "$root/lib/"; done
+# what other libraries load
+for other in "$build"/lib/libespresso-*-shim.so "$build"/lib/libnccl-*.so; do
+    [ ! -e "$other" ] || install -m 755 "$other" "$root/lib/"
+done
 for plugin in "$build"/lib/espresso/*.so; do install -m 755 "$plugin" "$root/lib/espresso/"; done
 if [ -x "$build/bin/espresso" ]; then
     command=$build/bin/espresso man=$root/share/man/man1 completions=$root/share/bash-completion/completions

@@ -125,6 +125,8 @@ $(foreach way,tests asan tsan,$(eval $(call TEST_WAY,$(way))))
 
 # test_chaos.c changes the version in the hello
 $(foreach way,tests asan tsan,$(BUILD)/$(way)/jobs/faults/test_chaos): TEST_LIBS += -Wl,--wrap=esp__hello_make
+# the NCCL profiler finds the test's ncclGetVersion
+$(foreach way,tests asan tsan,$(BUILD)/$(way)/nccl/test_profiler): TEST_LIBS += -rdynamic
 # counts the bytes of connections at their end
 $(foreach way,tests asan tsan,$(BUILD)/$(way)/job/test_many_ranks): TEST_LIBS += -Wl,--wrap=esp__conn_free
 # test_alloc.c replaces malloc
