@@ -117,10 +117,10 @@ static void child(const char *library, int version) {
 
 static json_t *lines_of(const char *folder, pid_t pid) {
     char path[300], line[1000];
-    json_t *all = json_array();
     snprintf(path, sizeof path, "%s/espresso-nccl.%d.jsonl", folder, (int)pid);
     FILE *f = fopen(path, "r");
     if (!f) return NULL;
+    json_t *all = json_array();
     while (fgets(line, sizeof line, f)) {
         json_t *o = json_loads(line, 0, NULL);
         assert_non_null(o);
