@@ -4,28 +4,13 @@
 #include "codecs/cuda/common/sparse.h"
 #include "codecs/sparsify/topk.c"
 
-/* How the kernels of select.h read gradient plus residual (phi), and update the residual: it becomes 0 where an
- * element was sent, and phi elsewhere. */
-typedef struct topk_memory {
-    typedef struct item {
-        float phi;
-    } item;
-    enum { BLOCKS = 3 };
-    uint32_t unused;
-    __device__ item load(const cuda_parts *all, const cuda_part *p, uint64_t i) const { return {cuda_phi(all, p, i)}; }
-    __device__ int keeps(const cuda_part *p) const { return p->e != NULL; }
-    __device__ void keep(const cuda_part *p, uint64_t i, const item &x, int sent) const {
-        cuda_put(p->e + i, sent ? 0.0f : x.phi);
-    }
-} topk_memory;
-
 static uint64_t topk_cuda_scratch(const void *self, const esp_tensor *like) {
     const uint64_t k = sparse_k(((const topk_self *)self)->ratio, like->count);
     return cuda_select_scratch(like->count, k);
 }
 static esp_status topk_cuda_compress(void *self, const esp_codec_args *a) {
     const topk_self *t = (const topk_self *)self;
-    return cuda_select_compress(t->dense.host, topk_name, TOPK_WIRE, a, topk_memory{0},
+    return cuda_select_compress(t->dense.host, topk_name, TOPK_WIRE, a, cuda_select_phi{0},
                                 [&](uint64_t n) { return sparse_k(t->ratio, n); });
 }
 static esp_status topk_cuda_decompress(void *self, const esp_codec_args *a) {

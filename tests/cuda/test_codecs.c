@@ -26,6 +26,9 @@ static const char *const specs[] = {"none",
                                     "dgc:ratio=0.1,masking=0",
                                     "randomk:ratio=0.01",
                                     "randomk:ratio=0.3,unbiased=1",
+                                    "threshold:value=0.5",
+                                    "threshold:value=1.2",
+                                    "threshold:value=1000",
                                     "powersgd:rank=2",
                                     "chunktopk",
                                     "chunktopk:chunk=512,k=9",
@@ -69,10 +72,11 @@ static int quick(void) {
 #endif
     return getenv("TEST_ALL") == NULL;
 }
-static int left_out(size_t s) {
+static int left_out_name(const char *spec) {
     const char *some = getenv("CODECS");
-    return (some && !strstr(specs[s], some)) || (again(s) && quick());
+    return some && !strstr(spec, some);
 }
+static int left_out(size_t s) { return left_out_name(specs[s]) || (again(s) && quick()); }
 
 TEST(all_codecs) {
     const esp_plugin *p = espresso_plugin_v1_cuda(&pair_host);
@@ -482,6 +486,23 @@ TEST(votes) {
     static const uint64_t counts[] = {0, 1, 255, 256, 257, 70000};
     pair_open("2", 3);
     for (size_t i = 0; i < CF_COUNT(counts); i++) vote(counts[i]);
+    pair_close();
+}
+
+/* A block of threshold's first kernel adds up 256 spans of 65536 elements at a time. */
+TEST(many_spans) {
+    const uint64_t count = 257 * 65536 + 4097;
+    const pair_how how = {.n_reduced = 1, .n_payloads = 1};
+    pair_codec c;
+    pair_part p, *list = &p;
+    if (quick() || left_out_name("threshold")) return;
+    pair_open("4", 5);
+    pair_codec_open(&c, "threshold:value=1.2");
+    pair_part_make(&p, &c, count, 1, 0);
+    fill(&p, CF_RANDOM);
+    pair_compress(&c, &list, 1, &how);
+    pair_part_free(&p);
+    pair_codec_close(&c);
     pair_close();
 }
 

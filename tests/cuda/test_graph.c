@@ -5,10 +5,24 @@
 #include "tests/cuda/compare.h"
 #include "tests/cuda/emulator/capture.h"
 
-static const char *const specs[] = {"none",          "fp16",    "bf16",   "efsignsgd",       "twobit:relative=1.2",
-                                    "int8",          "fp8",     "signum", "maxmin:random=1", "onebit",
-                                    "int8:shared=1", "int4",    "topk",   "chunktopk",       "randomk:ratio=0.1",
-                                    "dgc",           "powersgd"};
+static const char *const specs[] = {"none",
+                                    "fp16",
+                                    "bf16",
+                                    "efsignsgd",
+                                    "twobit:relative=1.2",
+                                    "int8",
+                                    "fp8",
+                                    "signum",
+                                    "maxmin:random=1",
+                                    "onebit",
+                                    "int8:shared=1",
+                                    "int4",
+                                    "topk",
+                                    "chunktopk",
+                                    "randomk:ratio=0.1",
+                                    "dgc",
+                                    "threshold:value=0.5",
+                                    "powersgd"};
 enum { STEPS = 3 };
 
 typedef struct captured {

@@ -484,6 +484,20 @@ __global__ void __launch_bounds__(CUDA_THREADS, M::BLOCKS) select_small(cuda_par
 }
 
 /* ---- for codecs -------------------------------------------------------------------------------------------------- */
+/* The M of most codecs: phi is gradient plus residual, and the residual becomes 0 where an element was sent, and phi
+ * elsewhere. */
+typedef struct cuda_select_phi {
+    typedef struct item {
+        float phi;
+    } item;
+    enum { BLOCKS = 3 };
+    uint32_t unused;
+    __device__ item load(const cuda_parts *all, const cuda_part *p, uint64_t i) const { return {cuda_phi(all, p, i)}; }
+    __device__ int keeps(const cuda_part *p) const { return p->e != NULL; }
+    __device__ void keep(const cuda_part *p, uint64_t i, const item &x, int sent) const {
+        cuda_put(p->e + i, sent ? 0.0f : x.phi);
+    }
+} cuda_select_phi;
 static inline uint64_t cuda_select_scratch(uint64_t count, uint64_t k) {
     return cuda_select_layout(count, k).bytes - CUDA_FLAGS;
 }
