@@ -179,11 +179,17 @@ esac
 tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 call_a() {
     again=
-    for codec in $(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc); do
+    codecs=$(sed -n 's/^CUDA_CODECS(\(.*\))$/\1/p' codecs/cuda/codecs.inc)
+    n=$(echo "$codecs" | wc -l)
+    for codec in $codecs; do
         export CODECS="$codec"
-        TEST_ALL=1 part "codec-$codec" 90 "$build/gpu/test_codecs"
+        # all cases, unless those behind it would then lack the time for some
+        if [ "$(left)" -gt $((30 + 6 * n)) ]; then export TEST_ALL=1; else unset TEST_ALL; fi
+        n=$((n - 1))
+        part "codec-$codec" 60 "$build/gpu/test_codecs"
         case $? in 0 | 77 | 124) ;; *) again="$again $codec" ;; esac
     done
+    unset TEST_ALL
     unset CODECS
     for t in select rounds graph; do TEST_ALL=1 part $t 60 "$build/gpu/test_$t"; done
     for codec in $again; do
@@ -234,7 +240,7 @@ save() { # PART FILE: also what a part wrote that failed or ran out of time
 }
 call_c() {
     head="$(sh bench/head.sh; echo "# GPU: $gpu")"
-    part bench 150 "$build/bench/cuda"
+    part bench 200 "$build/bench/cuda"
     save bench cuda-codecs.csv
     # without the pack's libraries, as PyTorch has its own
     part torch 60 env LD_LIBRARY_PATH="$own_libraries" python3 -B bench/cuda/torch_ops.py
@@ -260,8 +266,9 @@ four-topk 4 --codec topk:ratio=0.01
 four-sign 4 --codec efsignsgd --bf16 1
 END
     cp "$logs/trace-four-topk.json" "$out/cuda-timeline.json" 2>/dev/null
+    budget=$(($(left) < 120 ? $(left) * 2 / 3 : 80))
     part profile 100 \
-        "$build/bin/espresso" profile -n 1 --only codecs --device both --budget 80s -o "$out/gpu-codecs.json" \
+        "$build/bin/espresso" profile -n 1 --only codecs --device both --budget ${budget}s -o "$out/gpu-codecs.json" \
         --codecs 'fp16;efsignsgd;int8;int4;fp8;maxmin;twobit;topk:ratio=0.01;chunktopk;dgc:ratio=0.01' || return
     : >"$out/gpu-plans.txt"
     for model in vgg16 bert-base; do

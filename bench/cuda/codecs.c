@@ -4,9 +4,10 @@
  * from the first esp_push to the end of esp_wait_all; host_us is the time in esp_push (steps.c).
  *
  *     build/bench/cuda [SPEC...]            on a GPU: median of 21 calls after 5 for warm-up, timed by CUDA events.
- * Calls take turns in buffers that no L2 can hold: gradients of 128 MiB or more build/bench/cuda-counted [SPEC...] on
- * tests/cuda, which runs kernels on the CPU: counts launches and the bytes that kernels move, and divides these by an
- * H100's 3.35 TB/s */
+ *                                           Calls take turns in buffers that no L2 can hold: gradients of 128 MiB or
+ *                                           more
+ *     build/bench/cuda-counted [SPEC...]    on tests/cuda, which runs kernels on the CPU: counts launches and the
+ *                                           bytes that kernels move, and divides these by an H100's 3.35 TB/s */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,16 +230,20 @@ static void steps(const char *spec, uint64_t n, void *gradient, double copy_ns) 
 }
 
 /* ---- one codec, one size ----------------------------------------------------------------------------------------- */
-static void fill(float *x, uint64_t n) { /* normally distributed numbers */
-    uint64_t s = 88172645463325252u;
-    for (uint64_t i = 0; i < n; i++) {
+static void fill(float *x, uint64_t n) { /* normally distributed numbers, the same ones in each call */
+    static float *numbers;
+    static uint64_t have, s = 88172645463325252u;
+    float *all = n > have ? realloc(numbers, n * sizeof *all) : numbers;
+    if (!all) must(ESP_E_NOMEM, "numbers");
+    for (numbers = all; have < n; have++) {
         double sum = 0;
         for (int k = 0; k < 4; k++) {
             s ^= s << 13, s ^= s >> 7, s ^= s << 17;
             sum += (double)(s >> 40) / 16777216.0 - 0.5;
         }
-        x[i] = (float)sum;
+        numbers[have] = (float)sum;
     }
+    memcpy(x, numbers, n * sizeof *x);
 }
 
 static double copying(uint64_t n) {

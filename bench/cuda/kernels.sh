@@ -24,7 +24,7 @@ cat "$@" | awk '
         shared = 0
         if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
         print kernel, arch, registers, shared, spill
-    }' | $demangle | sed 's/, /,/g; s/> >/>>/g; s/signed char/int8_t/g' | sort | awk -v limit="${SPILL:-32}" '
+    }' | $demangle | sed 's/, /,/g; :again; s/> >/>>/; t again; s/signed char/int8_t/g' | sort | awk -v limit="${SPILL:-32}" '
     {
         if (!($1 in least)) { order[++kernels] = $1; least[$1] = $3 }
         if ($3 < least[$1]) least[$1] = $3
@@ -41,7 +41,7 @@ cat "$@" | awk '
             printf "\"%s\",%d,%d,%d,%s\n", k, least[k], most[k], shared[k], spills[k] == "" ? 0 : substr(spills[k], 2)
         }
         for (a in archs) n++
-        printf "# %d kernels, %d architectures, %d kernels spill on some of them, %d bytes at most\n",
-               kernels, n, spilling, worst
+        printf "# %d kernels, %s, %d kernels spill on some of them, %d bytes at most\n",
+               kernels, n == 1 ? a : n " architectures", spilling, worst
         exit worst > limit
     }'

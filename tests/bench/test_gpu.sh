@@ -43,6 +43,11 @@ said '^rounds: skipped: no library'
 said '2 failed, 1 skipped'
 GPU_SECONDS=3 gpu A
 said 'canary: FAILED: no time was left'
+program build/gpu/test_codecs 'echo "all: ${TEST_ALL:-no}"'
+GPU_SECONDS=100 gpu A # not all cases, where there is no time for them
+said '^codec-none: ok, .*: all: no$'
+GPU_SECONDS=9999 gpu A
+said '^codec-none: ok, .*: all: 1$'
 [ "$(ls "$tmp/out" | wc -l)" -le 8 ] || fail "more than 8 files"
 
 # C: a row for each trainer, and what a part wrote that failed; `all` leaves one file
