@@ -269,7 +269,7 @@ END
     budget=$(($(left) < 120 ? $(left) * 2 / 3 : 80))
     part profile 100 \
         "$build/bin/espresso" profile -n 1 --only codecs --device both --budget ${budget}s -o "$out/gpu-codecs.json" \
-        --codecs 'fp16;efsignsgd;int8;int4;fp8;maxmin;twobit;topk:ratio=0.01;chunktopk;dgc:ratio=0.01' || return
+        --codecs 'fp16;efsignsgd;int8;int4;maxmin;topk:ratio=0.01;chunktopk;dgc:ratio=0.01' || return
     : >"$out/gpu-plans.txt"
     for model in vgg16 bert-base; do
         for system in paper-nvlink paper-pcie; do # links as published, since one GPU has none

@@ -4,11 +4,14 @@
  * A struct F describes the codec. CUDA_BLOCKS_OF and CUDA_BLOCKS_REST define what most codecs have in common:
  *     enum { HEADS, NOISE };          numbers for each block; are there random numbers?
  *     void heads(const float phi[CUDA_ROWS], cuda_rows r, float head[2]) const;
- *                                                   sets the heads of this thread's block; all threads of a warp call
- * it blocks_scale scale(const float head[2]) const; float input(const cuda_part *p, uint64_t i, float phi) const; what
- * code() gets uint32_t code(float x, uint32_t noise, const blocks_scale &h) const; float value(uint32_t code, const
- * blocks_scale &h) const; float decoded(uint32_t code, const float head[2], float scale) const; uint64_t place(uint64_t
- * i) const;                                      where element i's code is int head_ok(uint32_t bits) const; */
+ *                                     sets the heads of this thread's block; all threads of a warp call it
+ *     blocks_scale scale(const float head[2]) const;
+ *     float input(const cuda_part *p, uint64_t i, float phi) const;       what code() gets
+ *     uint32_t code(float x, uint32_t noise, const blocks_scale &h) const;
+ *     float value(uint32_t code, const blocks_scale &h) const;
+ *     float decoded(uint32_t code, const float head[2], float scale) const;
+ *     uint64_t place(uint64_t i) const;                                   where element i's code is
+ *     int head_ok(uint32_t bits) const; */
 #ifndef ESP_CUDA_BLOCKS_H
 #define ESP_CUDA_BLOCKS_H
 #include "codecs/cuda/common/dense.h"
