@@ -83,11 +83,11 @@ static void pair_copy(void *to, const void *from, uint64_t bytes, int up) {
         pair_pinned_bytes = 2 * bytes;
         assert_int_equal(pair_table->alloc(pair_device, pair_pinned_bytes, ESP_MEM_PINNED, &pair_pinned), ESP_OK);
     }
-    if (up) memcpy(pair_pinned, from, bytes);
+    if (up && bytes) memcpy(pair_pinned, from, bytes); /* pair_pinned may still be NULL */
     assert_int_equal(pair_table->copy(pair_device, up ? to : pair_pinned, up ? pair_pinned : from, bytes, pair_stream),
                      ESP_OK);
     (void)pair_wait();
-    if (!up) memcpy(to, pair_pinned, bytes);
+    if (!up && bytes) memcpy(to, pair_pinned, bytes);
 }
 
 /* ---- a codec's two tables ---------------------------------------------------------------------------------------- */
