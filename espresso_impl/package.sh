@@ -59,5 +59,5 @@ Description: averages and compresses gradients of data-parallel training
 END
 rm "$root/DEBIAN/needed" "$root/DEBIAN/more"
 deb=dist/espresso_${version}_$(dpkg --print-architecture).deb
-dpkg-deb --root-owner-group -Zxz --build "$root" "$deb" >/dev/null
+dpkg-deb --root-owner-group -Zxz -z3 --build "$root" "$deb" >/dev/null
 echo "$deb"

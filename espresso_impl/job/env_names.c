@@ -12,7 +12,9 @@ static const char *const esp__env_names[] = {
     "ESPRESSO_CUDA_PRIORITY", "ESPRESSO_MIN_COMPRESS_ELEMENTS", "ESPRESSO_OPTIMIZER", "ESPRESSO_STRAGGLER_MS",
     "ESPRESSO_MEMORY_MAX", "ESPRESSO_SECRET",
     /* read by the command espresso, or set by it for programs */
-    "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_HOSTS", "ESPRESSO_MODELS"};
+    "ESPRESSO_LOCAL_RANK", "ESPRESSO_LAUNCHER", "ESPRESSO_HOSTS", "ESPRESSO_MODELS",
+    /* read by the preloaded MPI library and by the plugin for NCCL's profiler */
+    "ESPRESSO_MPI_SUMS", "ESPRESSO_NCCL_TRACE"};
 
 static const struct {
     const char *before, *now;

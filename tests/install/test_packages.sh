@@ -10,15 +10,15 @@ mkdir "$work"
 
 # ---- installed and removed ----
 export DESTDIR="$tmp/stage"
-try make -s install PREFIX=/opt/it
-try make -s install PREFIX=/opt/it # over itself
-touch "$DESTDIR/opt/it/lib/espresso/libespresso-mine.so"
-try make -s uninstall PREFIX=/opt/it
+try make -s install # with the default PREFIX: another one would compile everything again
+try make -s install # over itself
+touch "$DESTDIR/usr/local/lib/espresso/libespresso-mine.so"
+try make -s uninstall
 left=$(find "$DESTDIR" ! -type d)
-[ "$left" = "$DESTDIR/opt/it/lib/espresso/libespresso-mine.so" ] || { echo "uninstall leaves: $left" && exit 1; }
-[ "$(find "$DESTDIR/opt/it" -type d | wc -l)" -eq 3 ] || { find "$DESTDIR/opt/it" && exit 1; }
-if make -s uninstall PREFIX=/opt/it >"$tmp/output" 2>&1; then echo "uninstall of nothing: no error" && exit 1; fi
-grep -q "opt/it/share/espresso/files is not there: set PREFIX and DESTDIR" "$tmp/output" || { cat "$tmp/output" && exit 1; }
+[ "$left" = "$DESTDIR/usr/local/lib/espresso/libespresso-mine.so" ] || { echo "uninstall leaves: $left" && exit 1; }
+[ "$(find "$DESTDIR/usr/local" -type d | wc -l)" -eq 3 ] || { find "$DESTDIR/usr/local" && exit 1; }
+if make -s uninstall >"$tmp/output" 2>&1; then echo "uninstall of nothing: no error" && exit 1; fi
+grep -q "/usr/local/share/espresso/files is not there: set PREFIX and DESTDIR" "$tmp/output" || { cat "$tmp/output" && exit 1; }
 unset DESTDIR
 
 # ---- the tarball: complete, and the same from its own folder ----

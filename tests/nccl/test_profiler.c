@@ -1,6 +1,7 @@
 /* test_profiler.c plays NCCL: loads libnccl-profiler-espresso.so as NCCL does, makes the calls of each version of the
  * profiler interface with descriptions of events whose members lie where NVIDIA's headers have them, and reads the
- * file. runs: tsan */
+ * file. */
+/* runs: tsan */
 #define _GNU_SOURCE
 #include "tests/lib/test.h"
 #include <dlfcn.h>
