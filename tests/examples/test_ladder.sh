@@ -39,7 +39,9 @@ for example in examples/[0-9]*; do
     case $example in
     */06_mpi) have mpicc && [ -e "$stage/lib/espresso/libespresso-mpi.so" ] || { leaves_out "06_mpi: mpicc is not there" && continue; } ;;
     */11_ddp)
-        python3 -c 'import torch.distributed' 2>/dev/null || { leaves_out "11_ddp: python3 with torch is not there" && continue; }
+        python=$(for p in "${PYTHON:-python3}" /usr/bin/python3; do "$p" -c 'import torch.distributed' 2>/dev/null && command -v "$p" && break; done || :)
+        [ -n "$python" ] || { leaves_out "11_ddp: python3 with torch is not there" && continue; }
+        ln -s "$python" "$tmp/bin/python3"
         export PYTHONPATH="$root/python" ESPRESSO_LIBRARY="$stage/lib/libespresso.so" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
         ;;
     */12_cuda) # on the emulator, with plugin cuda in the program
