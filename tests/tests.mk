@@ -71,7 +71,7 @@ endef
 TEST_LINK_tests := -Wl,--wrap=pthread_create
 
 # CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda, once for each way
-CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu) $(wildcard tests/cuda/emulator/*.cc)
+CUDA_HOST_SRC := $(wildcard codecs/cuda/*.cu codecs/cuda/*/*.cu) $(wildcard tests/cuda/emulator/*.cc)
 CUDA_HOST_CXX := $(CXX) -fPIC $(CUDA_BASE) -DESPRESSO_STATIC_PLUGINS -Itests/cuda/emulator -pthread
 # shared memory is a section of its own, and gcc needs this flag to check arrays there
 CUDA_HOST_asan := $(if $(findstring clang,$(shell $(CXX) --version 2>/dev/null)),,-fsanitize-sections=cuda_shared)

@@ -4,7 +4,7 @@
 #   sh bench/cuda/kernels.sh [BUILD] >bench/results/cuda/cuda-kernels.csv
 # Exits with 1 if a kernel spills more than SPILL bytes (32).
 build=${1:-build}
-set -- "$build"/cuda/*.ptxas
+set -- "$build"/cuda/*.ptxas "$build"/cuda/*/*.ptxas
 if [ ! -e "$1" ]; then
     echo "kernels.sh: $build/cuda has no reports: build the plugin with nvcc first (make plugins)" >&2
     exit 1

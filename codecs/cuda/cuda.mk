@@ -4,5 +4,5 @@ CUDA_BASE := -std=c++20 -ffp-contract=off -I. -Drestrict=__restrict__ -DESP_NO_S
 # If nvcc is found, plugin cuda is built for all architectures that nvcc knows. CUDA_ARCH=sm_90 builds for one only, which is faster.
 NVCC      ?= $(firstword $(call have,nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_ARCH ?= all
-CUDA_SRC  := $(wildcard codecs/cuda/*.cu)
+CUDA_SRC  := $(wildcard codecs/cuda/*.cu codecs/cuda/*/*.cu)
 CUDA_HOST_FLAGS := -fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wno-unused-function

@@ -4,6 +4,7 @@ $(call stamp,$(BUILD)/cuda-flags,$(NVCC) $(CUDA_BASE) $(CUDA_ARCH))
 NVCC_FLAGS = $(filter-out -Wall -Wno-unused-function -ffp-contract=off,$(CUDA_BASE)) -arch=$(CUDA_ARCH) -fmad=false -O3 \
              -Xcompiler $(CUDA_HOST_FLAGS) -Werror all-warnings -Wno-deprecated-gpu-targets # CUDA 12 says so of sm_70
 $(BUILD)/cuda/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/
+	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@ 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); exit 1; }
 $(BUILD)/lib/espresso/libespresso-cuda.so: $(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o) | $(BUILD)/lib/espresso/
 	@echo '{ global: espresso_plugin_v1; local: *; };' >$(BUILD)/cuda.map # otherwise C++ templates would be exported too
@@ -23,6 +24,7 @@ $(BUILD)/bin/train_cuda: $(TRAIN_CUDA:%=$(BUILD)/cuda/%.o) $(TRAIN_CUDA_C) $(LIB
 
 # This bench measures CUDA codecs on a GPU; cuda-counted counts their memory accesses with the emulator on a CPU.
 $(BUILD)/cuda/static/%.o: codecs/cuda/%.cu $(BUILD)/cuda-flags | $(BUILD)/cuda/static/
+	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -DESPRESSO_STATIC_PLUGINS -MMD -MP -MT $@ -MF $(BUILD)/dep/$(subst /,-,$@).d -c $< -o $@
 CUDA_STATIC := $(filter-out $(BUILD)/cuda/plugin.o,$(CUDA_SRC:codecs/cuda/%.cu=$(BUILD)/cuda/%.o)) $(BUILD)/cuda/static/plugin.o
 BENCH_CUDA := $(addprefix bench/cuda/,codecs.c steps.c)

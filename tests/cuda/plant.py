@@ -53,7 +53,7 @@ NO_BUILD = "does not compile"
 
 def sources():
     listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout.split()
-    kernels = [f for f in listed if re.match(r"codecs/cuda/(common/)?\w+\.(cu|h)$", f)]
+    kernels = [f for f in listed if re.match(r"codecs/cuda/(\w+/)?\w+\.(cu|h)$", f)]
     return listed, [f for f in kernels if os.path.basename(f) not in ("device.h", "plugin.cu")]
 
 

@@ -5,7 +5,7 @@ PTX_ARCHS := 75 80 90 100
 PTX_NAMES := test_codecs test_select test_rounds
 PTX_STEPS := test_graph test_cuda_tree test_cuda_steps test_cuda_between # of the newest architecture only
 PTX_KNOWN := $(if $(NVCC),$(filter $(PTX_ARCHS),$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch))))
-PTX_FILES := $(filter-out plugin,$(notdir $(CUDA_SRC:.cu=)))
+PTX_FILES := $(filter-out plugin,$(CUDA_SRC:codecs/cuda/%.cu=%))
 PTX_MISSING := $(if $(NVCC),$(if $(call have,python3),$(if $(TESTS),,cmocka or jansson),python3),nvcc)
 PTX_TESTS := $(if $(PTX_MISSING),,$(foreach a,$(PTX_KNOWN),$(PTX_NAMES:%=$(BUILD)/ptx-sm_$a/cuda/%)) \
              $(PTX_STEPS:%=$(BUILD)/ptx-sm_$(lastword $(PTX_KNOWN))/cuda/%))
@@ -20,6 +20,7 @@ $(BUILD)/ptx-sm_%.cc: $(BUILD)/ptx-sm_%.ptx tests/cuda/ptx/translate.py tests/cu
 	python3 tests/cuda/ptx/translate.py $(notdir $*) <$< >$@
 define PTX_ARCH
 $(BUILD)/ptx-sm_$(1)/%.ptx: codecs/cuda/%.cu codecs/cuda/cuda.mk $(STAMP) | $(BUILD)/ptx-sm_$(1)/
+	@mkdir -p $$(@D)
 	$$(NVCC) $$(filter-out -Wall -Wno-unused-function -ffp-contract=off,$$(CUDA_BASE)) -fmad=false -O3 -arch=compute_$(1) -lineinfo \
 	   -Wno-deprecated-gpu-targets -MMD -MP -MT $$@ -MF $(BUILD)/dep/$$(subst /,-,$$@).d -ptx $$< -o $$@
 $(BUILD)/ptx-sm_$(1)/cuda/%: $(BUILD)/tests/obj/tests/cuda/%.o $(BUILD)/tests/obj/tests/lib/defaults.o $(PTX_FILES:%=$(BUILD)/ptx-sm_$(1)/%.o) \
