@@ -11,7 +11,7 @@
  * MPI_Allreduce returns a tensor's sum before the next one is pushed, so only strategies that treat each tensor by
  * itself are possible: fp32 and layerwise. MPI_Iallreduce returns a generalized request (MPI 3.1, section 12.2), which
  * MPI_Wait, MPI_Waitall, MPI_Test and their variants complete; no thread of the shim calls MPI. Calls from Fortran are
- * not seen. */
+ * not seen. One thread at a time may make the calls that are listed above. */
 #include "espresso.h"
 #include <mpi.h>
 #include <stdbool.h>
