@@ -126,7 +126,7 @@ auto = types.ModuleType("auto")
 auto.__file__ = "bench/validate/auto"
 exec(compile(open("bench/validate/auto").read(), "bench/validate/auto", "exec"), auto.__dict__)
 def case(speed=1.0, auto_ms=10.0, best=10.0, measuring=0.01):
-    return {"trainer": "a", "link": "none", "busy": 0, "pairs": 2, "steps": 9, "others": 0.0, "fp32": 20.0, "auto": auto_ms, "best": best,
+    return {"trainer": "a", "ranks": 4, "link": "none", "busy": 0, "pairs": 2, "steps": 9, "others": 0.0, "fp32": 20.0, "auto": auto_ms, "best": best,
             "speed": speed, "least": speed, "most": speed, "measuring": measuring}
 outcomes = lambda rows: [line.rsplit(" ", 1)[1] for line in auto_rows.report(rows, [])[1:4]]
 assert outcomes([case()]) == ["met", "met", "met"], outcomes([case()])
