@@ -140,6 +140,7 @@
 #include "espresso_impl/observe/growth.c"
 #include "espresso_impl/observe/stragglers.c"
 #include "espresso_impl/context/activate.c"
+#include "espresso_impl/context/outer.c"
 #include "espresso_impl/context/shrink.c"
 #include "espresso_impl/context/open.c"
 #include "espresso_impl/registry/builtin.c"

@@ -349,6 +349,52 @@ ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx);
  *  A rank that the others have excluded gets ESP_E_PEER. See docs/use/shrink.md. */
 ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
 
+/* Outer loop: ranks train by themselves for `every` optimizer steps (inner steps), and then average how far their
+ * parameters have moved. An outer context does that instead of averaging gradients: open it, call esp_outer_open, add
+ * the tensors (esp_tensor_add), start it, give all ranks the same parameters, pass each tensor's parameters to
+ * esp_outer_add, and call esp_outer_step after every optimizer step. Tensors that are averaged in every step belong to
+ * another context of the same job. docs/use/outer.md explains methods, memory and what to save. */
+/* esp_outer_desc.flags */
+enum { ESP_OUTER_HOST = 1u << 0 /* anchors and outer momenta of tensors on a GPU are in pinned host memory */ };
+/** How an outer context synchronizes. Members that are zero take the method's value. Growable: later versions may
+ *  append members. */
+typedef struct esp_outer_desc {
+    uint32_t struct_size; /* 0 means the size in this header */
+    uint32_t flags;       /* ESP_OUTER_HOST */
+    /** "average" (of the parameters; the default), "diloco", "streaming" or "sparseloco" (docs/use/outer.md), also with
+     *  parameters named as the members below: "streaming:every=50,fragments=8". Environment variable ESPRESSO_OUTER
+     *  overrides it. What the text sets overrides the members. */
+    const char *method;
+    uint32_t every; /* inner steps of a round, in which each tensor is synchronized once; the paper calls them H */
+    /** The tensors are divided, in their order, into this many parts of about equal size, which are synchronized one
+     *  after another, spread over the round. 0 means 1. */
+    uint32_t fragments;
+    /** The inner steps from the push of a fragment to the use of its mean, during which it is communicated. At most
+     *  every / fragments. */
+    uint32_t delay;
+    float alpha;       /* parameters become alpha * own + (1 - alpha) * common ones; 0 <= alpha < 1; -1 means 0 */
+    float lr;          /* learning rate of the outer optimizer, which is SGD; 0 means 1 */
+    float momentum;    /* of the outer optimizer; 0 <= momentum < 1; -1 means none */
+    uint32_t nesterov; /* 1: Nesterov's momentum */
+    uint32_t reserved0;
+} esp_outer_desc;
+/** Makes the context an outer one. Call it before esp_start, on all ranks alike. ESP_E_ARG: a member or parameter is
+ *  out of range, and the message says which. */
+ESPRESSO_API esp_status esp_outer_open(esp_ctx *ctx, const esp_outer_desc *desc);
+/** Names the memory of a tensor's parameters, which has the tensor's dtype, count and device and stays valid until
+ *  esp_close, or until another call names other memory. The first call copies the parameters: these become the anchor,
+ *  the common parameters from which ranks depart. Call it after esp_start, for each tensor. */
+ESPRESSO_API esp_status esp_outer_add(esp_ctx *ctx, uint32_t id, void *params);
+/** Counts an inner step; call it after the optimizer, or instead of it if the optimizer skips a step. When a fragment's
+ *  turn comes, pushes anchor - parameters, and `delay` calls later applies the outer optimizer to the fragment's mean,
+ *  and changes its parameters. Other calls return at once. Blocks if `delay` is too short for the network. It reads and
+ *  changes parameters after the work that `stream` has now. If a mean is not finite, all ranks return to the fragment's
+ *  anchor. The first call fails with ESP_E_MISMATCH on all ranks if their parameters differed in esp_outer_add. */
+ESPRESSO_API esp_status esp_outer_step(esp_ctx *ctx, esp_stream stream);
+/** Ends the round early: synchronizes the fragments that are left of it, and gives all ranks the anchors as their
+ *  parameters, the same bits. Call it before the model is saved or evaluated and at the end of training. Blocks. */
+ESPRESSO_API esp_status esp_outer_sync(esp_ctx *ctx, esp_stream stream);
+
 /* Sharded tensors (ESP_SHARD), for trainers that divide the optimizer's state among ranks. After the wait, the pushed
  * gradient has the mean in this rank's part, and undefined values elsewhere. */
 /** Finds the part of a tensor that belongs to rank `rank`: *count elements from *begin on. All ranks get the same until
@@ -394,6 +440,9 @@ typedef struct esp_stats {
     uint64_t slots_bytes, feedback_bytes;
     /** Upper limit of this rank's share of the backends' buffers. Not in memory_bytes. 0 if unknown. */
     uint64_t backend_bytes;
+    /** Of an outer context: completed rounds, bytes of anchors, momenta and pushed differences, and the time in which
+     *  esp_outer_step waited for communication. */
+    uint64_t outer_rounds, outer_bytes, outer_wait_ns;
 } esp_stats;
 /** Compression error and residual of one tensor. Growable: set struct_size, as later versions may append members. */
 typedef struct esp_tensor_stats {

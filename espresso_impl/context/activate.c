@@ -20,6 +20,7 @@ static void esp__agree_unit(const esp__unit *u, esp__text *t) {
 
 static void esp__agree_text(const esp_ctx *ctx, const esp__strategy *y, esp__text *t) {
     esp__observers_agree(ctx, t);
+    esp__outer_agree(ctx, t);
     if (!ctx->observers.table[ESP__OBSERVE_AUTO]) esp__text_add(t, ESP__NOT_AUTO);
     esp__text_add(t, "seed %llu\n", (unsigned long long)ctx->config.seed);
     esp__text_add(t, "ABI %u, flags %u\n", ESP_ABI_MAJOR, ctx->config.flags & ESP_DISCARDABLE);
@@ -70,6 +71,7 @@ static void esp__activate_swap(esp_ctx *ctx, esp__active *next, float **pending)
     ctx->steps.stats.memory_bytes = next->memory_bytes;
     ctx->steps.stats.slots_bytes = next->slots_bytes;
     ctx->steps.stats.feedback_bytes = next->feedback_bytes;
+    esp__outer_resume(ctx);
     pthread_mutex_unlock(&ctx->lanes.lock);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) esp__pending_before_free(ctx, &ctx->model.tensors[i]);
     esp__active_free(ctx, &before);
@@ -83,6 +85,7 @@ ESP__FN esp_status esp__activate(esp_ctx *ctx, esp_status mine, const char *spec
     esp_status s = mine ? mine : esp__strategy_load(ctx, &next.strategy, spec, files);
     esp__text lines = {.ctx = ctx};
     if (!s) s = esp__shards_check(ctx, &next.strategy);
+    if (!s) s = esp__outer_order(ctx, &next.strategy);
     if (!s) esp__agree_text(ctx, &next.strategy, &lines);
     s = esp__agree_lines(ctx, &lines, s);
     float **pending = s ? NULL : esp__alloc(ctx, (uint64_t)ctx->model.n_tensors * sizeof *pending + 1);

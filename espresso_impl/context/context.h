@@ -32,6 +32,30 @@ ESP__FN esp_status esp__same_arguments(esp_ctx *ctx, const char *what, const cha
  * between steps. */
 ESP__FN esp_status esp__weights_share(esp_ctx *ctx);
 
+/* ---- outer.c: outer contexts; all but esp__outer_start and esp__outer_load allow a NULL ctx->outer ---- */
+/* Divides the tensors into fragments. Call it before the first strategy is active. */
+ESP__FN esp_status esp__outer_start(esp_ctx *ctx);
+ESP__FN void esp__outer_agree(const esp_ctx *ctx, esp__text *lines);
+/* Sorts the strategy's collectives by fragment. Fails if it synchronizes tensors of two fragments together. */
+ESP__FN esp_status esp__outer_order(esp_ctx *ctx, esp__strategy *y);
+/* Fails if the trainer calls `what`, which only other contexts have. */
+ESP__FN esp_status esp__outer_refuse(const esp_ctx *ctx, const char *what);
+/* Blocks until what was pushed in this round is averaged, so that other collectives can run. */
+ESP__FN esp_status esp__outer_quiet(esp_ctx *ctx);
+/* Marks what this round has averaged before the active strategy or a loaded state began. */
+ESP__FN void esp__outer_resume(esp_ctx *ctx);
+/* Drops the round after ranks were lost, and gives the remaining ones the anchors and momenta of rank 0. The second is
+ * collective. */
+ESP__FN void esp__outer_restart(esp_ctx *ctx);
+ESP__FN esp_status esp__outer_shrunk(esp_ctx *ctx);
+ESP__FN void esp__outer_close(esp_ctx *ctx);
+/* Calls put(user, device, data, bytes) for each part of what a saved state has of it. */
+typedef void (*esp__outer_put)(const esp_ctx *ctx, void *user, uint32_t device, const void *data, uint64_t bytes);
+ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user);
+/* Checks the `bytes` bytes of a saved state that esp__outer_save has put, or loads them. */
+ESP__FN esp_status esp__outer_check(const esp_ctx *ctx, const void *saved, uint64_t bytes);
+ESP__FN esp_status esp__outer_load(esp_ctx *ctx, const void *saved);
+
 /* ---- lent.c ---- */
 /* Lends `grad` to the library as the gradient of `t`. Returns NULL, or the tensor whose lent gradient overlaps it. Lock
  * held. */

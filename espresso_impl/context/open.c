@@ -327,6 +327,9 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
             ctx, ESP_E_UNSUPPORTED,
             "strategy auto is not in this build (ESP_NO_PLANNER): compile espresso.c without that define, or link "
             "libespresso; or use fp32, layerwise or a strategy file, which `espresso plan -o FILE` writes");
+    if (ctx->outer && esp__auto_asked(*spec))
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "strategy auto cannot choose for an outer context: use fp32, layerwise or a strategy file");
     return esp__observers_strategy(ctx, spec);
 }
 
@@ -375,6 +378,7 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
     esp__active_free(ctx, &ctx->active);
     esp__gather_close(ctx);
+    esp__outer_close(ctx);
     esp__tensors_free(ctx);
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);
     esp__free(ctx, ctx->registry.opened);
@@ -557,6 +561,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
                                          "esp_start: no tensor was added: call esp_tensor_add for each gradient first");
     const char *spec = NULL;
     esp__observers_list(&ctx->observers);
+    if (!s && ctx->outer) s = esp__outer_start(ctx);
     if (!s) s = esp__first_strategy(ctx, &spec);
     s = esp__activate(ctx, s, spec, true);
     if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));

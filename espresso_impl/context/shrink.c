@@ -84,6 +84,7 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     }
     esp__step_free(ctx);
     esp__step_reset(ctx);
+    esp__outer_restart(ctx);
     ctx->steps.step = step;
     pthread_mutex_lock(&ctx->lanes.lock);
     memset(h, 0, sizeof *h);
@@ -154,6 +155,7 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     if (!s && ctx->steps.weighted) s = esp__weights_share(ctx);
     /* ESP_E_STATE means that all remaining ranks have weight 0: they contribute zeros. */
     if (s == ESP_E_STATE) s = ESP_OK;
+    if (!s) s = esp__outer_shrunk(ctx);
     if (!s) esp__observers_activated(ctx);
     return s;
 }

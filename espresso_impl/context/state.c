@@ -51,6 +51,10 @@ static void esp__state_put_on(const esp_ctx *ctx, esp__state_out *o, uint32_t de
     }
 }
 
+static void esp__state_put_outer(const esp_ctx *ctx, void *user, uint32_t device, const void *data, uint64_t n) {
+    esp__state_put_on(ctx, user, device, data, n);
+}
+
 static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
     esp__state_put(o, ctx->active.strategy.text, strlen(ctx->active.strategy.text));
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
@@ -67,6 +71,7 @@ static void esp__state_put_body(const esp_ctx *ctx, esp__state_out *o) {
         if (f->residual) esp__state_put_on(ctx, o, f->device, f->residual, f->count * sizeof(float));
         if (f->state) esp__state_put_on(ctx, o, f->device, f->state, f->state_bytes);
     }
+    esp__outer_save(ctx, esp__state_put_outer, o);
 }
 
 static esp__state_head esp__state_head_of(const esp_ctx *ctx) {
@@ -277,8 +282,7 @@ static esp_status esp__state_take_comps(esp_ctx *ctx, esp__state_in *in) {
     if (!in->feedback) return esp__fail(ctx, ESP_E_NOMEM, "no memory for the state's %u Comps", in->head.n_feedback);
     for (uint32_t i = 0; i < in->head.n_feedback && s == ESP_OK; i++)
         s = esp__state_take_comp(ctx, in, &in->feedback[i]);
-    if (s == ESP_OK && in->at != in->head.body_bytes) s = esp__state_corrupt(ctx, "the state is longer than its parts");
-    return s;
+    return s == ESP_OK ? esp__outer_check(ctx, in->body + in->at, in->head.body_bytes - in->at) : s;
 }
 
 /* A saved residual that the active strategy has no place for becomes pending: the next push adds it. */
@@ -436,6 +440,8 @@ static void esp__state_apply(esp_ctx *ctx, const esp__state_set *set) {
         t->pending_residual = in->pending_residual[i];
         in->pending_residual[i] = NULL;
     }
+    const esp_status loaded = ctx->outer ? esp__outer_load(ctx, in->body + in->at) : ESP_OK;
+    if (loaded) esp__fatal(ctx, loaded, esp_last_error(ctx));
 }
 
 static esp_status esp__state_allowed(esp_ctx *ctx, const char *what, bool has_argument) {

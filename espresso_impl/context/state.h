@@ -3,6 +3,8 @@
  *     the strategy's text
  *     per tensor: esp__state_tensor, name, and a residual that the strategy has not used yet (count floats), if any
  *     per compression in the strategy: esp__state_comp, residual (count floats) and the codec's state, if any
+ *     of an outer context: esp__state_outer, then per tensor the anchor, and the outer momentum if there is one
+ *         (count floats each), then the pushed differences or means of the fragment that is not yet applied, if any
  *     u64 checksum of all pieces before it */
 #ifndef ESP__STATE_H
 #define ESP__STATE_H
@@ -34,6 +36,11 @@ typedef struct esp__state_comp {
     uint64_t offset, count, state_bytes;
     uint32_t has, reserved0;
 } esp__state_comp;
+
+typedef struct esp__state_outer {
+    uint32_t every, fragments, delay, has_momentum;
+    uint32_t at, left, pushed, applied;
+} esp__state_outer;
 
 static inline uint64_t esp__state_padded(uint64_t n) { return (n + 7u) / 8u * 8u; }
 

@@ -99,6 +99,7 @@ static esp_status esp__push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream st
 
 ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stream stream) {
     esp_status s = esp__usable_id(ctx, id);
+    if (!s) s = esp__outer_refuse(ctx, "esp_push");
     if (s) return s;
     if (!grad)
         return esp__fail(ctx, ESP_E_ARG, "tensor '%s': the gradient is NULL (esp_push_zero takes part without one)",
@@ -108,6 +109,7 @@ ESPRESSO_API esp_status esp_push(esp_ctx *ctx, uint32_t id, void *grad, esp_stre
 
 ESPRESSO_API esp_status esp_push_zero(esp_ctx *ctx, uint32_t id, void *out, esp_stream stream) {
     esp_status s = esp__usable_id(ctx, id);
+    if (!s) s = esp__outer_refuse(ctx, "esp_push_zero");
     if (s) return s;
     if (!out) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': out is NULL", ctx->model.tensors[id].name);
     return esp__push(ctx, id, out, stream, true);
@@ -328,6 +330,7 @@ ESPRESSO_API esp_status esp_step_end(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start first");
+    if ((s = esp__outer_refuse(ctx, "esp_step_end")) != ESP_OK) return s;
     pthread_mutex_lock(&ctx->lanes.lock);
     s = esp__close_step(ctx);
     pthread_mutex_unlock(&ctx->lanes.lock);
@@ -383,6 +386,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx), missing;
     if (s) return s;
     if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "call esp_start first");
+    if ((s = esp__outer_refuse(ctx, "esp_wait_all")) != ESP_OK) return s;
     pthread_mutex_lock(&ctx->lanes.lock);
     esp__close_step(ctx);
     esp__wait_begin(ctx);
@@ -452,7 +456,7 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss) {
 ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what) {
     esp_status s = esp__usable(ctx);
     if (!s) s = esp__alive(ctx);
-    if (s) return s;
+    if (s || ctx->outer) return s ? s : esp__outer_quiet(ctx);
     if (ctx->steps.open || ctx->steps.closed)
         return esp__fail(ctx, ESP_E_STATE, "%s: a step is under way: call esp_wait_all first", what);
     return ESP_OK;
@@ -460,6 +464,7 @@ ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what) {
 
 ESPRESSO_API esp_status esp_discard_step(esp_ctx *ctx) {
     esp_status s = esp__between_steps(ctx, "esp_discard_step");
+    if (!s) s = esp__outer_refuse(ctx, "esp_discard_step");
     if (s) return s;
     if (!(ctx->config.flags & ESP_DISCARDABLE))
         return esp__fail(ctx, ESP_E_STATE, "esp_discard_step needs ESP_DISCARDABLE in esp_config.flags");

@@ -191,13 +191,17 @@ ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, 
     return s;
 }
 
-ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, const float *src, float scale, int sum,
-                                   uint64_t count) {
+ESP__FN esp_status esp__device_convert(const esp_ctx *ctx, uint32_t on, void *dst, esp_dtype to, const void *src,
+                                       esp_dtype from, float scale, bool sum, uint64_t count) {
     const esp__device *d = esp__device_at(ctx, on);
     if (!count) return ESP_OK;
-    const esp_status s =
-        d->table->convert(d->self, dst, ESP_F32, src, ESP_F32, scale, (uint32_t)sum, count, d->stream[ESP__ON_COMPUTE]);
+    const esp_status s = d->table->convert(d->self, dst, to, src, from, scale, sum, count, d->stream[ESP__ON_COMPUTE]);
     return s ? esp__device_failed(ctx, on, s, "convert") : esp__device_drain(ctx, on, ESP__ON_COMPUTE);
+}
+
+ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, const float *src, float scale, int sum,
+                                   uint64_t count) {
+    return esp__device_convert(ctx, on, dst, ESP_F32, src, ESP_F32, scale, sum != 0, count);
 }
 
 ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, uint64_t bytes) {

@@ -94,7 +94,11 @@ ESP__FN esp_status esp__device_drain(const esp_ctx *ctx, uint32_t index, int str
  * any host memory. */
 ESP__FN esp_status esp__device_copy(const esp_ctx *ctx, uint32_t to, void *dst, uint32_t from, const void *src,
                                     uint64_t bytes);
-/* dst = scale * src, or with `sum` dst += scale * src; f32, both on device `on` */
+/* dst = scale * src, or with `sum` dst += scale * src; both on device `on`, or in memory that is pinned for it. If they
+ * are the same, the dtypes are, too. */
+ESP__FN esp_status esp__device_convert(const esp_ctx *ctx, uint32_t on, void *dst, esp_dtype to, const void *src,
+                                       esp_dtype from, float scale, bool sum, uint64_t count);
+/* The same for f32. */
 ESP__FN esp_status esp__device_add(const esp_ctx *ctx, uint32_t on, float *dst, const float *src, float scale, int sum,
                                    uint64_t count);
 ESP__FN esp_status esp__device_zero(const esp_ctx *ctx, uint32_t on, void *dst, uint64_t bytes);

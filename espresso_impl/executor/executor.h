@@ -131,6 +131,7 @@ struct esp_ctx {
     esp__lanes lanes;
     esp__steps steps;
     esp__health health;
+    struct esp__outer *outer; /* of an outer context (context/outer.c), else NULL */
     bool started;
     esp__observers observers;
 };

@@ -1,0 +1,703 @@
+/* outer.c: outer contexts. Ranks train by themselves, and now and then average how far their parameters have moved from
+ * an anchor, which is the same on all ranks (DiLoCo: Douillard et al. 2023; fragments, delay and alpha: Streaming
+ * DiLoCo, Douillard et al. 2025). A round is a step of the executor: each tensor is pushed once, and the tensors of a
+ * fragment together. At most one fragment is under way, so all fragments share memory for what they push. */
+#include "espresso_impl/context/context.h"
+#include "espresso_impl/context/state.h"
+#include <stdlib.h>
+
+typedef struct esp__outer_tensor {
+    void *params; /* the caller's */
+    float *anchor, *momentum;
+    void *pushed; /* anchor - params, then its mean; in esp__outer.room */
+    bool whole;   /* the parameters themselves were pushed */
+} esp__outer_tensor;
+
+typedef struct esp__outer {
+    uint32_t flags, every, fragments, delay;
+    float alpha, lr, momentum;
+    bool nesterov, compared, calls; /* all ranks' anchors were compared; the library itself pushes */
+    uint32_t at;                    /* inner steps of this round */
+    uint32_t pushed, applied;       /* fragments of this round */
+    uint32_t left;                  /* inner steps until the fragment that is under way is applied */
+    uint32_t *first;                /* [fragments + 1] fragment f has tensors first[f] to first[f + 1] - 1 */
+    esp__outer_tensor *tensors;     /* [n_tensors], NULL before esp_start */
+    uint8_t *room[ESP__DEVICES_MAX];
+    uint64_t room_bytes[ESP__DEVICES_MAX];
+} esp__outer;
+
+static uint64_t esp__outer_bytes(const esp__tensor *t) { return t->count * esp_dtype_bytes(t->dtype); }
+
+/* ---- configuration ----------------------------------------------------------------------------------------------- */
+/* A method's settings. SparseLoCo has no outer momentum: the residuals of its codec take that place. */
+typedef struct esp__outer_method {
+    const char *name;
+    uint32_t every, fragments, delay;
+    float alpha, lr, momentum;
+    uint32_t nesterov;
+} esp__outer_method;
+static const esp__outer_method esp__outer_methods[] = {{"average", 0, 1, 0, 0.0f, 1.0f, 0.0f, 0},
+                                                       {"diloco", 500, 1, 0, 0.0f, 0.7f, 0.9f, 1},
+                                                       {"streaming", 100, 8, 5, 0.5f, 0.4f, 0.9f, 1},
+                                                       {"sparseloco", 30, 1, 0, 0.0f, 1.0f, 0.0f, 0}};
+
+static const esp__outer_method *esp__outer_method_of(const char *name) {
+    for (size_t i = 0; i < sizeof esp__outer_methods / sizeof *esp__outer_methods; i++)
+        if (!strcmp(name, esp__outer_methods[i].name)) return &esp__outer_methods[i];
+    return NULL;
+}
+
+static bool esp__outer_number(double v, bool whole, double least, double most) {
+    return v >= least && v <= most && (!whole || v == (double)(uint64_t)v);
+}
+
+/* Sets the member that `key` names. */
+static esp_status esp__outer_set(const esp_ctx *ctx, esp__outer *o, const char *key, double v, const char *said) {
+    static const char *const keys[] = {"every", "fragments", "delay", "nesterov", "alpha", "lr", "momentum"};
+    static const double most[] = {1e9, 1e6, 1e9, 1, 0.9999999, 1e6, 0.9999999}, least[] = {1, 1, 0, 0, 0, 1e-9, 0};
+    uint32_t *const counts[] = {&o->every, &o->fragments, &o->delay};
+    float *const numbers[] = {&o->alpha, &o->lr, &o->momentum};
+    size_t k = 0;
+    while (k < 7 && strcmp(key, keys[k])) k++;
+    if (k == 7)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "outer: '%s' is no parameter: known are every, fragments, delay, alpha, lr, momentum and "
+                         "nesterov (0 or 1)",
+                         key);
+    if (!esp__outer_number(v, k < 4, least[k], most[k]))
+        return esp__fail(ctx, ESP_E_ARG, "outer: %s is %s: expected %s from %g to %g", key, said,
+                         k < 4 ? "a whole number" : "a number", least[k], most[k]);
+    if (k < 3)
+        *counts[k] = (uint32_t)v;
+    else if (k == 3)
+        o->nesterov = v != 0;
+    else
+        *numbers[k - 4] = (float)v;
+    return ESP_OK;
+}
+
+static esp_status esp__outer_set_text(const esp_ctx *ctx, esp__outer *o, const char *params) {
+    char key[ESP__NAME_MAX], text[ESP__SPEC_MAX];
+    esp_status s = ESP_OK;
+    while (!s && esp_params_next(&params, key, sizeof key, text, sizeof text) > 0) {
+        double v;
+        if (!esp_params_number(text, NULL, &v))
+            return esp__fail(ctx, ESP_E_ARG, "outer: %s is '%s', which is no number", key, text);
+        s = esp__outer_set(ctx, o, key, v, text);
+    }
+    return s;
+}
+
+static esp_status esp__outer_set_member(const esp_ctx *ctx, esp__outer *o, const char *key, double v) {
+    char said[32];
+    esp__format(said, sizeof said, "%g", v);
+    if (v == -1.0 && (!strcmp(key, "alpha") || !strcmp(key, "momentum"))) v = 0;
+    return esp__outer_set(ctx, o, key, v, said);
+}
+
+static esp_status esp__outer_set_members(const esp_ctx *ctx, esp__outer *o, const esp_outer_desc *d) {
+    esp_status s = ESP_OK;
+    if (d->every) s = esp__outer_set_member(ctx, o, "every", d->every);
+    if (!s && d->fragments) s = esp__outer_set_member(ctx, o, "fragments", d->fragments);
+    if (!s && d->delay) s = esp__outer_set_member(ctx, o, "delay", d->delay);
+    if (!s && d->nesterov) s = esp__outer_set_member(ctx, o, "nesterov", d->nesterov);
+    if (!s && d->alpha != 0) s = esp__outer_set_member(ctx, o, "alpha", (double)d->alpha);
+    if (!s && d->lr != 0) s = esp__outer_set_member(ctx, o, "lr", (double)d->lr);
+    if (!s && d->momentum != 0) s = esp__outer_set_member(ctx, o, "momentum", (double)d->momentum);
+    return s;
+}
+
+/* Returns the inner step of a round, from 1, at which fragment f is pushed. */
+static uint32_t esp__outer_turn(const esp__outer *o, uint32_t f) {
+    return (uint32_t)((uint64_t)(f + 1) * o->every / o->fragments);
+}
+
+static esp_status esp__outer_fits(const esp_ctx *ctx, const esp__outer *o) {
+    if (!o->every)
+        return esp__fail(ctx, ESP_E_ARG, "outer: every is not set: give the inner steps of a round, such as every=30");
+    if (o->fragments > o->every)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "outer: fragments is %u, but a round has only %u inner steps (every): fragments take turns, "
+                         "one at a step",
+                         o->fragments, o->every);
+    if (o->delay > o->every / o->fragments)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "outer: delay is %u, but with every=%u and fragments=%u a fragment's turn comes %u inner "
+                         "steps after the one before: delay is at most that",
+                         o->delay, o->every, o->fragments, o->every / o->fragments);
+    if (o->nesterov && o->momentum == 0.0f)
+        return esp__fail(ctx, ESP_E_ARG, "outer: nesterov is set without momentum: set momentum, such as 0.9");
+    return ESP_OK;
+}
+
+static esp_status esp__outer_configure(const esp_ctx *ctx, esp__outer *o, const esp_outer_desc *d) {
+    const char *env = getenv("ESPRESSO_OUTER"), *spec = env && *env ? env : d->method, *params;
+    char name[ESP__NAME_MAX];
+    esp_status s = esp__spec_split(ctx, spec && *spec ? spec : "average", name, &params);
+    const esp__outer_method *m = s ? NULL : esp__outer_method_of(name);
+    if (s) return s;
+    if (!m)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "outer: '%s' is no method: known are average, diloco, streaming and sparseloco", name);
+    if (d->flags & ~(uint32_t)ESP_OUTER_HOST)
+        return esp__fail(ctx, ESP_E_ARG,
+                         "outer: flags is %u: known is ESP_OUTER_HOST (%u); was the struct zeroed (ESP_ZERO)?",
+                         (unsigned)d->flags, (unsigned)ESP_OUTER_HOST);
+    o->flags = d->flags;
+    o->every = m->every, o->fragments = m->fragments, o->delay = m->delay;
+    o->alpha = m->alpha, o->lr = m->lr, o->momentum = m->momentum, o->nesterov = m->nesterov != 0;
+    s = esp__outer_set_members(ctx, o, d);
+    if (!s) s = esp__outer_set_text(ctx, o, params);
+    return s ? s : esp__outer_fits(ctx, o);
+}
+
+ESPRESSO_API esp_status esp_outer_open(esp_ctx *ctx, const esp_outer_desc *desc) {
+    esp_outer_desc d;
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!desc) return esp__fail(ctx, ESP_E_ARG, "esp_outer_open: the description is NULL");
+    if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_outer_open: call it before esp_start");
+    if (ctx->outer) return esp__fail(ctx, ESP_E_STATE, "esp_outer_open was already called");
+    memset(&d, 0, sizeof d);
+    memcpy(&d, desc, desc->struct_size && desc->struct_size < sizeof d ? desc->struct_size : sizeof d);
+    esp__outer *o = esp__alloc(ctx, sizeof *o);
+    if (!o) return esp__fail(ctx, ESP_E_NOMEM, "esp_outer_open: out of memory");
+    s = esp__outer_configure(ctx, o, &d);
+    if (s)
+        esp__free(ctx, o);
+    else
+        ctx->outer = o;
+    return s;
+}
+
+/* ---- fragments --------------------------------------------------------------------------------------------------- */
+/* Divides the tensors where a fragment has its share of all elements, and leaves at least one for each later
+ * fragment. */
+static void esp__outer_divide(const esp__model *m, esp__outer *o) {
+    double all = 0, done = 0;
+    for (uint32_t i = 0; i < m->n_tensors; i++) all += (double)m->tensors[i].count;
+    for (uint32_t f = 0, i = 0; f < o->fragments; f++) {
+        const double until = all * (f + 1) / o->fragments;
+        const uint32_t last = m->n_tensors - (o->fragments - f - 1);
+        o->first[f] = i;
+        do done += (double)m->tensors[i++].count;
+        while (i < last && (f + 1 == o->fragments || done + (double)m->tensors[i].count / 2 <= until));
+    }
+    o->first[o->fragments] = m->n_tensors;
+}
+
+static void *esp__outer_take(esp_ctx *ctx, const esp__outer *o, const esp__tensor *t) {
+    return esp__device_take(ctx, t->device, t->count * sizeof(float),
+                            o->flags & ESP_OUTER_HOST ? ESP_MEM_PINNED : ESP_MEM_DEVICE);
+}
+
+static void esp__outer_give(esp_ctx *ctx, const esp__outer *o, const esp__tensor *t, float *p) {
+    esp__device_give(ctx, t->device, p, t->count * sizeof(float),
+                     o->flags & ESP_OUTER_HOST ? ESP_MEM_PINNED : ESP_MEM_DEVICE);
+}
+
+/* Gives the tensors of each fragment their places in o->room; the first pass only counts. */
+static void esp__outer_place(esp_ctx *ctx, esp__outer *o, bool count) {
+    for (uint32_t f = 0; f < o->fragments; f++) {
+        uint64_t at[ESP__DEVICES_MAX] = {0};
+        for (uint32_t i = o->first[f]; i < o->first[f + 1]; i++) {
+            const esp__tensor *t = &ctx->model.tensors[i];
+            if (!count) o->tensors[i].pushed = o->room[t->device] + at[t->device];
+            at[t->device] += (esp__outer_bytes(t) + 255u) / 256u * 256u;
+            if (at[t->device] > o->room_bytes[t->device]) o->room_bytes[t->device] = at[t->device];
+        }
+    }
+}
+
+static esp_status esp__outer_memory(esp_ctx *ctx, esp__outer *o) {
+    const esp__model *m = &ctx->model;
+    uint64_t bytes = 0;
+    bool all = true;
+    o->tensors = esp__alloc(ctx, m->n_tensors * sizeof *o->tensors);
+    if (!o->tensors) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
+    esp__outer_place(ctx, o, true);
+    for (uint32_t k = 0; k < ESP__DEVICES_MAX && all; k++) {
+        if (o->room_bytes[k]) all = (o->room[k] = esp__device_take(ctx, k, o->room_bytes[k], ESP_MEM_DEVICE)) != NULL;
+        bytes += o->room_bytes[k];
+    }
+    for (uint32_t i = 0; i < m->n_tensors && all; i++) {
+        esp__outer_tensor *x = &o->tensors[i];
+        x->anchor = esp__outer_take(ctx, o, &m->tensors[i]);
+        if (o->momentum != 0.0f) x->momentum = esp__outer_take(ctx, o, &m->tensors[i]);
+        all = x->anchor && (x->momentum || o->momentum == 0.0f);
+        bytes += m->tensors[i].count * sizeof(float) * (o->momentum != 0.0f ? 2 : 1);
+    }
+    if (!all)
+        return esp__fail(ctx, ESP_E_NOMEM, "outer: no memory for anchors%s: about %llu MiB are needed%s",
+                         o->momentum != 0.0f ? " and momenta" : "", (unsigned long long)(bytes >> 20),
+                         o->flags & ESP_OUTER_HOST ? "" : ", which ESP_OUTER_HOST takes from the host");
+    esp__outer_place(ctx, o, false);
+    ctx->steps.stats.outer_bytes = bytes;
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__outer_start(esp_ctx *ctx) {
+    esp__outer *o = ctx->outer;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].flags & (ESP_SHARD | ESP_SUM))
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "outer: tensor '%s' has ESP_SHARD or ESP_SUM in its flags: every rank needs the mean of "
+                             "all its elements",
+                             ctx->model.tensors[i].name);
+    if (o->fragments > ctx->model.n_tensors)
+        return esp__fail(ctx, ESP_E_ARG, "outer: fragments is %u, but there are only %u tensors", o->fragments,
+                         ctx->model.n_tensors);
+    if (o->tensors) return ESP_OK; /* esp_start had failed */
+    o->first = esp__alloc(ctx, ((uint64_t)o->fragments + 1) * sizeof *o->first);
+    if (!o->first) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
+    esp__outer_divide(&ctx->model, o);
+    return esp__outer_memory(ctx, o);
+}
+
+ESP__FN void esp__outer_close(esp_ctx *ctx) {
+    esp__outer *o = ctx->outer;
+    for (uint32_t i = 0; o && o->tensors && i < ctx->model.n_tensors; i++) {
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].anchor);
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].momentum);
+    }
+    for (uint32_t k = 0; o && k < ESP__DEVICES_MAX; k++)
+        esp__device_give(ctx, k, o->room[k], o->room_bytes[k], ESP_MEM_DEVICE);
+    if (o) esp__free(ctx, o->tensors);
+    if (o) esp__free(ctx, o->first);
+    esp__free(ctx, o);
+    ctx->outer = NULL;
+}
+
+ESP__FN void esp__outer_agree(const esp_ctx *ctx, esp__text *lines) {
+    const esp__outer *o = ctx->outer;
+    if (!o) return;
+    esp__text_add(lines, "outer every=%u,fragments=%u,delay=%u,alpha=%g,lr=%g,momentum=%g,nesterov=%d\n", o->every,
+                  o->fragments, o->delay, (double)o->alpha, (double)o->lr, (double)o->momentum, (int)o->nesterov);
+}
+
+static uint32_t esp__outer_fragment(const esp__outer *o, uint32_t tensor) {
+    uint32_t f = 0;
+    while (tensor >= o->first[f + 1]) f++;
+    return f;
+}
+
+ESP__FN esp_status esp__outer_order(esp_ctx *ctx, esp__strategy *y) {
+    const esp__outer *o = ctx->outer;
+    if (!o) return ESP_OK;
+    for (uint32_t i = 0; i < y->n_units; i++) {
+        const esp__unit *u = &y->units[i];
+        const uint32_t f = esp__outer_fragment(o, u->place.first);
+        if (u->place.first + u->place.n > o->first[f + 1])
+            return esp__fail(
+                ctx, ESP_E_ARG,
+                "the strategy synchronizes '%s' and tensor '%s' together, which belong to fragments %u and "
+                "%u of the outer loop: use a strategy made for these fragments, layerwise or fp32",
+                u->name, ctx->model.tensors[o->first[f + 1]].name, f + 1, f + 2);
+    }
+    uint32_t *sorted = esp__alloc(ctx, (uint64_t)y->n_order * sizeof *sorted + 1), n = 0;
+    if (!sorted) return esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    for (uint32_t f = 0; f < o->fragments; f++)
+        for (uint32_t k = 0; k < y->n_order; k++) {
+            const uint32_t tensor = y->units[y->order[k] >> 8].place.first;
+            if (tensor >= o->first[f] && tensor < o->first[f + 1]) sorted[n++] = y->order[k];
+        }
+    memcpy(y->order, sorted, n * sizeof *sorted);
+    esp__free(ctx, sorted);
+    return ESP_OK;
+}
+
+/* ---- the trainer's parameters ------------------------------------------------------------------------------------ */
+ESP__FN esp_status esp__outer_refuse(const esp_ctx *ctx, const char *what) {
+    if (!ctx->outer || ctx->outer->calls) return ESP_OK;
+    return esp__fail(ctx, ESP_E_STATE,
+                     "%s: this is an outer context (esp_outer_open), whose tensors esp_outer_step synchronizes: add "
+                     "tensors that are averaged in every step to another context",
+                     what);
+}
+
+static esp_status esp__outer_usable(const esp_ctx *ctx, const char *what) {
+    esp_status s = esp__usable(ctx);
+    if (s) return s;
+    if (!ctx->outer) return esp__fail(ctx, ESP_E_STATE, "%s: call esp_outer_open before esp_start", what);
+    return ctx->started ? ESP_OK : esp__fail(ctx, ESP_E_STATE, "%s: call esp_start first", what);
+}
+
+ESPRESSO_API esp_status esp_outer_add(esp_ctx *ctx, uint32_t id, void *params) {
+    esp_status s = esp__outer_usable(ctx, "esp_outer_add");
+    if (!s) s = esp__usable_id(ctx, id);
+    if (s) return s;
+    const esp__tensor *t = &ctx->model.tensors[id];
+    esp__outer_tensor *x = &ctx->outer->tensors[id];
+    if (!params) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': esp_outer_add: params is NULL", t->name);
+    const bool before = x->params != NULL;
+    x->params = params;
+    return before ? ESP_OK
+                  : esp__device_convert(ctx, t->device, x->anchor, ESP_F32, params, t->dtype, 1.0f, false, t->count);
+}
+
+/* Calls look(user, block, bytes) for parts of `data`, which it copies to the host if it must. */
+static esp_status esp__outer_look(const esp_ctx *ctx, uint32_t device, const void *data, uint64_t bytes,
+                                  void (*look)(void *user, const void *block, uint64_t bytes), void *user) {
+    uint8_t block[1 << 15];
+    esp_status s = ESP_OK;
+    if (device == ESP__CPU_INDEX) return look(user, data, bytes), ESP_OK;
+    for (uint64_t at = 0, n; at < bytes && !s; at += n) {
+        n = bytes - at < sizeof block ? bytes - at : sizeof block;
+        s = esp__device_copy(ctx, ESP__CPU_INDEX, block, device, (const uint8_t *)data + at, n);
+        if (!s) look(user, block, n);
+    }
+    return s;
+}
+
+static void esp__outer_hash(void *user, const void *block, uint64_t bytes) {
+    uint64_t *sum = user;
+    *sum = esp__state_sum(*sum, block, bytes);
+}
+
+/* Fails on all ranks unless their anchors are equal. Collective. */
+static esp_status esp__outer_compare(esp_ctx *ctx) {
+    esp__outer *o = ctx->outer;
+    esp__text lines = {.ctx = ctx};
+    esp_status s = ESP_OK;
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        uint64_t sum = 0;
+        if (!o->tensors[i].params)
+            s = esp__fail(ctx, ESP_E_STATE, "tensor '%s': call esp_outer_add for it before esp_outer_step", t->name);
+        else
+            s = esp__outer_look(ctx, t->device, o->tensors[i].anchor, t->count * 4u, esp__outer_hash, &sum);
+        esp__text_add(&lines, "parameters of tensor %s at esp_outer_add: checksum %016llx; call esp_broadcast before\n",
+                      t->name, (unsigned long long)sum);
+    }
+    s = esp__agree_lines(ctx, &lines, s);
+    o->compared = !s;
+    return s;
+}
+
+/* ---- a fragment's turn ------------------------------------------------------------------------------------------- */
+/* True if the outer update is the mean of the parameters, and the tensor is not compressed: then the parameters are
+ * pushed, and no difference is rounded. */
+static bool esp__outer_whole(const esp_ctx *ctx, uint32_t id) {
+    const esp__outer *o = ctx->outer;
+    const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
+    bool whole = o->lr == 1.0f && o->momentum == 0.0f;
+    for (uint32_t i = of->first; i < of->first + of->n && whole; i++)
+        whole = !strcmp(ctx->active.strategy.units[i].codec->table->name, ESP__CODEC_NONE);
+    return whole;
+}
+
+/* Makes `stream` done, so that the library can use the parameters. */
+static esp_status esp__outer_settle(esp_ctx *ctx, uint32_t f, esp_stream stream) {
+    const esp__outer *o = ctx->outer;
+    esp_status s = ESP_OK;
+    bool settled = !esp__stream_async(stream);
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        if (!t->device) continue;
+        s = esp__stream_check(ctx, t, stream, "esp_outer_step or esp_outer_sync");
+        if (!s && !settled) s = esp__stream_settle(ctx, t->device, stream);
+        settled = true;
+    }
+    return s;
+}
+
+/* The difference begins at the anchor as the parameters can represent it: what f16 or bf16 round is no progress. */
+static esp_status esp__outer_push_one(esp_ctx *ctx, uint32_t id) {
+    const esp__tensor *t = &ctx->model.tensors[id];
+    esp__outer_tensor *x = &ctx->outer->tensors[id];
+    const esp_stream none = {{0, 0}, NULL};
+    x->whole = esp__outer_whole(ctx, id);
+    esp_status s = ESP_OK;
+    if (!x->whole)
+        s = esp__device_convert(ctx, t->device, x->pushed, t->dtype, x->anchor, ESP_F32, 1.0f, false, t->count);
+    if (!s)
+        s = esp__device_convert(ctx, t->device, x->pushed, t->dtype, x->params, t->dtype, x->whole ? 1.0f : -1.0f,
+                                !x->whole, t->count);
+    return s ? s : esp_push(ctx, id, x->pushed, none);
+}
+
+static esp_status esp__outer_push(esp_ctx *ctx, uint32_t f, esp_stream stream) {
+    esp__outer *o = ctx->outer;
+    esp_status s = esp__outer_settle(ctx, f, stream);
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) s = esp__outer_push_one(ctx, i);
+    if (s) return s;
+    o->pushed++;
+    o->left = o->delay;
+    return ESP_OK;
+}
+
+typedef struct esp__outer_finite {
+    uint32_t word_bytes, exponent;
+    bool bad;
+} esp__outer_finite;
+static void esp__outer_finite_in(void *user, const void *block, uint64_t bytes) {
+    esp__outer_finite *f = user;
+    uint32_t bad = 0;
+    if (f->word_bytes == 4) {
+        const uint32_t *x = block;
+        for (uint64_t i = 0; i < bytes / 4; i++) bad |= (x[i] & f->exponent) == f->exponent;
+    } else {
+        const uint16_t *x = block;
+        for (uint64_t i = 0; i < bytes / 2; i++) bad |= (x[i] & f->exponent) == f->exponent;
+    }
+    f->bad |= bad != 0;
+}
+
+/* Waits for the means of fragment f. They are the same on all ranks, and so is *finite. */
+static esp_status esp__outer_means(esp_ctx *ctx, uint32_t f, bool *finite) {
+    const esp__outer *o = ctx->outer;
+    const uint64_t begin = esp__now_ns();
+    esp_status s = ESP_OK;
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) s = esp_wait(ctx, i);
+    ctx->steps.stats.outer_wait_ns += esp__now_ns() - begin;
+    *finite = true;
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s && *finite; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        esp__outer_finite look = {(uint32_t)esp_dtype_bytes(t->dtype),
+                                  t->dtype == ESP_F32   ? 0x7f800000u
+                                  : t->dtype == ESP_F16 ? 0x7c00u
+                                                        : 0x7f80u,
+                                  false};
+        s = esp__outer_look(ctx, t->device, o->tensors[i].pushed, esp__outer_bytes(t), esp__outer_finite_in, &look);
+        *finite = !look.bad;
+    }
+    return s;
+}
+
+/* anchor -= lr * d, where d is the mean g of all ranks' differences, or with momentum m = momentum * m + g, or with
+ * Nesterov's g + momentum * m. */
+static esp_status esp__outer_update(esp_ctx *ctx, uint32_t id) {
+    const esp__outer *o = ctx->outer;
+    const esp__tensor *t = &ctx->model.tensors[id];
+    const esp__outer_tensor *x = &o->tensors[id];
+    const uint32_t on = t->device;
+    const uint64_t n = t->count;
+    if (x->whole) return esp__device_convert(ctx, on, x->anchor, ESP_F32, x->pushed, t->dtype, 1.0f, false, n);
+    esp_status s = ESP_OK;
+    if (x->momentum) {
+        s = esp__device_add(ctx, on, x->momentum, x->momentum, o->momentum, 0, n);
+        if (!s) s = esp__device_convert(ctx, on, x->momentum, ESP_F32, x->pushed, t->dtype, 1.0f, true, n);
+        if (!s) s = esp__device_add(ctx, on, x->anchor, x->momentum, -o->lr * (o->nesterov ? o->momentum : 1.0f), 1, n);
+    }
+    if (!s && (!x->momentum || o->nesterov))
+        s = esp__device_convert(ctx, on, x->anchor, ESP_F32, x->pushed, t->dtype, -o->lr, true, n);
+    return s;
+}
+
+/* params = alpha * params + (1 - alpha) * anchor */
+static esp_status esp__outer_mix(esp_ctx *ctx, uint32_t id, float alpha) {
+    const esp__tensor *t = &ctx->model.tensors[id];
+    const esp__outer_tensor *x = &ctx->outer->tensors[id];
+    esp_status s = ESP_OK;
+    if (alpha != 0.0f)
+        s = esp__device_convert(ctx, t->device, x->params, t->dtype, x->params, t->dtype, alpha, false, t->count);
+    return s ? s
+             : esp__device_convert(ctx, t->device, x->params, t->dtype, x->anchor, ESP_F32, 1.0f - alpha, alpha != 0.0f,
+                                   t->count);
+}
+
+static esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
+    esp__outer *o = ctx->outer;
+    const uint32_t f = o->applied;
+    bool finite = true;
+    esp_status s = esp__outer_means(ctx, f, &finite);
+    if (!s) s = esp__outer_settle(ctx, f, stream);
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) {
+        if (finite) s = esp__outer_update(ctx, i);
+        if (!s) s = esp__outer_mix(ctx, i, finite ? o->alpha : 0.0f);
+    }
+    if (s) return s;
+    if (!finite && esp__log_speaks(ctx))
+        esp__log(ctx, ESP_LOG_WARN, "outer",
+                 "a mean of fragment %u has NaN or Inf: all ranks return to the fragment's anchor", f + 1);
+    if (++o->applied < o->fragments) return ESP_OK;
+    o->pushed = o->applied = 0;
+    ctx->steps.stats.outer_rounds++;
+    return esp_wait_all(ctx);
+}
+
+static esp_status esp__outer_step(esp_ctx *ctx, esp_stream stream) {
+    esp__outer *o = ctx->outer;
+    esp_status s = o->compared ? ESP_OK : esp__outer_compare(ctx);
+    if (s) return s;
+    o->at++;
+    if (o->pushed > o->applied && o->left) o->left--;
+    if (o->pushed > o->applied && !o->left)
+        s = esp__outer_apply(ctx, stream);
+    else if (o->pushed > o->applied)
+        esp_test(ctx, o->first[o->pushed] - 1); /* runs ops, if the trainer's threads do that */
+    if (s || o->pushed == o->fragments || o->at != esp__outer_turn(o, o->pushed)) return s;
+    if (o->pushed + 1 == o->fragments) o->at = 0;
+    s = esp__outer_push(ctx, o->pushed, stream);
+    return s || o->delay ? s : esp__outer_apply(ctx, stream);
+}
+
+static esp_status esp__outer_sync(esp_ctx *ctx, esp_stream stream) {
+    esp__outer *o = ctx->outer;
+    esp_status s = o->compared ? ESP_OK : esp__outer_compare(ctx);
+    if (!s && o->pushed > o->applied) s = esp__outer_apply(ctx, stream);
+    for (bool more = o->at || o->pushed; more && !s; more = o->pushed) {
+        s = esp__outer_push(ctx, o->pushed, stream);
+        if (!s) s = esp__outer_apply(ctx, stream);
+    }
+    o->at = 0;
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) s = esp__outer_mix(ctx, i, 0.0f);
+    return s;
+}
+
+static esp_status esp__outer_call(esp_ctx *ctx, esp_stream stream, const char *what,
+                                  esp_status (*call)(esp_ctx *ctx, esp_stream stream)) {
+    esp_status s = esp__outer_usable(ctx, what);
+    if (!s) s = esp__alive(ctx);
+    if (s) return s;
+    ctx->outer->calls = true;
+    s = call(ctx, stream);
+    ctx->outer->calls = false;
+    return s;
+}
+
+ESPRESSO_API esp_status esp_outer_step(esp_ctx *ctx, esp_stream stream) {
+    return esp__outer_call(ctx, stream, "esp_outer_step", esp__outer_step);
+}
+
+ESPRESSO_API esp_status esp_outer_sync(esp_ctx *ctx, esp_stream stream) {
+    return esp__outer_call(ctx, stream, "esp_outer_sync", esp__outer_sync);
+}
+
+/* ---- between a round's fragments --------------------------------------------------------------------------------- */
+ESP__FN esp_status esp__outer_quiet(esp_ctx *ctx) {
+    const esp__outer *o = ctx->outer;
+    esp_status s = ESP_OK;
+    if (o->pushed == o->applied) return ESP_OK;
+    for (uint32_t i = o->first[o->applied]; i < o->first[o->applied + 1] && !s; i++) s = esp_wait(ctx, i);
+    return s;
+}
+
+ESP__FN void esp__outer_resume(esp_ctx *ctx) {
+    const esp__outer *o = ctx->outer;
+    esp__active *f = &ctx->active;
+    const uint32_t n = o && o->first ? o->first[o->pushed] : 0;
+    if (!n) return;
+    for (uint32_t i = 0; i < n; i++) ctx->model.tensors[i].phase = ESP__DONE;
+    for (uint32_t i = 0; i < f->strategy.n_units; i++) {
+        esp__unit *u = &f->strategy.units[i];
+        if (u->place.first < n) u->phase = ESP__DONE, u->pc = u->n_ops;
+    }
+    for (int k = 0; k < ESP__LEVELS; k++) {
+        uint32_t *cursor = &ctx->lanes.links[k].cursor;
+        while (*cursor < f->n_sequence[k] &&
+               f->strategy.units[f->program.ops[f->sequence[k][*cursor]].unit].place.first < n)
+            ++*cursor;
+    }
+    ctx->steps.n_pushed = ctx->steps.n_done = n;
+    ctx->steps.open = 1;
+}
+
+ESP__FN void esp__outer_restart(esp_ctx *ctx) {
+    if (!ctx->outer) return;
+    ctx->outer->at = ctx->outer->left = ctx->outer->pushed = ctx->outer->applied = 0;
+    ctx->outer->calls = false;
+}
+
+ESP__FN esp_status esp__outer_shrunk(esp_ctx *ctx) {
+    const esp__outer *o = ctx->outer;
+    const esp_stream none = {{0, 0}, NULL};
+    esp_status s = ESP_OK;
+    if (!o) return ESP_OK;
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        const esp_stream on = t->device && !(o->flags & ESP_OUTER_HOST) ? (esp_stream){t->where, NULL} : none;
+        s = esp_broadcast_on(ctx, on, o->tensors[i].anchor, t->count * sizeof(float), 0);
+        if (!s && o->momentum != 0.0f)
+            s = esp_broadcast_on(ctx, on, o->tensors[i].momentum, t->count * sizeof(float), 0);
+    }
+    return s;
+}
+
+/* ---- saved state ------------------------------------------------------------------------------------------------- */
+ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user) {
+    const esp__outer *o = ctx->outer;
+    if (!o) return;
+    const esp__state_outer head = {o->every, o->fragments, o->delay,  o->momentum != 0.0f,
+                                   o->at,    o->left,      o->pushed, o->applied};
+    put(ctx, user, ESP__CPU_INDEX, &head, sizeof head);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        put(ctx, user, t->device, o->tensors[i].anchor, t->count * sizeof(float));
+        if (head.has_momentum) put(ctx, user, t->device, o->tensors[i].momentum, t->count * sizeof(float));
+    }
+    for (uint32_t i = o->first[o->applied]; i < o->first[o->pushed]; i++) {
+        const uint32_t whole = o->tensors[i].whole;
+        put(ctx, user, ESP__CPU_INDEX, &whole, sizeof whole);
+        put(ctx, user, ctx->model.tensors[i].device, o->tensors[i].pushed, esp__outer_bytes(&ctx->model.tensors[i]));
+    }
+}
+
+static uint64_t esp__outer_saved_bytes(const esp_ctx *ctx, const esp__state_outer *h) {
+    const esp__outer *o = ctx->outer;
+    uint64_t bytes = esp__state_padded(sizeof *h);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        bytes += (h->has_momentum ? 2u : 1u) * esp__state_padded(ctx->model.tensors[i].count * sizeof(float));
+    for (uint32_t i = o->first[h->applied]; i < o->first[h->pushed]; i++)
+        bytes += esp__state_padded(sizeof(uint32_t)) + esp__state_padded(esp__outer_bytes(&ctx->model.tensors[i]));
+    return bytes;
+}
+
+ESP__FN esp_status esp__outer_check(const esp_ctx *ctx, const void *saved, uint64_t bytes) {
+    const esp__outer *o = ctx->outer;
+    esp__state_outer h;
+    if (!o && !bytes) return ESP_OK;
+    if (!o || !bytes)
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state is %s an outer context, this context is %s: %s",
+                         bytes ? "of" : "not of", o ? "one" : "none",
+                         o ? "load a state that an outer context saved" : "call esp_outer_open before esp_start");
+    if (bytes < sizeof h) return esp__fail(ctx, ESP_E_CORRUPT, "the state ends too early: use a state saved whole");
+    memcpy(&h, saved, sizeof h);
+    if (h.has_momentum != (o->momentum != 0.0f))
+        return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved with%s outer momentum, this job has %s",
+                         h.has_momentum ? "" : "out", h.has_momentum ? "none" : "it");
+    if ((h.at || h.pushed) && (h.every != o->every || h.fragments != o->fragments || h.delay != o->delay))
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "the state was saved in mid-round with every=%u,fragments=%u,delay=%u, this job has every=%u,"
+                         "fragments=%u,delay=%u: start with the saved ones; only a state from the end of a round may "
+                         "change them",
+                         h.every, h.fragments, h.delay, o->every, o->fragments, o->delay);
+    if (h.pushed > o->fragments || h.applied > h.pushed || h.pushed - h.applied > 1 || h.left > o->delay ||
+        h.at >= o->every || esp__outer_saved_bytes(ctx, &h) != bytes)
+        return esp__fail(ctx, ESP_E_CORRUPT,
+                         "the state's outer part does not fit its tensors: use a state saved whole");
+    return ESP_OK;
+}
+
+static esp_status esp__outer_get(const esp_ctx *ctx, uint32_t device, void *to, uint64_t bytes, const uint8_t **saved) {
+    const esp_status s = esp__device_copy(ctx, device, to, ESP__CPU_INDEX, *saved, bytes);
+    *saved += esp__state_padded(bytes);
+    return s;
+}
+
+ESP__FN esp_status esp__outer_load(esp_ctx *ctx, const void *saved) {
+    esp__outer *o = ctx->outer;
+    const uint8_t *p = saved;
+    esp__state_outer h;
+    esp_status s = esp__outer_get(ctx, ESP__CPU_INDEX, &h, sizeof h, &p);
+    for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        s = esp__outer_get(ctx, t->device, o->tensors[i].anchor, t->count * sizeof(float), &p);
+        if (!s && h.has_momentum)
+            s = esp__outer_get(ctx, t->device, o->tensors[i].momentum, t->count * sizeof(float), &p);
+    }
+    for (uint32_t i = o->first[h.applied]; i < o->first[h.pushed] && !s; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        uint32_t whole = 0;
+        s = esp__outer_get(ctx, ESP__CPU_INDEX, &whole, sizeof whole, &p);
+        o->tensors[i].whole = whole != 0;
+        if (!s) s = esp__outer_get(ctx, t->device, o->tensors[i].pushed, esp__outer_bytes(t), &p);
+    }
+    esp__step_free(ctx);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp__step_reset(ctx);
+    o->at = h.at, o->left = h.left, o->pushed = h.pushed, o->applied = h.applied;
+    esp__outer_resume(ctx);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    return s;
+}

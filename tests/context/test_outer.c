@@ -1,0 +1,439 @@
+/* test_outer.c checks outer contexts: rounds against a simulation of all ranks, plain averaging bit by bit, codecs,
+ * saved states and changes of strategy in mid-round, NaN, f16 and bf16, and wrong inputs. Ranks are threads. */
+/* runs: tsan */
+#include "tests/lib/test.h"
+
+enum { TENSORS = 5, MOST = 900, SIZE = 3, STEPS = 40 };
+static const uint64_t counts[TENSORS] = {700, 40, 900, 300, 77};
+static const esp_stream here;
+
+typedef float model[TENSORS][MOST];
+
+static void begin(model w, int32_t rank) {
+    for (int t = 0; t < TENSORS; t++)
+        for (uint64_t i = 0; i < counts[t]; i++) w[t][i] = (float)((i * 7 + (uint64_t)t) % 13) - 5.5f + (float)rank;
+}
+/* An inner step: what an optimizer might do, different on each rank. */
+static void inner(float *w, int t, int32_t rank, int step) {
+    for (uint64_t i = 0; i < counts[t]; i++)
+        w[i] -= 0.01f * w[i] + 0.001f * (float)((i * 3 + (uint64_t)(step * 5 + rank * 11)) % 17);
+}
+
+static void tensors(esp_ctx *ctx, esp_dtype dtype) {
+    char name[16];
+    for (int t = 0; t < TENSORS; t++) {
+        snprintf(name, sizeof name, "w%d", t);
+        const esp_tensor_desc d = {.name = name, .count = counts[t], .dtype = dtype};
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+}
+static void params(esp_ctx *ctx, model w) {
+    begin(w, 0);
+    for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_outer_add(ctx, t, w[t]) == ESP_OK);
+}
+static void start(esp_ctx *ctx, const esp_outer_desc *o, model w) {
+    CHECK(esp_outer_open(ctx, o) == ESP_OK);
+    tensors(ctx, ESP_F32);
+    CHECK(esp_start(ctx) == ESP_OK);
+    params(ctx, w);
+}
+static void steps(esp_ctx *ctx, model w, int from, int to) {
+    for (int k = from; k < to; k++) {
+        for (int t = 0; t < TENSORS; t++) inner(w[t], t, esp_rank(ctx), k);
+        CHECK(esp_outer_step(ctx, here) == ESP_OK);
+    }
+}
+
+/* ---- against a simulation ---------------------------------------------------------------------------------------- */
+/* All ranks, by the papers' formulas. */
+static void simulate(const esp_outer_desc *o, const uint32_t first[], model w[SIZE], int n) {
+    static model anchor, momentum, difference;
+    const uint32_t fragments = o->fragments ? o->fragments : 1;
+    uint32_t under_way = UINT32_MAX, due = 0;
+    begin(anchor, 0);
+    memset(momentum, 0, sizeof momentum);
+    for (int r = 0; r < SIZE; r++) begin(w[r], 0);
+    for (uint32_t k = 1; k <= (uint32_t)n; k++) {
+        for (int r = 0; r < SIZE; r++)
+            for (int t = 0; t < TENSORS; t++) inner(w[r][t], t, r, (int)k - 1);
+        for (int pass = 0; pass < 2; pass++) { /* applies, pushes, applies what has no delay */
+            for (uint32_t t = 0; under_way != UINT32_MAX && k >= due && t < TENSORS; t++) {
+                if (t < first[under_way] || t >= first[under_way + 1]) continue;
+                for (uint64_t i = 0; i < counts[t]; i++) {
+                    const float g = difference[t][i];
+                    momentum[t][i] = o->momentum * momentum[t][i] + g;
+                    anchor[t][i] -= o->lr * (o->nesterov ? g + o->momentum * momentum[t][i] : momentum[t][i]);
+                    for (int r = 0; r < SIZE; r++)
+                        w[r][t][i] = o->alpha * w[r][t][i] + (1.0f - o->alpha) * anchor[t][i];
+                }
+            }
+            if (under_way != UINT32_MAX && k >= due) under_way = UINT32_MAX;
+            const uint32_t at = (k - 1) % o->every + 1;
+            for (uint32_t f = 0; f < fragments && !pass; f++) {
+                if (at != (f + 1) * o->every / fragments) continue;
+                under_way = f, due = k + o->delay;
+                for (uint32_t t = first[f]; t < first[f + 1]; t++)
+                    for (uint64_t i = 0; i < counts[t]; i++) {
+                        difference[t][i] = 0;
+                        for (int r = 0; r < SIZE; r++) difference[t][i] += (anchor[t][i] - w[r][t][i]) / SIZE;
+                    }
+            }
+        }
+    }
+}
+
+typedef struct task {
+    esp_outer_desc o;
+    uint32_t first[TENSORS + 1]; /* expected fragments */
+    model *expected;
+} task;
+
+static void body_simulated(esp_ctx *ctx, void *user) {
+    const task *k = user;
+    model w;
+    start(ctx, &k->o, w);
+    steps(ctx, w, 0, STEPS);
+    double worst = 0;
+    for (int t = 0; t < TENSORS; t++)
+        for (uint64_t i = 0; i < counts[t]; i++)
+            worst = fmax(worst, fabs((double)w[t][i] - (double)k->expected[esp_rank(ctx)][t][i]));
+    CHECK(worst < 2e-5);
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+    for (int t = 0; t < TENSORS; t++) check_same_bits(ctx, w[t], counts[t] * sizeof(float));
+    esp_stats stats = {.struct_size = sizeof stats};
+    CHECK(esp_stats_read(ctx, &stats) == ESP_OK);
+    CHECK(stats.outer_rounds == (STEPS + k->o.every - 1) / k->o.every);
+    CHECK(stats.outer_bytes > 4 * 2017);
+}
+
+TEST(test_rounds_equal_a_simulation) {
+    static task tasks[] = {
+        {.o = {.every = 1, .lr = 1}, .first = {0, 5}},
+        {.o = {.every = 7, .lr = 0.7f, .momentum = 0.9f, .nesterov = 1}, .first = {0, 5}},
+        {.o = {.every = 7, .lr = 0.7f, .momentum = 0.5f, .delay = 7}, .first = {0, 5}},
+        {.o = {.every = 10, .lr = 0.4f, .momentum = 0.9f, .nesterov = 1, .fragments = 3, .delay = 2, .alpha = 0.5f},
+         .first = {0, 1, 3, 5}},
+        {.o = {.every = 10, .lr = 0.8f, .fragments = 3, .delay = 3, .alpha = 0.25f}, .first = {0, 1, 3, 5}},
+        {.o = {.every = 5, .lr = 1, .fragments = 5, .delay = 1}, .first = {0, 1, 2, 3, 4, 5}}};
+    static model expected[SIZE];
+    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
+        simulate(&tasks[i].o, tasks[i].first, expected, STEPS);
+        tasks[i].expected = expected;
+        for (int per = 0; per < 2; per++) /* all on one machine, or each on its own */
+            RUN_RANKS(.size = SIZE, .per_machine = per, .body = body_simulated, .user = &tasks[i]);
+    }
+}
+
+/* ---- plain averaging --------------------------------------------------------------------------------------------- */
+static model plain[SIZE];
+static void body_plain(esp_ctx *ctx, void *user) {
+    model w;
+    (void)user;
+    tensors(ctx, ESP_F32);
+    CHECK(esp_start(ctx) == ESP_OK);
+    begin(w, 0);
+    for (int k = 0; k < STEPS; k++) {
+        for (int t = 0; t < TENSORS; t++) inner(w[t], t, esp_rank(ctx), k);
+        for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_push(ctx, t, w[t], here) == ESP_OK);
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+    }
+    memcpy(plain[esp_rank(ctx)], w, sizeof w);
+}
+static void body_average(esp_ctx *ctx, void *user) {
+    const esp_outer_desc o = {.every = 1};
+    model w;
+    (void)user;
+    memset(w, 0, sizeof w);
+    start(ctx, &o, w);
+    steps(ctx, w, 0, STEPS);
+    for (int t = 0; t < TENSORS; t++) CHECK(!memcmp(w[t], plain[esp_rank(ctx)][t], counts[t] * sizeof(float)));
+}
+TEST(test_averaging_in_every_step_is_plain_averaging) {
+    RUN_RANKS(.size = SIZE, .body = body_plain);
+    RUN_RANKS(.size = SIZE, .body = body_average);
+}
+
+/* ---- codecs, saved states, strategies ---------------------------------------------------------------------------- */
+static const esp_outer_desc streaming = {.method = "streaming:every=10,fragments=3,delay=2", .alpha = -1};
+static char saved[64];
+static model resumed[SIZE][STEPS + 1];
+
+/* With alpha 0, all ranks have the same bits right after a fragment was applied. */
+static void body_codec(esp_ctx *ctx, void *user) {
+    static const int applied[] = {5, 8, 12}; /* inner steps that apply fragments 1 to 3 */
+    static const int first[] = {0, 1, 3, 5};
+    model w;
+    (void)user;
+    start(ctx, &streaming, w);
+    for (int k = 0; k < 32; k++) {
+        steps(ctx, w, k, k + 1);
+        for (int f = 0; f < 3; f++)
+            if (k + 1 >= applied[f] && (k + 1 - applied[f]) % 10 == 0)
+                for (int t = first[f]; t < first[f + 1]; t++) check_same_bits(ctx, w[t], counts[t] * sizeof(float));
+    }
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+}
+static const char *const codecs[] = {NULL, "topk:ratio=0.1", "int4", "chunktopk:chunk=64,k=8", "powersgd"};
+TEST(test_codecs) {
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
+        for (int per = 1; per < 3; per++)
+            RUN_RANKS(.size = 4, .per_machine = per, .body = body_codec, .config.codec = codecs[c],
+                      .config.min_compress_elements = 1);
+}
+
+/* Saves at inner step *user, with collectives in mid-round, then goes on. */
+static void body_save(esp_ctx *ctx, void *user) {
+    const int at = *(const int *)user;
+    model w;
+    float one = 1;
+    start(ctx, &streaming, w);
+    steps(ctx, w, 0, at);
+    CHECK(esp_allreduce(ctx, &one, 1) == ESP_OK && one == SIZE);
+    CHECK(esp_state_save(ctx, saved) == ESP_OK);
+    memcpy(resumed[esp_rank(ctx)][0], w, sizeof w);
+    for (int k = at; k < at + 14; k++) {
+        steps(ctx, w, k, k + 1);
+        memcpy(resumed[esp_rank(ctx)][k - at + 1], w, sizeof w);
+    }
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+}
+static void body_resume(esp_ctx *ctx, void *user) {
+    const int at = *(const int *)user;
+    model w;
+    start(ctx, &streaming, w);
+    steps(ctx, w, 0, 6); /* what was done before a load does not matter */
+    memcpy(w, resumed[esp_rank(ctx)][0], sizeof w);
+    CHECK(esp_state_load(ctx, saved) == ESP_OK);
+    for (int k = at; k < at + 14; k++) {
+        steps(ctx, w, k, k + 1);
+        for (int t = 0; t < TENSORS; t++)
+            CHECK(!memcmp(w[t], resumed[esp_rank(ctx)][k - at + 1][t], counts[t] * sizeof(float)));
+    }
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+}
+TEST(test_resume_in_mid_round_is_bit_identical, folder_make, folder_remove) {
+    snprintf(saved, sizeof saved, "%s", in_folder("state"));
+    for (size_t c = 0; c < 3; c++)
+        for (int at = 8; at < 20; at += c ? 2 : 1) {
+            RUN_RANKS(.size = SIZE, .body = body_save, .user = &at, .config.codec = codecs[c],
+                      .config.min_compress_elements = 1);
+            RUN_RANKS(.size = SIZE, .body = body_resume, .user = &at, .config.codec = codecs[c],
+                      .config.min_compress_elements = 1);
+        }
+}
+
+/* Other ranks, another schedule, another model. */
+static void body_load_elsewhere(esp_ctx *ctx, void *user) {
+    const esp_outer_desc *o = user;
+    model w;
+    if (!o) {
+        tensors(ctx, ESP_F32);
+        CHECK(esp_start(ctx) == ESP_OK);
+        CHECK(esp_state_load(ctx, saved) == ESP_E_MISMATCH && error_has(ctx, "esp_outer_open"));
+        return;
+    }
+    start(ctx, o, w);
+    const esp_status s = esp_state_load(ctx, saved);
+    if (o == &streaming)
+        CHECK(s == ESP_OK);
+    else
+        CHECK(s == ESP_E_MISMATCH && error_has(ctx, o->every ? "mid-round" : "momentum"));
+    steps(ctx, w, 0, 20);
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+}
+TEST(test_load_elsewhere, folder_make, folder_remove) {
+    static esp_outer_desc other = {.every = 20, .fragments = 3, .momentum = 0.5f},
+                          no_momentum = {.method = "average:every=10"};
+    int at = 8;
+    snprintf(saved, sizeof saved, "%s", in_folder("state"));
+    RUN_RANKS(.size = SIZE, .body = body_save, .user = &at, .config.codec = "topk:ratio=0.1");
+    RUN_RANKS(.size = SIZE, .body = body_load_elsewhere, .config.codec = "topk:ratio=0.1");
+    RUN_RANKS(.size = SIZE, .body = body_load_elsewhere, .user = &other, .config.codec = "topk:ratio=0.1");
+    RUN_RANKS(.size = SIZE, .body = body_load_elsewhere, .user = &no_momentum, .config.codec = "topk:ratio=0.1");
+    RUN_RANKS(.size = 2, .body = body_load_elsewhere, .user = (void *)(uintptr_t)&streaming,
+              .config.codec = "topk:ratio=0.1");
+    RUN_RANKS(.size = 5, .body = body_load_elsewhere, .user = (void *)(uintptr_t)&streaming,
+              .config.codec = "topk:ratio=0.1");
+}
+
+/* A change of strategy in mid-round. Then the fragment of both tensors of a group must be the same. */
+static void body_strategy(esp_ctx *ctx, void *user) {
+    model w, v;
+    (void)user;
+    start(ctx, &streaming, w);
+    for (int k = 0; k < 30; k++) {
+        steps(ctx, w, k, k + 1);
+        if (k % 3 == 0) CHECK(esp_strategy_set(ctx, k % 2 ? "fp32" : "layerwise") == ESP_OK);
+        if (k % 5 == 0) CHECK(esp_feedback_scale(ctx, 0.9f) == ESP_OK && esp_weight(ctx, 1) == ESP_OK);
+    }
+    memcpy(v, w, sizeof v);
+    CHECK(esp_strategy_set(ctx, "espresso-strategy 1\ntensor w0 700 group\ntensor w1 40 group\n"
+                                "group 740 none flat.allreduce\ntensor w2 900 none flat.allreduce\n"
+                                "tensor w3 300 none flat.allreduce\ntensor w4 77 none flat.allreduce\n") == ESP_E_ARG);
+    CHECK(error_has(ctx, "fragments 1 and 2"));
+    steps(ctx, w, 30, 45);
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+}
+TEST(test_change_of_strategy) {
+    RUN_RANKS(.size = SIZE, .body = body_strategy, .config.codec = "topk:ratio=0.1", .config.min_compress_elements = 1);
+}
+
+/* A rank leaves, here while a fragment is under way, and another one later. Anchors stay the same on all that are left;
+ * rank 0, whose anchors they take, may be among those that leave. */
+static void body_shrink(esp_ctx *ctx, void *user) {
+    const int32_t origin = esp_rank(ctx), *leaves = user;
+    model w;
+    esp_status s = ESP_OK;
+    start(ctx, &streaming, w);
+    for (int k = 0; k < 60 && !s; k++) {
+        if (k == leaves[origin]) return;
+        for (int t = 0; t < TENSORS; t++) inner(w[t], t, origin, k);
+        s = esp_outer_step(ctx, here);
+        while (s == ESP_E_PEER) s = esp_shrink(ctx);
+    }
+    while (!s && (s = esp_outer_sync(ctx, here)) == ESP_E_PEER) s = esp_shrink(ctx);
+    CHECK(s == ESP_OK && esp_size(ctx) == 2);
+    for (int t = 0; t < TENSORS; t++) check_same_bits(ctx, w[t], counts[t] * sizeof(float));
+    for (int t = 0; t < TENSORS; t++)
+        for (uint64_t i = 0; i < counts[t]; i++) CHECK(fabsf(w[t][i]) < 10.0f);
+}
+TEST(test_shrink) {
+    static int32_t leaves[][4] = {{99, 14, 99, 33}, {14, 99, 24, 99}};
+    for (int i = 0; i < 2; i++)
+        RUN_RANKS(.size = 4, .body = body_shrink, .user = leaves[i], .config.codec = i ? "topk:ratio=0.1" : NULL,
+                  .config.min_compress_elements = 1, .config.timeout_ms = 20000, .config.progress = "threads");
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+static void body_nan(esp_ctx *ctx, void *user) {
+    const esp_outer_desc o = {.every = 2, .lr = 0.5f, .momentum = 0.9f};
+    model w, before;
+    (void)user;
+    start(ctx, &o, w);
+    steps(ctx, w, 0, 2);
+    memcpy(before, w, sizeof before);
+    steps(ctx, w, 2, 3);
+    if (esp_rank(ctx) == 1) w[2][899] = NAN;
+    steps(ctx, w, 3, 4);
+    for (int t = 0; t < TENSORS; t++) CHECK(!memcmp(w[t], before[t], counts[t] * sizeof(float)));
+    steps(ctx, w, 4, 6);
+    CHECK(w[2][899] == w[2][899] && memcmp(w, before, sizeof w));
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+}
+TEST(test_nan_returns_to_the_anchor) {
+    RUN_RANKS(.size = SIZE, .body = body_nan);
+    RUN_RANKS(.size = SIZE, .body = body_nan, .config.codec = "topk:ratio=0.1", .config.min_compress_elements = 1);
+}
+
+/* Without a change of parameters nothing moves, whatever the anchor has that the dtype cannot represent. A change that
+ * all ranks make alike arrives whole. */
+static void body_half(esp_ctx *ctx, void *user) {
+    const esp_dtype dtype = *(const esp_dtype *)user;
+    const esp_outer_desc o = {.every = 1, .lr = 0.5f};
+    static const char *const names[] = {"w"};
+    uint16_t w[64], was[64];
+    const esp_tensor_desc d = {.name = names[0], .count = 64, .dtype = dtype};
+    CHECK(esp_outer_open(ctx, &o) == ESP_OK && esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
+    for (uint64_t i = 0; i < 64; i++) test_value_set(dtype, w, i, 1.0f + (float)i / 64);
+    CHECK(esp_outer_add(ctx, 0, w) == ESP_OK);
+    for (uint64_t i = 0; i < 64; i++) test_value_set(dtype, w, i, test_value(dtype, w, i) * 1.5f);
+    CHECK(esp_outer_step(ctx, here) == ESP_OK); /* half of the way */
+    for (uint64_t i = 0; i < 64; i++)
+        CHECK(fabsf(test_value(dtype, w, i) / (1.25f * (1.0f + (float)i / 64)) - 1) < 0.01f);
+    memcpy(was, w, sizeof was);
+    for (int k = 0; k < 20; k++) CHECK(esp_outer_step(ctx, here) == ESP_OK);
+    CHECK(!memcmp(w, was, sizeof w));
+}
+TEST(test_half) {
+    esp_dtype dtypes[] = {ESP_F16, ESP_BF16};
+    for (int i = 0; i < 2; i++) RUN_RANKS(.size = SIZE, .body = body_half, .user = &dtypes[i]);
+}
+
+/* ---- wrong inputs ------------------------------------------------------------------------------------------------ */
+typedef struct wrong {
+    esp_outer_desc o;
+    const char *word;
+} wrong;
+static void body_wrong(esp_ctx *ctx, void *user) {
+    static const wrong all[] = {{{.every = 0}, "every is not set"},
+                                {{.every = 10, .fragments = 11}, "fragments is 11"},
+                                {{.every = 10, .fragments = 3, .delay = 4}, "delay is 4"},
+                                {{.every = 10, .alpha = 1.0f}, "alpha is 1"},
+                                {{.every = 10, .alpha = NAN}, "alpha is"},
+                                {{.every = 10, .lr = -1.0f}, "lr is -1"},
+                                {{.every = 10, .momentum = 1.0f}, "momentum is 1"},
+                                {{.every = 10, .nesterov = 2, .momentum = 0.5f}, "nesterov is 2"},
+                                {{.every = 10, .nesterov = 1}, "without momentum"},
+                                {{.every = 10, .flags = 2}, "flags is 2"},
+                                {{.method = "dilco"}, "'dilco' is no method"},
+                                {{.method = "diloco:evry=3"}, "'evry' is no parameter"},
+                                {{.method = "diloco:every=3.5"}, "every is 3.5"},
+                                {{.method = "diloco:every=x"}, "no number"},
+                                {{.method = "diloco:every"}, "position"}};
+    const esp_outer_desc fine = {.every = 4}, many = {.every = 9, .fragments = 6};
+    model w;
+    float x[4] = {0};
+    (void)user;
+    CHECK(esp_outer_step(ctx, here) == ESP_E_STATE && error_has(ctx, "esp_outer_open"));
+    CHECK(esp_outer_open(ctx, NULL) == ESP_E_ARG);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        CHECK(esp_outer_open(ctx, &all[i].o) == ESP_E_ARG && error_has(ctx, all[i].word));
+    CHECK(esp_outer_open(ctx, esp_rank(ctx) ? &fine : &many) == ESP_OK);
+    CHECK(esp_outer_open(ctx, &fine) == ESP_E_STATE);
+    CHECK(esp_outer_add(ctx, 0, x) == ESP_E_STATE && error_has(ctx, "esp_start"));
+    tensors(ctx, ESP_F32);
+    CHECK(esp_start(ctx) != ESP_OK); /* rank 0 has more fragments than tensors */
+    (void)w;
+}
+static void body_wrong_calls(esp_ctx *ctx, void *user) {
+    const esp_outer_desc fine = {.every = 4, .delay = 2};
+    model w;
+    (void)user;
+    CHECK(esp_outer_open(ctx, &fine) == ESP_OK);
+    tensors(ctx, ESP_F32);
+    CHECK(esp_start(ctx) == ESP_OK);
+    CHECK(esp_outer_add(ctx, TENSORS, w[0]) == ESP_E_ARG && esp_outer_add(ctx, 0, NULL) == ESP_E_ARG);
+    CHECK(esp_outer_step(ctx, here) == ESP_E_STATE && error_has(ctx, "esp_outer_add"));
+    begin(w, esp_rank(ctx)); /* ranks differ */
+    for (uint32_t t = 0; t < TENSORS; t++) CHECK(esp_outer_add(ctx, t, w[t]) == ESP_OK);
+    CHECK(esp_outer_step(ctx, here) == ESP_E_MISMATCH && error_has(ctx, "esp_broadcast"));
+    CHECK(esp_push(ctx, 0, w[0], here) == ESP_E_STATE && error_has(ctx, "outer context"));
+    CHECK(esp_push_zero(ctx, 0, w[0], here) == ESP_E_STATE && esp_wait_all(ctx) == ESP_E_STATE);
+    CHECK(esp_step_end(ctx) == ESP_E_STATE && esp_discard_step(ctx) == ESP_E_STATE);
+}
+static void body_differ(esp_ctx *ctx, void *user) {
+    const esp_outer_desc o = {.every = 4 + (uint32_t)esp_rank(ctx)};
+    (void)user;
+    CHECK(esp_outer_open(ctx, &o) == ESP_OK);
+    tensors(ctx, ESP_F32);
+    CHECK(esp_start(ctx) == ESP_E_MISMATCH && error_has(ctx, "every=5"));
+}
+static void body_flags(esp_ctx *ctx, void *user) {
+    const esp_outer_desc o = {.every = 4};
+    const esp_tensor_desc d = {.name = "w", .count = 8, .flags = ESP_SHARD};
+    (void)user;
+    CHECK(esp_outer_open(ctx, &o) == ESP_OK && esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_E_UNSUPPORTED && error_has(ctx, "ESP_SHARD"));
+}
+TEST(test_wrong_inputs) {
+    RUN_RANKS(.size = 2, .body = body_wrong);
+    RUN_RANKS(.size = 2, .body = body_wrong_calls);
+    RUN_RANKS(.size = 2, .body = body_differ);
+    RUN_RANKS(.size = 2, .body = body_flags);
+}
+
+static void body_environment(esp_ctx *ctx, void *user) {
+    const esp_outer_desc o = {.method = "diloco", .every = 7};
+    model w;
+    (void)user;
+    start(ctx, &o, w);
+    steps(ctx, w, 0, 6);
+    esp_stats stats = {.struct_size = sizeof stats};
+    CHECK(esp_stats_read(ctx, &stats) == ESP_OK && stats.outer_rounds == 3);
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+}
+TEST(test_environment) {
+    setenv("ESPRESSO_OUTER", "sparseloco:every=2", 1);
+    RUN_RANKS(.size = 2, .body = body_environment);
+    unsetenv("ESPRESSO_OUTER");
+}
