@@ -32,12 +32,15 @@ typedef struct advise_burst {
     double bytes, time;
 } advise_burst;
 
-/* A trace, and the medians of its steps. */
+enum { ADVISE_TORCH, ADVISE_NCCL, ADVISE_INSPECTOR }; /* kinds of files */
+/* A trace, and the medians of its steps. Traces of NCCL have no times of computing: grad, forward and backward are 0
+ * until links are known. */
 typedef struct advise_trace {
     const char *path;
+    int kind;
     json_t *root;
-    const char *host, *backend, *gpu; /* NULL if the trace does not say */
-    uint32_t rank, world;             /* world is 0 if the trace does not say */
+    const char *host, *backend, *gpu, *comm; /* NULL if the trace does not say; comm: NCCL's communicator */
+    uint32_t rank, world, nodes;             /* world and nodes are 0 if the trace does not say */
     char optimizer[64];
     bool momentum, noisy;
     advise_spans of[ADVISE_KINDS];
@@ -56,25 +59,38 @@ typedef struct advise_link {
 
 typedef struct advise_job {
     plan_inputs in;
-    const char **paths, *out, *timeline, *optimizer;
+    const char **paths, *out, *timeline, *optimizer, *gpu;
     advise_trace *traces, *slowest; /* slowest: the rank that computes for the longest time */
     uint32_t n_traces;
     double step;
     advise_link link;
     const char *system_note; /* what was assumed about the machines */
+    /* For NCCL's traces: the model's tensors without time between them, so that nothing overlaps. in.model has those
+     * that overlap as much as possible. */
+    esp_plan_tensor *apart;
+    double reducing; /* all-reduces of a step, in ns */
 } advise_job;
 
 extern const tool_command advise_command;
 
 /* Defined in trace.c: */
-/* Reads a file of torch.profiler. Returns TOOL_OK, or the exit status after it has printed an error. */
+/* Reads a file. Returns TOOL_OK, or the exit status after it has printed an error. */
 ESP__FN int advise_read(const tool_command *c, const char *path, advise_trace *out);
 ESP__FN void advise_free(advise_trace *t);
 ESP__FN double advise_elements(const advise_span *s, const json_t **dims);
+ESP__FN const char *advise_text(const json_t *object, const char *key);
+ESP__FN void advise_add(advise_trace *t, int kind, advise_span span);
+/* Defined in nccl.c: */
+ESP__FN int advise_nccl(const tool_command *c, const char *text, size_t len, advise_trace *t);
 /* Defined in steps.c: */
+/* Sets the trace's step to the median of n times, which are sorted. */
+ESP__FN void advise_step_times(advise_trace *t, double *v, size_t n);
 ESP__FN int advise_steps(const tool_command *c, advise_trace *t);
 /* Defined in inputs.c: */
 ESP__FN int advise_inputs(advise_job *j);
 /* Defined in answer.c: */
+/* Predicts the step as it is: with the trace's buckets, or else those that DDP makes by default. Returns TOOL_OK, or
+ * the exit status after it has printed an error. */
+ESP__FN int advise_now(const advise_job *j, plan_made *now);
 ESP__FN int advise_answer(advise_job *j);
 #endif

@@ -43,17 +43,13 @@ static bool advise_buckets(const advise_job *j, esp__text *out) {
     return t == m->n_tensors && !out->failed;
 }
 
-/* Predicts the step as it is: with the trace's buckets, or else those that DDP makes by default. */
-static int advise_now(const advise_job *j, advise_results *r) {
-    plan_made now = {0};
+ESP__FN int advise_now(const advise_job *j, plan_made *now) {
     esp__text text = {NULL, 0, 0, 0, NULL};
     esp_status s = ESP_E_ARG;
     plan_inputs in = j->in;
     in.config = (esp_plan_config){.struct_size = sizeof in.config, .flags = ESP_PLAN_NO_BOUND};
-    if (advise_buckets(j, &text)) s = plan_simulate(&in, text.data, "ddp", &now);
-    if (s) s = plan_make(&in, "ddp", 0, &now);
-    r->now_ns = now.report.iteration_ns;
-    plan_free(&now);
+    if (advise_buckets(j, &text)) s = plan_simulate(&in, text.data, "ddp", now);
+    if (s) s = plan_make(&in, "ddp", 0, now);
     esp__text_free(&text);
     return s ? tool_fail(j->in.command, "%s", esp_last_error(NULL)) : TOOL_OK;
 }
@@ -104,16 +100,26 @@ static const double advise_far_off = 0.15;
 
 static void advise_print_verdict(const advise_job *j, const advise_results *r) {
     const double best = r->best.report.iteration_ns, gain = r->now_ns / best;
-    const double compute = plan_alone_ns(&j->in);
-    printf("%s: with %s codecs, a step is predicted to take\n%s instead of %s, %.2f times as fast; ",
-           gain < 1 + advise_median_error  ? "Nothing to gain"
-           : gain < 1 + advise_large_error ? "Little to gain, and within the error of predictions"
+    const double apart = r[1].best.report.iteration_ns, most = j->apart ? r->now_ns / apart : gain;
+    printf("%s: with %s codecs, a step is predicted to take\n%s",
+           most < 1 + advise_median_error  ? "Nothing to gain"
+           : most < 1 + advise_large_error ? "Little to gain, and within the error of predictions"
+           : gain < 1 + advise_large_error ? "Compression may help"
                                            : "Compression would help",
-           r->best_safe ? "safe" : "these", tool_time(best), tool_time(r->now_ns), gain);
-    printf("no strategy takes less than %s.\nComputing alone takes %s.", tool_time(r->bound_ns), tool_time(compute));
-    if (j->n_traces < j->slowest->world)
-        printf(
-            " All-reduces may have waited for other ranks, which compression leaves:\nthe traces of all ranks tell.");
+           r->best_safe ? "safe" : "these", tool_time(best));
+    if (j->apart) {
+        printf(" to %s instead of %s, %.2f to %.2f times as fast. This trace does not tell\nwhich of it: computing "
+               "takes %s if nothing overlaps all-reduces, ",
+               tool_time(apart), tool_time(r->now_ns), gain, most, tool_time(j->in.model.forward_ns));
+        printf("%s if all but the last one\noverlap it. A trace of torch.profiler tells.",
+               tool_time(plan_alone_ns(&j->in)));
+    } else {
+        printf(" instead of %s, %.2f times as fast; no strategy takes less than %s.\nComputing alone takes %s.",
+               tool_time(r->now_ns), gain, tool_time(r->bound_ns), tool_time(plan_alone_ns(&j->in)));
+        if (j->n_traces < j->slowest->world)
+            printf(" All-reduces may have waited for other ranks, which compression leaves:\nthe traces of all ranks "
+                   "tell.");
+    }
     if (j->in.model_file.measured.noisy)
         printf("\nSteps differ by more than a quarter: do not rely on this, and record them without other load.");
     printf("\n\n");
@@ -127,11 +133,16 @@ static void advise_print_job(const advise_job *j, const advise_results *r) {
     plan_line(stdout, "job", "%u machine%s x %u rank%s%s; backend %s; %zu step%s of %u rank%s", s->machines,
               plan_s(s->machines), s->ranks_per_machine, plan_s(s->ranks_per_machine), j->system_note,
               t->backend ? t->backend : "unknown", t->n_steps, plan_s(t->n_steps), j->n_traces, plan_s(j->n_traces));
-    plan_line(stdout, "model", "%u gradients, %s elements", j->in.model.n_tensors, tool_count(t->elements));
-    plan_line(stdout, "step now", "%s; computing %s (forward %s, backward %s, optimizer %s), exposed communication %s",
-              tool_time(measured), tool_time(compute * 1000), tool_time(t->forward * 1000),
-              tool_time(t->backward * 1000), tool_time(t->update * 1000),
-              tool_time(fmax(0, measured - compute * 1000)));
+    plan_line(stdout, "model", "%u %s, %s elements", j->in.model.n_tensors,
+              j->apart ? "all-reduces, each taken to be of one gradient in float32" : "gradients",
+              tool_count(t->elements));
+    if (j->apart)
+        plan_line(stdout, "step now", "%s; all-reduces take %s", tool_time(measured), tool_time(j->reducing));
+    else
+        plan_line(
+            stdout, "step now", "%s; computing %s (forward %s, backward %s, optimizer %s), exposed communication %s",
+            tool_time(measured), tool_time(compute * 1000), tool_time(t->forward * 1000), tool_time(t->backward * 1000),
+            tool_time(t->update * 1000), tool_time(fmax(0, measured - compute * 1000)));
     if (j->link.bytes_per_us > 0) {
         plan_line(stdout, "link", "%s/s, latency of an all-reduce %s%s", tool_bytes(j->link.bytes_per_us * 1e6),
                   tool_time(j->link.latency * 1000), j->link.latency_measured ? "" : " (assumed)");
@@ -139,30 +150,36 @@ static void advise_print_job(const advise_job *j, const advise_results *r) {
             plan_line(stdout, "", "links inside machines: taken to be as fast, which is the least that they are");
     }
     const double off = r->now_ns / measured - 1;
-    plan_line(stdout, "check", "the step as it is is predicted to take %s, %+.0f%%%s", tool_time(r->now_ns), 100 * off,
-              off < -advise_far_off  ? ": the rest is waits for other ranks or cores, which compression leaves"
-              : off > advise_far_off ? ": do not rely on this answer"
-                                     : "");
+    if (!j->apart)
+        plan_line(stdout, "check", "the step as it is is predicted to take %s, %+.0f%%%s", tool_time(r->now_ns),
+                  100 * off,
+                  off < -advise_far_off  ? ": the rest is waits for other ranks or cores, which compression leaves"
+                  : off > advise_far_off ? ": do not rely on this answer"
+                                         : "");
+}
+
+static void advise_print_row(const advise_job *j, const advise_results *r, const char *name, double ns, double apart,
+                             const char *loss) {
+    printf("%-22s %10s %6.2fx", name, tool_time(ns), r->now_ns / ns);
+    if (j->apart) printf("%8.2fx", r->now_ns / apart);
+    printf("%s%s\n", *loss ? "  " : "", loss);
 }
 
 /* Prints the table of codecs. */
 static void advise_print_codecs(const advise_job *j, const advise_results *r) {
     const esp__config *config = &j->in.registry->config;
-    const double best = r->best.report.iteration_ns;
     char with[128];
     snprintf(with, sizeof with, "%s", esp__optimizer_name(config->optimizer));
     if (config->momentum > 0)
         snprintf(with, sizeof with, "%s:%g", esp__optimizer_name(config->optimizer), config->momentum);
-    printf("\n%-22s %10s %7s  final loss (%s%s%s)\n", "codec", "step", "gain", j->slowest->optimizer, ", rated as ",
-           with);
-    printf("%-22s %10s %6.2fx  %s\n", "as it is", tool_time(r->now_ns), 1.0, "fp32's");
-    for (uint32_t i = j->in.n_codecs + 1; i-- > 0;) {
-        const advise_row *row = &r->rows[i];
-        printf("%-22s %10s %6.2fx  %s\n", row->name, tool_time(row->ns), r->now_ns / row->ns, row->loss);
-    }
-    printf("%-22s %10s %6.2fx\n", r->best_safe ? "the safe ones together" : "all together", tool_time(best),
-           r->now_ns / best);
-    printf("%-22s %10s %6.2fx\n", "bound", tool_time(r->bound_ns), r->now_ns / r->bound_ns);
+    printf("\n%-22s %10s %7s%s  final loss (%s%s%s)\n", "codec", "step", "gain", j->apart ? "  at most" : "",
+           j->slowest->optimizer, *j->slowest->optimizer ? ", rated as " : "rated as ", with);
+    advise_print_row(j, r, "as it is", r->now_ns, r->now_ns, "fp32's");
+    for (uint32_t i = j->in.n_codecs + 1; i-- > 0;)
+        advise_print_row(j, r, r->rows[i].name, r->rows[i].ns, r[1].rows[i].ns, r->rows[i].loss);
+    advise_print_row(j, r, r->best_safe ? "the safe ones together" : "all together", r->best.report.iteration_ns,
+                     r[1].best.report.iteration_ns, "");
+    advise_print_row(j, r, "bound", r->bound_ns, r[1].bound_ns, "");
     printf(
         "\nGains predicted from measured costs were wrong by 4.5%% in the median, and 90%% of them by at most 15%%. "
         "Here\n"
@@ -201,9 +218,13 @@ static void advise_print_adoption(const advise_job *j, const advise_results *r) 
 }
 
 ESP__FN int advise_answer(advise_job *j) {
-    advise_results *r = tool_zeroed(sizeof *r);
-    int status = advise_now(j, r);
-    if (status == TOOL_OK) status = advise_plans(j, r);
+    advise_results *r = tool_zeroed(2 * sizeof *r); /* r[1]: if nothing overlaps */
+    advise_job apart = *j;
+    plan_made now;
+    int status = advise_now(j, &now);
+    if (status == TOOL_OK) r->now_ns = now.report.iteration_ns, plan_free(&now), status = advise_plans(j, r);
+    if (j->apart) apart.in.model.tensors = j->apart;
+    if (status == TOOL_OK && j->apart) status = advise_plans(&apart, r + 1);
     if (status == TOOL_OK) {
         advise_print_verdict(j, r);
         advise_print_job(j, r);
@@ -213,7 +234,8 @@ ESP__FN int advise_answer(advise_job *j) {
     if (status == TOOL_OK) advise_print_adoption(j, r);
     const plan_files files = {.timeline = j->timeline};
     if (status == TOOL_OK) status = plan_write(&r->best_in, &r->best, &files);
-    plan_free(&r->best);
+    plan_free(&r[0].best);
+    plan_free(&r[1].best);
     free(r);
     return status;
 }

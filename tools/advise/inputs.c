@@ -15,9 +15,9 @@ static void advise_print_tensor(esp__text *to, const advise_trace *t, size_t i) 
     const json_t *dims = NULL;
     const double n = advise_elements(&t->of[ADVISE_GRAD].at[t->first_grad + i], &dims);
     const double rows = json_number_value(json_array_get(dims, 0));
-    esp__text_add(to, "%s\n    {\"name\": \"%zu.", i ? "," : "", i);
+    esp__text_add(to, "%s\n    {\"name\": \"%zu", i ? "," : "", i);
     for (size_t d = 0; d < json_array_size(dims); d++)
-        esp__text_add(to, "%s%.0f", d ? "x" : "", json_number_value(json_array_get(dims, d)));
+        esp__text_add(to, "%s%.0f", d ? "x" : ".", json_number_value(json_array_get(dims, d)));
     esp__text_add(to, "\", \"elements\": %.0f, \"compute_us\": ", n);
     esp__json_us(to, t->grad[i] > 0 ? t->grad[i] * 1000 : 0);
     if (json_array_size(dims) > 1) esp__text_add(to, ", \"rows\": %.0f, \"cols\": %.0f", rows, n / rows);
@@ -141,8 +141,7 @@ static int advise_make_system(advise_job *j) {
     const tool_command *c = j->in.command;
     advise_burst *b;
     if (t->world == 1) return tool_fail(c, "%s: its job has one rank, which sends nothing", t->path);
-    if (!t->world)
-        return tool_fail(c, "%s: it does not say how many ranks there are (distributedInfo): give --system", t->path);
+    if (!t->world) return tool_fail(c, "%s: it does not say how many ranks there are: give --system", t->path);
     const uint32_t machines = advise_machines(j, t->world), ranks = t->world / machines;
     if (!ranks || t->world % machines) tool_usage(c, "--machines %u: the job has %u ranks", machines, t->world);
     size_t n = advise_collect(j, &b);
@@ -150,7 +149,9 @@ static int advise_make_system(advise_job *j) {
     if (n) n = advise_by_size(b, n, j->n_traces < t->world ? 0.25 : 0.5);
     if (n) j->link = advise_fit(b, n, t->world);
     free(b);
-    if (!n) return tool_fail(c, "%s: it has no all-reduce, which would tell the link's speed: give --system", t->path);
+    if (!n)
+        return tool_fail(c, "%s: it has no times of all-reduces, which would tell the links' speed: give --system",
+                         t->path);
     esp__system_file f = {.source = "espresso advise: latency and rate fit to the all-reduces of a trace",
                           .cpu_workers = 1};
     const esp_plan_link link = {.alpha_ns = j->link.latency * 1000 / esp__hops(ESP_COLL_ALLREDUCE, t->world),
@@ -165,15 +166,17 @@ static int advise_make_system(advise_job *j) {
                                  .cores_per_rank = 1};
     if (machines > 1) f.system.inter = link;
     if (ranks > 1) f.system.intra = link;
-    if (t->of[ADVISE_KERNEL].n) {
-        f.accelerator = t->gpu ? advise_accelerator(t->gpu) : NULL;
+    if (t->of[ADVISE_KERNEL].n || t->kind) {
+        const char *gpu = j->gpu ? j->gpu : t->gpu;
+        f.accelerator = gpu ? advise_accelerator(gpu) : NULL;
         f.cpu_workers = 0;
         f.system.devices = 1u << ESP_ON_GPU, f.system.cores_per_rank = 0;
         f.system.pack_ns = 10e3, f.system.pack_bytes_per_us = 400000, f.system.host_bytes_per_us = 12000;
         if (!f.accelerator)
-            return tool_fail(
-                c, "%s: the costs of codecs are not known for GPU '%s': give --system, with an \"accelerator\"",
-                t->path, t->gpu ? t->gpu : "unknown");
+            return tool_fail(c,
+                             "%s: the costs of codecs are not known for GPU '%s': give --gpu, or a --system with an "
+                             "\"accelerator\"",
+                             t->path, gpu ? gpu : "unknown");
     }
     j->in.system_file = f;
     return TOOL_OK;
@@ -210,6 +213,48 @@ static int advise_write(const advise_job *j, const esp__text *model) {
     return failed ? tool_fail(j->in.command, "%s", esp_last_error(NULL)) : TOOL_OK;
 }
 
+/* Makes the model of the slowest rank. */
+static int advise_model(advise_job *j, esp__text *model) {
+    esp__text_free(model);
+    advise_print_model(model, j->slowest);
+    esp__model_free(&j->in.model_file);
+    if (model->failed || esp__model_parse(j->slowest->path, model->data, model->len, &j->in.model_file, NULL))
+        return tool_fail(j->in.command, "%s", esp_last_error(NULL));
+    j->in.model = j->in.model_file.model;
+    return TOOL_OK;
+}
+
+/* Sets the times of computing that NCCL's traces lack. All-reduces are taken to follow each other until the step ends,
+ * each begun as its gradients are ready. So all but the last one overlap the backward pass, and what precedes them is
+ * the forward pass. In j->apart, all gradients are ready when the first ones are, and nothing overlaps. */
+static int advise_overlap(advise_job *j, esp__text *model) {
+    const uint32_t world = j->slowest->world, ranks = j->in.system.machines * j->in.system.ranks_per_machine;
+    const size_t size = j->in.model.n_tensors * sizeof *j->apart;
+    advise_trace *t = j->slowest;
+    plan_made now;
+    if (world && world != ranks)
+        return tool_fail(j->in.command, "%s: its job has %u ranks, but the system %u", t->path, world, ranks);
+    if (advise_now(j, &now) != TOOL_OK) return TOOL_FAILED;
+    j->reducing = now.report.iteration_ns;
+    t->forward = j->step - j->reducing / 1000;
+    for (uint32_t e = 0; e < now.n_events; e++) {
+        const esp_plan_event *x = &now.events[e];
+        if (x->kind != ESP_PLAN_BACKWARD && x->step == 0)
+            t->grad[now.units[x->unit].first] = (double)x->start_ns / 1000;
+    }
+    plan_free(&now);
+    for (size_t i = t->n_grads; i-- > 1;) t->grad[i] -= t->grad[i - 1], t->backward += t->grad[i];
+    if (t->forward < 0)
+        return tool_fail(j->in.command, "%s: a step takes %s, but its all-reduces would take %s on this system",
+                         t->path, tool_time(j->step * 1000), tool_time(j->reducing));
+    const int status = advise_model(j, model);
+    if (status != TOOL_OK) return status;
+    j->apart = tool_realloc(NULL, size);
+    memcpy(j->apart, j->in.model.tensors, size);
+    for (uint32_t i = 0; i < j->in.model.n_tensors; i++) j->apart[i].compute_ns = 0;
+    return TOOL_OK;
+}
+
 /* Reads the traces, and makes the planner's inputs of them. */
 ESP__FN int advise_inputs(advise_job *j) {
     static const char *const usual[] = {"fp16", "int8", "int4", "topk:ratio=0.01", "efsignsgd", "powersgd:rank=4"};
@@ -219,20 +264,24 @@ ESP__FN int advise_inputs(advise_job *j) {
     for (uint32_t i = 0; i < j->n_traces; i++) {
         advise_trace *t = &j->traces[i], *s = j->slowest, *first = &j->traces[0];
         if ((status = advise_read(in->command, j->paths[i], t)) != TOOL_OK) return status;
-        if (t->n_grads != first->n_grads || t->elements != first->elements || t->world != first->world)
+        if (t->kind != first->kind)
+            return tool_fail(in->command, "%s and %s were written by different tools", t->path, first->path);
+        if (t->n_grads != first->n_grads || t->elements != first->elements || t->world != first->world ||
+            (t->comm && strcmp(t->comm, first->comm) != 0))
             return tool_fail(in->command, "%s and %s are of different jobs", t->path, first->path);
         j->step = fmax(j->step, t->step);
         if (!s || t->forward + t->backward + t->update > s->forward + s->backward + s->update) j->slowest = t;
     }
+    if (!in->machines) in->machines = j->slowest->nodes;
     if (!in->system_name) status = advise_make_system(j);
     if (status != TOOL_OK) return status;
-    advise_print_model(&model, j->slowest);
     for (size_t i = 0; !in->n_codecs || (i && i < sizeof usual / sizeof *usual); i++) in->gc[in->n_codecs++] = usual[i];
     setenv("ESPRESSO_OPTIMIZER", j->optimizer ? j->optimizer : advise_optimizer(j->slowest), 1);
-    if (model.failed || esp__model_parse(j->slowest->path, model.data, model.len, &in->model_file, NULL) ||
-        esp__open_alone(&in->registry))
+    status = advise_model(j, &model);
+    if (status == TOOL_OK && esp__open_alone(&in->registry))
         status = tool_fail(in->command, "%s", esp_last_error(NULL));
     if (status == TOOL_OK) status = plan_read(in);
+    if (status == TOOL_OK && j->slowest->kind) status = advise_overlap(j, &model);
     in->model_name = j->slowest->path; /* for warnings */
     if (status == TOOL_OK) status = advise_write(j, &model);
     esp__text_free(&model);

@@ -71,12 +71,18 @@ static bool advise_step_same(const advise_trace *t, const advise_step *a, const 
 /* Steps are noisy if their quartile distance is more than this part of their median. */
 static const double advise_noise = 0.25;
 
+ESP__FN void advise_step_times(advise_trace *t, double *v, size_t n) {
+    t->n_steps = n;
+    t->step = esp__median(v, n);
+    t->noisy = esp__quartile_distance(v, n) > advise_noise * t->step;
+}
+
 /* Sets the medians of n steps. */
 static void advise_medians(advise_trace *t, const advise_step *s, size_t n) {
     double *v = tool_realloc(NULL, n * sizeof *v);
     const size_t grads = s[0].n;
     t->grad = tool_realloc(NULL, grads * sizeof *t->grad);
-    t->n_grads = grads, t->n_steps = n, t->first_grad = s[0].first; /* the last step comes first */
+    t->n_grads = grads, t->first_grad = s[0].first; /* the last step comes first */
     for (size_t k = 0; k < n; k++) v[k] = s[k].backward - s[k].begin;
     t->forward = esp__median(v, n);
     for (size_t i = 0; i < grads; i++) {
@@ -88,8 +94,7 @@ static void advise_medians(advise_trace *t, const advise_step *s, size_t n) {
     for (size_t k = 0; k < n; k++) v[k] = s[k].end - s[k].update;
     t->update = esp__median(v, n);
     for (size_t k = 0; k < n; k++) v[k] = s[k].end - s[k].begin;
-    t->step = esp__median(v, n);
-    t->noisy = esp__quartile_distance(v, n) > advise_noise * t->step;
+    advise_step_times(t, v, n);
     free(v);
 }
 

@@ -1,10 +1,12 @@
-/* trace.c: reads traces of torch.profiler (Kineto's JSON), as export_chrome_trace writes them. */
+/* trace.c: tells what a file is, and reads traces of torch.profiler (Kineto's JSON), as export_chrome_trace writes
+ * them.
+ */
 #include "tools/advise/advise.h"
 
 static const json_t *advise_arg(const advise_span *s, const char *key) { return json_object_get(s->args, key); }
 
 /* Adds an event to those of one kind. */
-static void advise_add(advise_trace *t, int kind, advise_span span) {
+ESP__FN void advise_add(advise_trace *t, int kind, advise_span span) {
     advise_spans *s = &t->of[kind];
     if (s->n == s->room) {
         s->room = s->room ? 2 * s->room : 64;
@@ -39,7 +41,7 @@ static int advise_kind(const char *name, const char *category, const advise_span
 }
 
 /* Returns an object's text, or "" if it has none. */
-static const char *advise_text(const json_t *object, const char *key) {
+ESP__FN const char *advise_text(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
 }
@@ -116,24 +118,32 @@ static void advise_header(advise_trace *t) {
     t->world = (uint32_t)json_integer_value(json_object_get(job, "world_size"));
 }
 
-/* Parses a file. Prints an error and returns NULL if it is not JSON. */
-static json_t *advise_parse(const tool_command *c, const char *path) {
+/* Parses a file, and reads it if it is NCCL's, whose first line tells. Returns TOOL_OK, or the exit status after it has
+ * printed an error. */
+static int advise_parse(const tool_command *c, advise_trace *t) {
     char *text = NULL;
     size_t len = 0;
     json_error_t e;
-    json_t *root = NULL;
-    if (files_input_load(path, &text, &len) != ESP_OK) {
-        tool_fail(c, "%s", esp_last_error(NULL));
+    int status = TOOL_OK;
+    if (files_input_load(t->path, &text, &len) != ESP_OK) {
+        status = tool_fail(c, "%s", esp_last_error(NULL));
+    } else if (!len) {
+        status = tool_fail(c, "%s: it is empty: the job must live until it is written", t->path);
     } else if (len > 1 && (unsigned char)text[0] == 0x1f && (unsigned char)text[1] == 0x8b) {
-        tool_fail(c, "%s: it is compressed: run gunzip first", path);
-    } else if (!(root = json_loadb(text, len, 0, &e))) {
+        status = tool_fail(c, "%s: it is compressed: run gunzip first", t->path);
+    } else if (!(t->root = json_loadb(text, len, JSON_DISABLE_EOF_CHECK, &e))) {
         const bool cut = json_error_code(&e) == json_error_premature_end_of_input || e.position >= (int)len;
-        tool_fail(c, "%s:%d: %s", path, e.line > 0 ? e.line : 1,
-                  cut ? "the file ends in the middle: the job must live until export_chrome_trace returns"
-                      : "this is not JSON: expected a file of torch.profiler's export_chrome_trace");
+        status = tool_fail(c, "%s:%d: %s", t->path, e.line > 0 ? e.line : 1,
+                           cut ? "the file ends in the middle: the job must live until export_chrome_trace returns"
+                               : "this is not JSON: expected a file of torch.profiler's export_chrome_trace");
+    } else {
+        t->kind = json_object_get(t->root, "header") ? ADVISE_INSPECTOR
+                  : json_object_get(t->root, "func") ? ADVISE_NCCL
+                                                     : ADVISE_TORCH;
+        if (t->kind) status = advise_nccl(c, text, len, t);
     }
     free(text);
-    return root;
+    return status;
 }
 
 /* Says what the trace lacks, and what to do. Returns NULL if it lacks nothing. */
@@ -148,12 +158,16 @@ static const char *advise_lacks(const advise_trace *t, size_t n) {
 }
 
 ESP__FN int advise_read(const tool_command *c, const char *path, advise_trace *out) {
-    *out = (advise_trace){.path = path, .root = advise_parse(c, path)};
-    if (!out->root) return TOOL_FAILED;
+    *out = (advise_trace){.path = path};
+    const int status = advise_parse(c, out);
+    if (status != TOOL_OK || out->kind) return status;
     const json_t *events = json_is_array(out->root) ? out->root : json_object_get(out->root, "traceEvents");
     if (!json_is_array(events))
-        return tool_fail(c, "%s: it has no \"traceEvents\": expected a file of torch.profiler's export_chrome_trace",
-                         path);
+        return tool_fail(
+            c,
+            "%s: it has no \"traceEvents\": expected a file of torch.profiler's export_chrome_trace, or of a "
+            "profiler plugin of NCCL",
+            path);
     advise_header(out);
     const size_t n = advise_sort_events(out, events);
     const char *why = advise_lacks(out, n);
