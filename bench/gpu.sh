@@ -39,7 +39,7 @@ END
 }
 
 # ---- pack -----------------------------------------------------------------------------------------------------------
-gpu_tests="test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between"
+gpu_tests="test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between test_cuda_outer"
 programs="$(for t in $gpu_tests; do echo "gpu/$t"; done)
 bench/cuda tests/nccl/test_nccl_gpu bin/train_cuda bin/espresso"
 libraries="lib/espresso/libespresso-cuda.so lib/espresso/libespresso-nccl.so"

@@ -33,7 +33,7 @@ $(BUILD)/bench/cuda: $(BENCH_CUDA:%.c=$(BUILD)/obj/%.o) $(CUDA_STATIC) $(OBJECTS
 $(BUILD)/bench/cuda-counted: $(BENCH_CUDA:%.c=$(BUILD)/obj/%.o) $(BUILD)/cuda-host/tests.a $(OBJECTS) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $(filter %.o,$^) -o $@ $(filter %.a,$^) -lstdc++ $(LIBS)
 # These tests run on a GPU, with the objects of plugin cuda instead of the emulator (bench/gpu.sh).
-GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between))
+GPU_TESTS := $(if $(TESTS),$(addprefix $(BUILD)/gpu/,test_canary test_codecs test_select test_graph test_rounds test_cuda_tree test_cuda_steps test_cuda_between test_cuda_outer))
 gpu-tests: $(GPU_TESTS)
 $(BUILD)/gpu/capture.o: tests/cuda/emulator/capture.cc $(BUILD)/cuda-flags | $(BUILD)/gpu/
 	$(NVCC) -std=c++20 -I. -c $< -o $@

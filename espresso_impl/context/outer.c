@@ -389,16 +389,9 @@ static bool esp__outer_whole(const esp_ctx *ctx, uint32_t id) {
 /* Makes `stream` done, so that the library can use the parameters. */
 static esp_status esp__outer_settle(esp_ctx *ctx, uint32_t f, esp_stream stream) {
     const esp__outer *o = ctx->outer;
-    esp_status s = ESP_OK;
-    bool settled = !esp__stream_async(stream);
-    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) {
-        const esp__tensor *t = &ctx->model.tensors[i];
-        if (!t->device) continue;
-        s = esp__stream_check(ctx, t, stream, "esp_outer_step or esp_outer_sync");
-        if (!s && !settled) s = esp__stream_settle(ctx, t->device, stream);
-        settled = true;
-    }
-    return s;
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && esp__stream_async(stream); i++)
+        if (ctx->model.tensors[i].device) return esp__stream_settle(ctx, ctx->model.tensors[i].device, stream);
+    return ESP_OK;
 }
 
 /* The difference begins at the anchor as the parameters can represent it: what f16 or bf16 round is no progress. */
@@ -549,6 +542,8 @@ static esp_status esp__outer_call(esp_ctx *ctx, esp_stream stream, const char *w
                                   esp_status (*call)(esp_ctx *ctx, esp_stream stream)) {
     esp_status s = esp__outer_usable(ctx, what);
     if (!s) s = esp__alive(ctx);
+    for (uint32_t i = 0; !s && stream.dev.kind > ESP_CPU && i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].device) s = esp__stream_check(ctx, &ctx->model.tensors[i], stream, what);
     if (s) return s;
     ctx->outer->calls = true;
     s = call(ctx, stream);
