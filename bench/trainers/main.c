@@ -3,13 +3,14 @@
  * that of examples/train. */
 #include "espresso.h"
 #include "net.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum { BATCH, LENGTH, WIDTH, HIDDEN, LR, MOMENTUM, CLIP, SEED, MAX_STEPS, N_NUMBERS };
-enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, TEXT, JSON, CURVE, N_FLAGS };
+enum { STRATEGY = N_NUMBERS, CODEC, BACKEND, OUTER, TEXT, JSON, CURVE, N_FLAGS };
 static struct flag {
     const char *name, *text, *help;
     double least, number;
@@ -26,6 +27,7 @@ static struct flag {
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
     {"--codec", NULL, "such as topk:ratio=0.01", 0, 0},
     {"--backend", NULL, "such as shm", 0, 0},
+    {"--outer", NULL, "train alone between averages, such as diloco:every=30; also ESPRESSO_OUTER", 0, 0},
     {"--text", "/usr/share/common-licenses", "file, or folder of files, to learn from", 0, 0},
     {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0, 0},
     {"--curve", NULL, "file for a line a step: step, seconds, loss", 0, 0},
@@ -78,6 +80,7 @@ static void parse(trainer *t, int argc, char **argv) {
         if (*end || end == flag[f].text || !(flag[f].number >= flag[f].least && flag[f].number < 1e6))
             die(flag[f].name, need);
     }
+    if (!flag[OUTER].text) flag[OUTER].text = getenv("ESPRESSO_OUTER");
     t->net.batch = count(BATCH) ? count(BATCH) : t->kind->batch;
     t->net.length = count(LENGTH) ? count(LENGTH) : t->kind->length;
     t->net.width = count(WIDTH) ? count(WIDTH) : t->kind->width;
@@ -95,7 +98,9 @@ static void join_ranks(trainer *t) {
     cfg.strategy = flag[STRATEGY].text, cfg.codec = flag[CODEC].text, cfg.backend = flag[BACKEND].text;
     cfg.optimizer = flag[MOMENTUM].number > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
     cfg.momentum = (float)flag[MOMENTUM].number;
+    const esp_outer_desc outer = {.method = flag[OUTER].text};
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
+    if (outer.method) check(t, esp_outer_open(t->ctx, &outer), "esp_outer_open");
     for (size_t i = 0; i < t->net.n_params; i++) {
         const net_param *p = &t->net.p[i];
         esp_tensor_desc desc = {.name = p->name, .count = p->count, .rows = p->rows, .cols = p->cols};
@@ -103,10 +108,13 @@ static void join_ranks(trainer *t) {
     }
     check(t, esp_start(t->ctx), "esp_start");
     check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
+    for (size_t i = 0; outer.method && i < t->net.n_params; i++)
+        check(t, esp_outer_add(t->ctx, t->id[i], t->net.p[i].value), t->net.p[i].name);
 }
 
 static void push(void *user, int i) {
     trainer *t = user;
+    if (flag[OUTER].text) return;
     check(t, esp_push(t->ctx, t->id[i], t->net.p[i].grad, (esp_stream){0}), t->net.p[i].name);
 }
 
@@ -123,11 +131,14 @@ static void step(trainer *t, size_t s) {
     const double start = now_ms();
     draw(t, s);
     t->loss[s] = t->kind->pass(&t->net, t->seq, push, t);
-    const double wait = now_ms();
+    double wait = now_ms();
     check(t, esp_report_loss(t->ctx, t->loss[s]), "esp_report_loss");
-    check(t, esp_wait_all(t->ctx), "esp_wait_all");
+    if (!flag[OUTER].text) check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[s] = now_ms() - wait;
     net_update(&t->net, (float)flag[LR].number, (float)flag[MOMENTUM].number, flag[CLIP].number);
+    wait = now_ms();
+    if (flag[OUTER].text) check(t, esp_outer_step(t->ctx, (esp_stream){0}), "esp_outer_step");
+    t->wait_ms[s] += now_ms() - wait;
     t->step_ms[s] = now_ms() - start;
 }
 
@@ -137,6 +148,28 @@ static void compare_ranks(const trainer *t) {
     if (esp_rank(t->ctx) == 0) memcpy(n->grad, n->value, n->n_values * sizeof(float));
     check(t, esp_broadcast(t->ctx, n->grad, n->n_values * sizeof(float), 0), "esp_broadcast");
     if (memcmp(n->grad, n->value, n->n_values * sizeof(float))) die("parameters", "differ from rank 0's");
+}
+
+/* Returns the bytes that all ranks have received from other machines. */
+static double inter_bytes(const trainer *t) {
+    esp_stats stats = {.struct_size = sizeof stats};
+    check(t, esp_stats_read(t->ctx, &stats), "esp_stats_read");
+    float sum = (float)stats.inter_bytes;
+    check(t, esp_allreduce(t->ctx, &sum, 1), "esp_allreduce");
+    return (double)sum;
+}
+
+/* Returns the loss, in bits a character, on the held-out text. Each rank evaluates some of it. */
+static double held_out_bits(trainer *t) {
+    const size_t ranks = (size_t)esp_size(t->ctx), batch = t->net.batch, length = t->net.length;
+    const size_t pieces = (t->text.n - t->text.n_train - 1) / length;
+    float sum[2] = {0, 0};
+    for (size_t i = (size_t)esp_rank(t->ctx) * batch; i + batch <= pieces; i += ranks * batch) {
+        for (size_t b = 0; b < batch; b++) t->seq[b] = t->text.token + t->text.n_train + (i + b) * length;
+        sum[0] += (float)t->kind->pass(&t->net, t->seq, NULL, NULL), sum[1] += 1;
+    }
+    check(t, esp_allreduce(t->ctx, sum, 2), "esp_allreduce");
+    return sum[1] > 0 ? (double)(sum[0] / sum[1]) / log(2) : 0;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -157,7 +190,7 @@ static void close_file(FILE *f, const char *path) {
     if (fflush(f) || (f != stdout && fclose(f))) die(path, "cannot be written");
 }
 
-static void write_results(trainer *t) {
+static void write_results(trainer *t, double bits, double bytes) {
     const size_t n = t->n_steps, last = n < 20 ? n : 20;
     double at = 0, loss = 0;
     for (size_t s = n - last; s < n; s++) loss += t->loss[s] / (double)last;
@@ -173,8 +206,9 @@ static void write_results(trainer *t) {
     fprintf(f, "{\"model\": \"%s\", \"ranks\": %d, \"machines\": %d, \"steps\": %zu, \"parameters\": %zu, ",
             t->kind->name, esp_size(t->ctx), esp_machines(t->ctx), n, t->net.n_values);
     fprintf(f, "\"settled_step_ms\": %.2f, ", median(t->step_ms + n / 2, n - n / 2));
-    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, \"loss\": %.4f}\n", median(t->step_ms, n), median(t->wait_ms, n),
-            loss);
+    fprintf(f, "\"step_ms\": %.2f, \"wait_ms\": %.2f, \"inter_bytes_per_step\": %.0f, ", median(t->step_ms, n),
+            median(t->wait_ms, n), bytes / (double)n);
+    fprintf(f, "\"loss\": %.4f, \"bits_per_character\": %.4f}\n", loss, bits);
     close_file(f, flag[JSON].text);
 }
 
@@ -191,13 +225,17 @@ int main(int argc, char **argv) {
     if (!t.seq || !t.step_ms || t.kind->open(&t.net, (uint64_t)count(SEED))) die("model", "out of memory");
     t.wait_ms = t.step_ms + steps, t.loss = t.wait_ms + steps;
     join_ranks(&t);
+    double bytes = -inter_bytes(&t);
     for (size_t s = 0; s < steps; s++) {
         step(&t, s);
         if (esp_rank(t.ctx) == 0 && (s + 1) % 50 == 0)
             printf("step %zu of %zu: loss %.3f, last step %.0f ms\n", s + 1, steps, t.loss[s], t.step_ms[s]);
     }
+    if (flag[OUTER].text) check(&t, esp_outer_sync(t.ctx, (esp_stream){0}), "esp_outer_sync");
+    bytes += inter_bytes(&t);
+    const double bits = held_out_bits(&t);
     compare_ranks(&t);
-    if (esp_rank(t.ctx) == 0) write_results(&t);
+    if (esp_rank(t.ctx) == 0) write_results(&t, bits, bytes);
     esp_close(t.ctx);
     return 0;
 }

@@ -15,7 +15,7 @@
  * a checkpoint can be resumed only with the same values of them. */
 enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, MOMENTUM, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
 enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
-enum { OPTIMIZER = N_NUMBERS, STRATEGY, CODEC, BACKEND, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
+enum { OPTIMIZER = N_NUMBERS, STRATEGY, CODEC, BACKEND, OUTER, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
 static flag flags[N_FLAGS] = {
     {"--layers", "2", "of the model", 1, 0},
     {"--width", "64", "numbers a character", 1, 0},
@@ -37,6 +37,7 @@ static flag flags[N_FLAGS] = {
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
     {"--codec", NULL, "such as topk:ratio=0.01", 0, 0},
     {"--backend", NULL, "such as shm", 0, 0},
+    {"--outer", NULL, "train alone between averages, such as diloco:every=30; also ESPRESSO_OUTER", 0, 0},
     {"--text", "/usr/share/common-licenses", "file, or folder of files, to learn from", 0, 0},
     {"--checkpoint", NULL, "folder for checkpoints, one at the end too", 0, 0},
     {"--resume", NULL, "go on from the checkpoint (takes no value)", 0, 0},
@@ -76,6 +77,9 @@ static void parse(int argc, char **argv) {
         die("--optimizer", "is adamw or sgd");
     if (flags[MOMENTUM].number >= 1) die("--momentum", "must be below 1");
     if (flags[RESUME].text && !flags[CHECKPOINT].text) die("--resume", "needs --checkpoint DIR");
+    if (!flags[OUTER].text) flags[OUTER].text = getenv("ESPRESSO_OUTER");
+    if (flags[OUTER].text && flags[CHECKPOINT].text)
+        die("--outer", "excludes --checkpoint, which has one optimizer state, and here each rank has its own");
 }
 
 /* Tensors are added in backward order, and all ranks begin with rank 0's values. */
@@ -85,7 +89,9 @@ static void join_ranks(trainer *t) {
     const float momentum = (float)flags[MOMENTUM].number;
     cfg.optimizer = is_adam() ? ESP_OPTIMIZER_ADAM : momentum > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
     cfg.momentum = momentum > 0 ? momentum : -1;
+    const esp_outer_desc outer = {.method = flags[OUTER].text};
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
+    if (outer.method) check(t, esp_outer_open(t->ctx, &outer), "esp_outer_open");
     for (size_t i = 0; i < t->net.n_params; i++) {
         const param *p = &t->net.p[i];
         esp_tensor_desc desc = {.name = p->name, .count = p->count, .rows = p->rows, .cols = p->cols};
@@ -93,6 +99,8 @@ static void join_ranks(trainer *t) {
     }
     check(t, esp_start(t->ctx), "esp_start");
     check(t, esp_broadcast(t->ctx, t->net.value, t->net.n_values * sizeof(float), 0), "esp_broadcast");
+    for (size_t i = 0; outer.method && i < t->net.n_params; i++)
+        check(t, esp_outer_add(t->ctx, t->id[i], t->net.p[i].value), t->net.p[i].name);
 }
 
 /* The pieces of text depend only on the seed and on how many were drawn before, so a resumed run needs no saved random
@@ -121,7 +129,8 @@ static void push_without_second(void *user, int i) {
         check(t, esp_push_zero(t->ctx, t->id[0], t->net.p[0].grad, (esp_stream){0}), t->net.p[0].name);
 }
 
-/* Adds the gradients of all micro-batches. Only the last backward pass pushes them. Returns the mean loss. */
+/* Adds the gradients of all micro-batches. Only the last backward pass pushes them, with --outer none. Returns the mean
+ * loss. */
 static double accumulate(trainer *t, size_t step, int second) {
     const size_t n = count(ACCUMULATE), batch = count(BATCH);
     double loss = 0;
@@ -130,9 +139,9 @@ static double accumulate(trainer *t, size_t step, int second) {
         draw(t, step, i);
         gpt_forward(&t->net, t->seq, batch);
         loss += gpt_backward(&t->net, t->seq, batch, second, 1.0f / (float)n,
-                             i + 1 < n ? NULL
-                             : second  ? push
-                                       : push_without_second,
+                             i + 1 < n || flags[OUTER].text ? NULL
+                             : second                       ? push
+                                                            : push_without_second,
                              t) /
                 (double)n;
     }
@@ -155,12 +164,12 @@ static void scale_feedback(const trainer *t, size_t s) {
 
 static void step(trainer *t, size_t s) {
     const double start = run_now_ms();
-    if (flags[LR].number > 0) scale_feedback(t, s);
+    if (flags[LR].number > 0 && !flags[OUTER].text) scale_feedback(t, s);
     const size_t second = count(SECOND), i = t->n_steps++;
     t->loss[i] = accumulate(t, s, second && s % second == 0);
-    const double wait = run_now_ms();
+    double wait = run_now_ms();
     check(t, esp_report_loss(t->ctx, t->loss[i]), "esp_report_loss");
-    check(t, esp_wait_all(t->ctx), "esp_wait_all");
+    if (!flags[OUTER].text) check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[i] = run_now_ms() - wait;
     if (flags[CLIP].number > 0) gpt_clip(&t->net, flags[CLIP].number); /* all ranks compute the same norm */
     const float lr = (float)lr_at(s), momentum = (float)flags[MOMENTUM].number, decay = (float)flags[DECAY].number;
@@ -168,6 +177,9 @@ static void step(trainer *t, size_t s) {
         gpt_adamw(&t->net, s + 1, lr, momentum, decay);
     else
         gpt_sgd(&t->net, lr, momentum, decay);
+    wait = run_now_ms();
+    if (flags[OUTER].text) check(t, esp_outer_step(t->ctx, (esp_stream){0}), "esp_outer_step");
+    t->wait_ms[i] += run_now_ms() - wait;
     t->step_ms[i] = run_now_ms() - start;
     t->at_s[i] = t->step_ms[i] / 1e3 + (i ? t->at_s[i - 1] : 0);
 }
@@ -245,6 +257,7 @@ static void train(trainer *t) {
             why = checkpoint_save(t->ctx, &t->net, folder, t->run, s + 1);
         if (why) die("--checkpoint", why);
     }
+    if (flags[OUTER].text) check(t, esp_outer_sync(t->ctx, (esp_stream){0}), "esp_outer_sync");
     bytes += report_bytes(t->ctx, "gpt");
     const double bits = held_out_bits(t);
     report_compare(t->ctx, "gpt", t->net.value, t->net.n_values);

@@ -28,6 +28,7 @@ learns() { # NAME SHARE FLAGS...: the loss must be below that share of the entro
 learns fp32 0.6 --strategy fp32 --curve "$tmp/curve"
 export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # compress the model's small tensors
 learns topk 0.85 --codec topk:ratio=0.05
+learns outer 0.6 --outer diloco:every=10
 [ "$(wc -l <"$tmp/curve")" -eq 60 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 60 steps"
 [ $(($(number "$tmp/topk" inter_bytes_per_step) * 4)) -lt "$(number "$tmp/fp32" inter_bytes_per_step)" ] || fail "topk: bytes"
 [ "$(number "$tmp/topk" inter_bytes_per_step)" -gt 0 ] || fail "topk: nothing crossed between the machines"
@@ -108,6 +109,7 @@ refuses "too short for this --context" --context 900000
 head -c 1000 "$tmp/text" >"$tmp/short"
 refuses "any plain text" --text "$tmp/short"
 refuses "needs --checkpoint" --resume
+refuses "excludes --checkpoint" --outer diloco --checkpoint "$tmp/never"
 refuses "latest: No such file" --resume --checkpoint "$tmp/nothing"
 refuses "is from another run" --resume --checkpoint "$tmp/whole"
 refuses 'no codec "nonsense"' --codec nonsense

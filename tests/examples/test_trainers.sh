@@ -18,6 +18,7 @@ learns() { # MODEL LOSS STEPS FLAGS...: must reach that loss; the entropy of sin
 }
 learns lstm 1.2 150 --strategy fp32
 learns lstm 1.5 150 --codec topk:ratio=0.05
+learns lstm 1.5 150 --outer diloco:every=10
 learns wide 1.0 40 --strategy fp32
 learns wide 1.2 40 --codec topk:ratio=0.05
 
@@ -33,5 +34,6 @@ refuses "usage: trainer lstm|wide" lstm --nonsense 1
 refuses "needs a number, 1 or more" lstm --max-steps 0
 refuses "No such file" wide --text "$tmp/nothing"
 refuses "too short for this --length" wide --text "$tmp/text" --length 900000
+refuses "'nonsense' is no method" lstm --text "$tmp/text" --outer nonsense
 refuses 'no codec "nonsense"' wide --text "$tmp/text" --codec nonsense
 echo ok
