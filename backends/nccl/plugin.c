@@ -338,8 +338,10 @@ static esp_status nccl_device_drive(nccl_comm *m, nccl_req *r) {
     r->done = true;
     return nccl_has_scale(&r->c) && !nccl_scales_first(&r->c) ? nccl_scale_after(m, r) : ESP_OK;
 }
-/* Advances the oldest request only, since NCCL requires all ranks to call collectives in the same order. Returns
- * ESP_OK if it did something, ESP_PENDING if it must wait. */
+/* Advances the oldest request only, since NCCL requires all ranks to call collectives in the same order. Each gets a
+ * call of its own: a shared ncclGroupStart would save time, but NCCL sorts a group's collectives by size and chooses
+ * one algorithm, protocol and division into channels for them. So all ranks must form the same groups, while which
+ * requests are ready differs between ranks. Returns ESP_OK if it did something, ESP_PENDING if it must wait. */
 static esp_status nccl_drive(nccl_comm *m) {
     esp_status s = nccl_settled(m);
     if (s || m->first == m->next) return s ? s : ESP_PENDING;
