@@ -145,33 +145,21 @@ static void esp__fit_repair(esp__fitting *f) {
     esp__fit_keep(f);
 }
 
-/* Finds options within the limits. If the result is better than `out`, replaces that. */
-static void esp__fit_try(esp__problem *p, const esp__schedule *from, esp__schedule *out) {
-    esp__schedule d = {0};
-    esp__fitting f = {0};
-    f.p = p, f.from = from;
-    f.paths = esp__arena_get(p->arena, from->n_units * sizeof *f.paths);
-    f.best = esp__arena_get(p->arena, from->n_units * sizeof *f.best);
-    f.closest = esp__arena_get(p->arena, from->n_units * sizeof *f.closest);
-    f.closest_excess = INFINITY;
+/* Gives `d` options within the limits. Returns 0 if it finds none. */
+ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
+    esp__fitting f = {.p = p, .from = d, .closest_excess = INFINITY};
+    if (esp__schedule_allowed(p, d)) return 1;
+    f.paths = esp__arena_get(p->arena, d->n_units * sizeof *f.paths);
+    f.best = esp__arena_get(p->arena, d->n_units * sizeof *f.best);
+    f.closest = esp__arena_get(p->arena, d->n_units * sizeof *f.closest);
     esp__may_use(p, f.may);
     esp__fit_prices(&f);
     for (uint32_t k = 0; k < ESP__LIMITS && !f.fits; k++) esp__fit_least(&f, k);
     if (!f.fits) esp__fit_repair(&f);
-    if (!f.fits) return;
-    esp__schedule_copy(p, &d, from);
-    memcpy((void *)d.paths, (const void *)f.best, from->n_units * sizeof *d.paths);
-    esp__generate(p, &d);
-    if (esp__schedule_allowed(p, &d)) esp__schedule_keep_better(p, out, &d);
-}
-
-ESP__FN int esp__fit(esp__problem *p, esp__schedule *d) {
-    esp__schedule best = {0};
-    if (esp__schedule_allowed(p, d)) return 1;
-    esp__fit_try(p, d, &best);
-    if (!best.n_units) return 0;
-    esp__schedule_copy(p, d, &best);
-    return 1;
+    if (!f.fits) return 0;
+    memcpy((void *)d->paths, (const void *)f.best, d->n_units * sizeof *d->paths);
+    esp__generate(p, d);
+    return esp__schedule_allowed(p, d);
 }
 
 /* Reports that no strategy was found within the limits, and the lowest possible limits. */

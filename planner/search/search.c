@@ -188,7 +188,7 @@ static void esp__search_allowed(esp__problem *p, esp__schedule results[ESP__ALLO
 }
 
 /* Searches with tensors as given first, so that merging and splitting do not lengthen the plan. */
-ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
+static void esp__search_phases(esp__problem *p, esp__schedule *d) {
     esp__schedule results[ESP__ALLOWANCES] = {{0}}, *best = &results[ESP__ALLOW_ALL];
     const uint32_t flags = p->config.flags, phases = esp__as_given(p) ? 1 : 2;
     const double more = (p->effort - 1.0) / 2.0;
@@ -203,4 +203,20 @@ ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
     p->work_end = 0;
     if (p->deadline_ns) esp__iterate(p, best);
     esp__schedule_copy(p, d, best);
+}
+
+/* Searches without limits first: limits that the plan keeps anyway do not change it. A time budget is too short for two
+ * searches. */
+ESP__FN void esp__search_all(esp__problem *p, esp__schedule *d) {
+    const esp_plan_config config = p->config;
+    double may[ESP__LIMITS];
+    if (!p->deadline_ns && esp__may_use(p, may)) {
+        p->config.max_memory_bytes = 0, p->config.max_volume = p->config.max_error = 0.0;
+        memset((void *)p->candidate_sets, 0, p->n_candidate_slots * sizeof *p->candidate_sets);
+        esp__search_phases(p, d);
+        memset((void *)p->candidate_sets, 0, p->n_candidate_slots * sizeof *p->candidate_sets);
+        p->config = config;
+        if (esp__schedule_allowed(p, d)) return;
+    }
+    esp__search_phases(p, d);
 }

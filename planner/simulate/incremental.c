@@ -138,16 +138,13 @@ ESP__FN void esp__incremental_prepare(esp__incremental *k) {
 
 ESP__FN esp__incremental *esp__incremental_open(esp__problem *p, esp__schedule *d) {
     esp__incremental *k = p->incremental;
-    if (k) {
-        k->d = d;
-        esp__incremental_prepare(k);
-        return k;
+    if (!k) {
+        p->incremental = k = esp__arena_get(p->arena, sizeof *k);
+        k->p = p;
+        k->backward = esp__arena_get(p->arena, p->n_tensors * sizeof *k->backward);
+        k->attached = esp__arena_get(p->arena, (p->n_tensors + 1u) * sizeof *k->attached);
     }
-    p->incremental = k = esp__arena_get(p->arena, sizeof *k);
-    k->p = p;
     k->d = d;
-    k->backward = esp__arena_get(p->arena, p->n_tensors * sizeof *k->backward);
-    k->attached = esp__arena_get(p->arena, (p->n_tensors + 1u) * sizeof *k->attached);
     k->limited = esp__may_use(p, k->may);
     esp__incremental_prepare(k);
     return k;

@@ -190,9 +190,14 @@ TEST(test_any) {
         in.config.flags = ESP_PLAN_NO_BOUND;
         in.config.max_volume = 1e9;
         least_of(&in, least);
+        in.config.max_volume = 0.0;
         assert_int_equal(make(&in, &free_plan), ESP_OK);
         esp_plan_report r = {.struct_size = sizeof r};
         esp_plan_report_read(free_plan, &r);
+        in.config.max_memory_bytes = r.memory_bytes; /* a limit that the plan keeps does not change it */
+        assert_int_equal(make(&in, &plan), ESP_OK);
+        assert_string_equal(esp_plan_text(plan), esp_plan_text(free_plan));
+        esp_plan_free(plan);
         for (int what = 0; what < 3; what++) {
             esp_plan_report limited = {.struct_size = sizeof limited};
             in.config.max_memory_bytes = 0;
