@@ -232,7 +232,14 @@ def sketchml(x, bits):
     return 0, struct.pack("<%df" % size, *means) + packed.to_bytes((N * bits + 7) // 8, "little")
 
 
+def mxnet1bit(x, limit):
+    """MXNet's bits, the first element in a byte's highest bit, filled up to whole words of 32 bits."""
+    return 0, np.packbits(np.concatenate([x > limit, np.zeros(-N % 32, dtype=bool)])).tobytes()
+
+
 BODIES = {
+    "mxnet1bit": (mxnet1bit, 0),
+    "mxnet1bit:threshold=0.5": (mxnet1bit, 0.5),
     "threshold": (threshold, float(np.float32(0.01))),
     "threshold:value=2.5": (threshold, 2.5),
     "threshold:value=1022.5": (threshold, 1022.5),
