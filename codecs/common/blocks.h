@@ -10,6 +10,7 @@
 enum {
     BLOCKS_HEADS = 2,
     BLOCKS_LANES = 16,
+    BLOCKS_SETS = 2,
     BLOCKS_TABLE = 128,
     BLOCKS_DRAWS = 64,
     BLOCKS_MOST = (int)DENSE_BLOCK / (int)QUANT_BLOCK_MIN
@@ -172,17 +173,19 @@ ESP_TARGET_SCALAR static uint64_t blocks_noise_scalar(uint32_t *out, uint64_t ke
 #ifdef ESP_SIMD_X86
 /* Each vector has one of the four words of 4 or 8 counters, in the lower halves of 64 bits; the upper halves are
  * arbitrary, as multiplication ignores them. Counters are in an order in which a transposition within each 128 bits
- * puts their words beside each other. */
+ * puts their words beside each other. The processor overlaps the rounds of BLOCKS_SETS sets of counters. */
 #define BLOCKS_PHILOX(P, S, XOR, SET1, a, b, c, d, key)                                                                \
     do {                                                                                                               \
         const P m0 = SET1((int)0xD2511F53u), m1 = SET1((int)0xCD9E8D57u);                                              \
         uint32_t k0 = (uint32_t)(key), k1 = (uint32_t)((key) >> 32);                                                   \
         for (int round = 0; round < 10; round++) {                                                                     \
-            const P p = S(mul_epu32)(a, m0), q = S(mul_epu32)(c, m1);                                                  \
-            a = XOR(XOR(S(srli_epi64)(q, 32), b), SET1((int)k0));                                                      \
-            c = XOR(XOR(S(srli_epi64)(p, 32), d), SET1((int)k1));                                                      \
-            b = q;                                                                                                     \
-            d = p;                                                                                                     \
+            for (int j = 0; j < BLOCKS_SETS; j++) {                                                                    \
+                const P p = S(mul_epu32)(a[j], m0), q = S(mul_epu32)(c[j], m1);                                        \
+                a[j] = XOR(XOR(S(srli_epi64)(q, 32), b[j]), SET1((int)k0));                                            \
+                c[j] = XOR(XOR(S(srli_epi64)(p, 32), d[j]), SET1((int)k1));                                            \
+                b[j] = q;                                                                                              \
+                d[j] = p;                                                                                              \
+            }                                                                                                          \
             k0 += 0x9E3779B9u;                                                                                         \
             k1 += 0xBB67AE85u;                                                                                         \
         }                                                                                                              \
@@ -191,27 +194,40 @@ ESP_TARGET_SCALAR static uint64_t blocks_noise_scalar(uint32_t *out, uint64_t ke
 #define BLOCKS_S512(name) _mm512_##name
 ESP_TARGET_AVX2 static uint64_t blocks_noise_avx2(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
     const __m256i step = _mm256_setr_epi64x(0, 2, 1, 3);
-    for (uint64_t i = 0; i < n; i += 4) {
-        __m256i a = _mm256_add_epi64(_mm256_set1_epi64x((long long)(first + i)), step), b = _mm256_srli_epi64(a, 32);
-        __m256i c = _mm256_setzero_si256(), d = c;
+    __m256i a[BLOCKS_SETS], b[BLOCKS_SETS], c[BLOCKS_SETS], d[BLOCKS_SETS];
+    for (uint64_t i = 0; i < n; i += 4 * BLOCKS_SETS) {
+        for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
+            a[j] = _mm256_add_epi64(_mm256_set1_epi64x((long long)(first + i + 4 * j)), step);
+            b[j] = _mm256_srli_epi64(a[j], 32);
+            c[j] = d[j] = _mm256_setzero_si256();
+        }
         BLOCKS_PHILOX(__m256i, BLOCKS_S256, _mm256_xor_si256, _mm256_set1_epi32, a, b, c, d, key);
-        const __m256i ab = _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xAA);
-        const __m256i cd = _mm256_blend_epi32(c, _mm256_slli_epi64(d, 32), 0xAA);
-        _mm256_storeu_si256((__m256i *)(void *)(out + 4 * i), _mm256_unpacklo_epi64(ab, cd));
-        _mm256_storeu_si256((__m256i *)(void *)(out + 4 * i + 8), _mm256_unpackhi_epi64(ab, cd));
+        for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
+            const __m256i ab = _mm256_blend_epi32(a[j], _mm256_slli_epi64(b[j], 32), 0xAA);
+            const __m256i cd = _mm256_blend_epi32(c[j], _mm256_slli_epi64(d[j], 32), 0xAA);
+            __m256i *to = (__m256i *)(void *)(out + 4 * i + 16 * j);
+            _mm256_storeu_si256(to, _mm256_unpacklo_epi64(ab, cd));
+            _mm256_storeu_si256(to + 1, _mm256_unpackhi_epi64(ab, cd));
+        }
     }
     return 0;
 }
 ESP_TARGET_AVX512 static uint64_t blocks_noise_avx512(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
     const __m512i step = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    for (uint64_t i = 0; i < n; i += 8) {
-        __m512i a = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + i)), step), b = _mm512_srli_epi64(a, 32);
-        __m512i c = _mm512_setzero_si512(), d = c;
+    __m512i a[BLOCKS_SETS], b[BLOCKS_SETS], c[BLOCKS_SETS], d[BLOCKS_SETS];
+    for (uint64_t i = 0; i < n; i += 8 * BLOCKS_SETS) {
+        for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
+            a[j] = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + i + 8 * j)), step);
+            b[j] = _mm512_srli_epi64(a[j], 32);
+            c[j] = d[j] = _mm512_setzero_si512();
+        }
         BLOCKS_PHILOX(__m512i, BLOCKS_S512, _mm512_xor_si512, _mm512_set1_epi32, a, b, c, d, key);
-        const __m512i ab = _mm512_mask_blend_epi32(0xAAAA, a, _mm512_slli_epi64(b, 32));
-        const __m512i cd = _mm512_mask_blend_epi32(0xAAAA, c, _mm512_slli_epi64(d, 32));
-        _mm512_storeu_si512(out + 4 * i, _mm512_unpacklo_epi64(ab, cd));
-        _mm512_storeu_si512(out + 4 * i + 16, _mm512_unpackhi_epi64(ab, cd));
+        for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
+            const __m512i ab = _mm512_mask_blend_epi32(0xAAAA, a[j], _mm512_slli_epi64(b[j], 32));
+            const __m512i cd = _mm512_mask_blend_epi32(0xAAAA, c[j], _mm512_slli_epi64(d[j], 32));
+            _mm512_storeu_si512(out + 4 * i + 32 * j, _mm512_unpacklo_epi64(ab, cd));
+            _mm512_storeu_si512(out + 4 * i + 32 * j + 16, _mm512_unpackhi_epi64(ab, cd));
+        }
     }
     return 0;
 }
