@@ -18,52 +18,69 @@ static uint64_t inceptionn_largest(const serial_self *s, uint64_t n) {
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
 /* For each element, writes its width (0 to 3 for 0, 8, 16 and 32 bits), its multiple with the sign in bit 15, and its
- * residual to `e` if that is not NULL. */
+ * residual to `e` if that is not NULL. Returns whether a width is 3. */
+ESP_INLINE uint32_t inceptionn_one(uint16_t *width, uint16_t *code, float *e, float x, float unit, float inverse) {
+    const uint32_t sign = float_bits(x) & 0x80000000u;
+    const float all = bits_float(float_bits(x) & 0x7FFFFFFFu) * inverse;
+    const uint32_t whole = 0u - (uint32_t)(all >= 32767.5f);
+    const float r = bits_float(float_bits(all) & ~whole);
+    const int32_t down = (int32_t)r, q = down + (int32_t)(r - (float)down >= 0.5f);
+    *width = (uint16_t)((uint32_t)((q > 0) + (q > 127)) | (whole & 3));
+    *code = (uint16_t)((uint32_t)q | sign >> 16);
+    if (e) *e = bits_float(float_bits(x - bits_float(float_bits((float)q * unit) | sign)) & ~whole);
+    return whole;
+}
 ESP_INLINE uint64_t inceptionn_round_body(uint16_t *restrict width, uint16_t *restrict code, float *restrict e,
                                           const float *restrict phi, float unit, float inverse, uint64_t n) {
-    ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) {
-        const float r = bits_float(float_bits(phi[i]) & 0x7FFFFFFFu) * inverse;
-        const bool whole = r >= 32767.5f;
-        const int32_t down = (int32_t)(whole ? 0.0f : r), q = down + (r - (float)down >= 0.5f);
-        width[i] = (uint16_t)(whole ? 3 : (q > 0) + (q > 127));
-        code[i] = (uint16_t)((uint32_t)q | (float_bits(phi[i]) >> 31) << 15);
+    uint32_t any = 0;
+    if (e) {
+        ESP_SIMD_REDUCE(|, any)
+        for (uint64_t i = 0; i < n; i++) any |= inceptionn_one(width + i, code + i, e + i, phi[i], unit, inverse);
+    } else {
+        ESP_SIMD_REDUCE(|, any)
+        for (uint64_t i = 0; i < n; i++) any |= inceptionn_one(width + i, code + i, NULL, phi[i], unit, inverse);
     }
-    if (!e) return 0;
-    ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) {
-        const float v = (float)(code[i] & 0x7FFF) * unit;
-        e[i] = width[i] == 3 ? 0.0f : phi[i] - (code[i] >> 15 ? -v : v);
-    }
-    return 0;
+    return any;
 }
 ESP_KERNEL(inceptionn_round,
            (uint16_t *restrict width, uint16_t *restrict code, float *restrict e, const float *restrict phi, float unit,
             float inverse, uint64_t n),
            (width, code, e, phi, unit, inverse, n))
 
+/* An element of 8 bits has its sign in bit 7. */
+ESP_ELEMENT unsigned char inceptionn_byte(uint32_t code) { return (unsigned char)((code & 0x7F) | code >> 15 << 7); }
+ESP_ELEMENT uint32_t inceptionn_code(uint32_t byte) { return (byte & 0x7F) | byte >> 7 << 15; }
+
 static unsigned char *inceptionn_encode(const serial_self *self, serial_state *st, unsigned char *to, float *e,
                                         const float *phi, uint64_t n) {
     const inceptionn_self *s = (const inceptionn_self *)self;
     uint16_t width[INCEPTIONN_BLOCK + 4], code[INCEPTIONN_BLOCK];
     (void)st;
-    inceptionn_round_for(self->dense.level)(width, code, e, phi, s->unit, s->inverse, n);
+    const uint64_t any = inceptionn_round_for(self->dense.level)(width, code, e, phi, s->unit, s->inverse, n);
     memset(width + n, 0, 4 * sizeof *width);
     for (uint64_t i = 0; i < n; i += 4)
         *to++ = (unsigned char)(width[i] | width[i + 1] << 2 | width[i + 2] << 4 | width[i + 3] << 6);
-    for (uint64_t i = 0; i < n; i++)
-        if (width[i] == 1) *to++ = (unsigned char)((code[i] & 0x7F) | code[i] >> 15 << 7);
-    for (uint64_t i = 0; i < n; i++)
-        if (width[i] == 2) memcpy(to, &code[i], 2), to += 2;
-    for (uint64_t i = 0; i < n; i++)
+    /* writes each element, and keeps it only if it has the width: without unpredictable branches */
+    for (uint64_t i = 0; i < n; i++) *to = inceptionn_byte(code[i]), to += width[i] == 1;
+    for (uint64_t i = 0; i < n; i++) memcpy(to, &code[i], 2), to += 2 * (width[i] == 2);
+    for (uint64_t i = 0; any && i < n; i++)
         if (width[i] == 3) memcpy(to, &phi[i], 4), to += 4;
     return to;
 }
 
-/* Counts the elements of each width in a block of n elements. */
+/* Counts the elements of each width but 0 in a block of n elements. */
 static void inceptionn_count(const unsigned char *widths, uint64_t n, uint64_t count[4]) {
+    const uint64_t low = 0x5555555555555555u;
     memset(count, 0, 4 * sizeof *count);
-    for (uint64_t i = 0; i < n; i++) count[widths[i / 4] >> 2 * (i % 4) & 3]++;
+    for (uint64_t i = 0; i < n; i += 32) {
+        uint64_t w = 0;
+        memcpy(&w, widths + i / 4, n - i < 32 ? (n - i + 3) / 4 : 8);
+        if (n - i < 32) w &= ((uint64_t)1 << 2 * (n - i)) - 1;
+        const uint64_t one = w & low, two = w >> 1 & low;
+        count[1] += (uint64_t)__builtin_popcountll(one & ~two);
+        count[2] += (uint64_t)__builtin_popcountll(two & ~one);
+        count[3] += (uint64_t)__builtin_popcountll(one & two);
+    }
 }
 
 static bool inceptionn_valid(const serial_self *s, const unsigned char *body, uint64_t bytes, uint64_t n) {
@@ -85,27 +102,51 @@ static bool inceptionn_valid(const serial_self *s, const unsigned char *body, ui
     return at == bytes;
 }
 
+/* Sets v to the multiples `code` of unit. */
+ESP_INLINE uint64_t inceptionn_values_body(float *restrict v, const uint16_t *restrict code, float unit, uint64_t n) {
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++)
+        v[i] = bits_float(float_bits((float)(code[i] & 0x7FFF) * unit) | (uint32_t)(code[i] >> 15) << 31);
+    return 0;
+}
+ESP_KERNEL(inceptionn_values, (float *restrict v, const uint16_t *restrict code, float unit, uint64_t n),
+           (v, code, unit, n))
+ESP_INLINE uint64_t inceptionn_add_body(float *restrict out, const float *restrict v, float scale, int set,
+                                        uint64_t n) {
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) out[i] = set ? v[i] * scale : out[i] + v[i] * scale;
+    return 0;
+}
+ESP_KERNEL(inceptionn_add, (float *restrict out, const float *restrict v, float scale, int set, uint64_t n),
+           (out, v, scale, set, n))
+
 static void inceptionn_decode(const serial_self *self, const unsigned char *body, uint64_t bytes, float *out,
                               float scale, bool set, uint64_t n) {
     const float unit = ((const inceptionn_self *)self)->unit;
+    unsigned char copy[INCEPTIONN_BLOCK / 4 + 4 * INCEPTIONN_BLOCK + 2]; /* reads go up to two bytes too far */
+    uint16_t code[INCEPTIONN_BLOCK];
+    float v[INCEPTIONN_BLOCK];
     uint64_t count[4];
     (void)bytes;
     for (uint64_t i = 0; i < n; i += INCEPTIONN_BLOCK) {
-        const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK;
+        const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK, widths = (len + 3) / 4;
         inceptionn_count(body, len, count);
-        const unsigned char *one = body + (len + 3) / 4, *two = one + count[1], *four = two + 2 * count[2];
+        const uint64_t all = widths + count[1] + 2 * count[2] + 4 * count[3];
+        memcpy(copy, body, all);
+        const unsigned char *one = copy + widths, *two = one + count[1], *four = two + 2 * count[2];
         for (uint64_t k = 0; k < len; k++) {
-            const uint32_t width = body[k / 4] >> 2 * (k % 4) & 3;
-            uint16_t code = 0;
-            float v;
-            if (width == 1) code = (uint16_t)((*one & 0x7F) | *one >> 7 << 15), one++;
-            if (width == 2) memcpy(&code, two, 2), two += 2;
-            v = (float)(code & 0x7FFF) * unit;
-            v = code >> 15 ? -v : v;
-            if (width == 3) memcpy(&v, four, 4), four += 4;
-            out[i + k] = set ? v * scale : out[i + k] + v * scale;
+            const uint32_t width = copy[k / 4] >> 2 * (k % 4) & 3, is_one = width == 1, is_two = width == 2;
+            uint16_t word;
+            memcpy(&word, two, 2);
+            code[k] = (uint16_t)((inceptionn_code(*one) & (0u - is_one)) | (word & (0u - is_two)));
+            one += is_one;
+            two += 2 * is_two;
         }
-        body = four;
+        inceptionn_values_for(self->dense.level)(v, code, unit, len);
+        for (uint64_t k = 0; count[3] && k < len; k++)
+            if ((copy[k / 4] >> 2 * (k % 4) & 3) == 3) memcpy(&v[k], four, 4), four += 4;
+        inceptionn_add_for(self->dense.level)(out + i, v, scale, set, len);
+        body += all;
     }
 }
 
