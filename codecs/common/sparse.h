@@ -96,30 +96,33 @@ static inline void sparse_residual(sparse_input *in, const select_job *s) {
 }
 
 /* ---- writing a payload ------------------------------------------------------------------------------------------- */
-/* Sets the bits of the given indices in zeroed words. Composing words in a register is faster than setting bits. */
+/* Sets the bits of the given ascending indices in zeroed words. Composes a word in a register, and writes it each time,
+ * without an unpredictable branch. */
 static inline void sparse_write_map(uint8_t *map, const uint16_t *idx, uint64_t n) {
-    for (uint64_t i = 0; i < n;) {
-        const uint32_t word = idx[i] / 32u;
-        uint32_t bits = 0;
-        for (; i < n && idx[i] / 32u == word; i++) bits |= 1u << idx[i] % 32u;
-        memcpy(map + 4 * word, &bits, 4);
+    uint32_t word = 0, bits = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t at = idx[i] / 32u;
+        bits = (bits & (0u - (uint32_t)(at == word))) | 1u << idx[i] % 32u;
+        word = at;
+        memcpy(map + 4 * at, &bits, 4);
     }
 }
 
-/* Writes the selected values (unless `val` is NULL), the number of them in each span, and their places. */
+/* Writes the selected values (unless `val` is NULL), the number of them in each span, and their places (unless `place`
+ * is NULL). */
 static inline void sparse_write_to(const select_job *s, uint8_t *val, uint8_t *held, uint8_t *place) {
     const int map = sparse_is_map(s->count, s->k);
     uint64_t at = 0;
-    if (map) memset(place, 0, sparse_map_bytes(s->count));
+    if (place && map) memset(place, 0, sparse_map_bytes(s->count));
     for (uint64_t b = 0; b * SELECT_BLOCK < s->count; b++) {
         const uint64_t span = b * SELECT_BLOCK / SELECT_SPAN, n = s->block[b].n, from = s->block[b].at;
         uint32_t have = b * SELECT_BLOCK % SELECT_SPAN ? sparse_u32(held + 4 * span) : 0;
         have += (uint32_t)n;
         memcpy(held + 4 * span, &have, 4);
         if (val) memcpy(val + 4 * at, s->val + from, 4 * n);
-        if (map)
+        if (place && map)
             sparse_write_map(place + span * (SELECT_SPAN / 8), s->idx + from, n);
-        else
+        else if (place)
             memcpy(place + 2 * at, s->idx + from, 2 * n);
         at += n;
     }

@@ -3,6 +3,7 @@
  * most that of all elements. After Dutta et al., "On the discrepancy between the theoretical analysis and practical
  * implementations of compressed communication for distributed deep learning", AAAI 2020. */
 #include "espresso.h"
+#include "codecs/common/bits.h"
 #include "codecs/common/parts.h"
 #include "codecs/common/sparse.h"
 
@@ -28,6 +29,45 @@ static esp_status threshold_bound(void *self, const esp_tensor *like, uint32_t r
     return esp_bound_fill(out, sparse_body_bytes(n, n), select_list_bytes(n, n), 0);
 }
 
+/* ---- the pass that writes the residual and the bitmap ------------------------------------------------------------ */
+/* Sets rest to value - |phi|, which is negative for sent elements, and e, unless it is NULL, to the residual. */
+ESP_INLINE uint64_t threshold_split_body(float *restrict rest, float *restrict e, const float *restrict g, float beta,
+                                         float gamma, float value, uint64_t n) {
+    const bool plain = beta == 1 && gamma == 1;
+    if (!e) {
+        ESP_SIMD
+        for (uint64_t i = 0; i < n; i++) rest[i] = value - bits_float(select_bits(g[i]));
+        return 0;
+    }
+    ESP_SIMD
+    for (uint64_t i = 0; i < n; i++) {
+        const float x = dense_sum_of(g[i], e[i], beta, gamma, plain), left = value - bits_float(select_bits(x));
+        rest[i] = left;
+        e[i] = left < 0 ? 0.0f : x;
+    }
+    return 0;
+}
+ESP_KERNEL(threshold_split,
+           (float *restrict rest, float *restrict e, const float *restrict g, float beta, float gamma, float value,
+            uint64_t n),
+           (rest, e, g, beta, gamma, value, n))
+
+typedef struct threshold_job {
+    const sparse_input *in;
+    uint8_t *map; /* or NULL */
+    float value;
+} threshold_job;
+static void threshold_split_piece(void *arg, uint64_t begin, uint64_t end) {
+    const threshold_job *j = (const threshold_job *)arg;
+    const sparse_input *in = j->in;
+    float rest[DENSE_BLOCK];
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
+        threshold_split_for(in->level)(rest, in->e ? in->e + at : NULL, in->g + at, in->beta, in->gamma, j->value, n);
+        if (j->map) bits_negative_for(in->level)(j->map + at / 8, rest, n);
+    }
+}
+
 static esp_status threshold_compress_one(const void *self, const esp_host *h, const esp_codec_args *a) {
     const threshold_self *t = (const threshold_self *)self;
     const uint64_t n = a->tensor[0]->count;
@@ -44,8 +84,11 @@ static esp_status threshold_compress_one(const void *self, const esp_host *h, co
                                                       n, bad ? 0 : sparse_body_bytes(n, s.k), bad ? 0 : s.k);
     const esp_status st = esp_payload_begin(a->payload, &header);
     if (st != ESP_OK || bad || !n) return st;
-    sparse_write(&s, (uint8_t *)esp_payload_body(a->payload));
-    sparse_residual(&in, &s);
+    uint8_t *held = (uint8_t *)esp_payload_body(a->payload) + 4 * s.k, *place = held + 4 * sparse_spans(n);
+    const bool map = sparse_is_map(n, s.k);
+    threshold_job j = {&in, map ? place : NULL, t->value};
+    sparse_write_to(&s, held - 4 * s.k, held, map ? NULL : place);
+    if (map || in.e) esp_codec_parallel(h, n, SELECT_SPAN, threshold_split_piece, &j);
     return ESP_OK;
 }
 
