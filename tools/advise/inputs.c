@@ -80,10 +80,10 @@ static size_t advise_by_size(advise_burst *b, size_t n, double part) {
 
 /* Fits latency and rate to all-reduces of n sizes, as the planner computes their time: latency + 2 (ranks - 1) / ranks
  * bytes / rate. Minimizes the squares of relative errors. The latency cannot be told if all sizes are alike: then it is
- * assumed to be 50 us, or a tenth of the shortest all-reduce if that is less. Too low a latency would make small
+ * assumed to be `least`, or a tenth of the shortest all-reduce if that is less. Too low a latency would make small
  * messages look too cheap. */
-static advise_link advise_fit(const advise_burst *b, size_t n, double ranks) {
-    double s = 0, sx = 0, sxx = 0, st = 0, sxt = 0, least = 50;
+static advise_link advise_fit(const advise_burst *b, size_t n, double ranks, double least) {
+    double s = 0, sx = 0, sxx = 0, st = 0, sxt = 0;
     advise_link l = {.latency = 0};
     for (size_t i = 0; i < n; i++) {
         const double x = 2 * (ranks - 1) / ranks * b[i].bytes, t = b[i].time, w = 1 / (t * t);
@@ -147,16 +147,18 @@ static int advise_make_system(advise_job *j) {
     size_t n = advise_collect(j, &b);
     /* one rank's all-reduces include waits for others: of these, short ones tell the link's time */
     if (n) n = advise_by_size(b, n, j->n_traces < t->world ? 0.25 : 0.5);
-    if (n) j->link = advise_fit(b, n, t->world);
+    /* gloo: as espresso profile measured between two hosts of two busy cores */
+    const double hops = esp__hops(ESP_COLL_ALLREDUCE, t->world);
+    const bool gloo = t->backend && strcmp(t->backend, "gloo") == 0;
+    if (n) j->link = advise_fit(b, n, t->world, gloo ? 270 * hops : 50);
     free(b);
     if (!n)
         return tool_fail(c, "%s: it has no times of all-reduces, which would tell the links' speed: give --system",
                          t->path);
     esp__system_file f = {.source = "espresso advise: latency and rate fit to the all-reduces of a trace",
                           .cpu_workers = 1};
-    const esp_plan_link link = {.alpha_ns = j->link.latency * 1000 / esp__hops(ESP_COLL_ALLREDUCE, t->world),
-                                .alpha_is = ESP_ALPHA_HOP,
-                                .bytes_per_us = j->link.bytes_per_us};
+    const esp_plan_link link = {
+        .alpha_ns = j->link.latency * 1000 / hops, .alpha_is = ESP_ALPHA_HOP, .bytes_per_us = j->link.bytes_per_us};
     f.system = (esp_plan_system){.name = "the-trace",
                                  .machines = machines,
                                  .ranks_per_machine = ranks,
