@@ -12,6 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE] + [os.path.join(HERE, area) for area in ("accuracy", "planner", "validate")]
 import accuracy_plot
 import converge_plot
+import outer_plot
 import plan_plot
 import plan_tables
 import tables
@@ -23,6 +24,7 @@ VIEWS = {
     "accuracy-ends": [accuracy_plot.volume, lambda table, to: plain(table, to)],
     "auto": [truth_text.auto],
     "converge": [converge_plot.converge],
+    "outer": [outer_plot.outer],
     "plan-growth": [plan_plot.growth, lambda table, to: plain(table, to)],
     "plan-quality": [plan_plot.quality, plan_tables.quality],
     "truth": [truth_text.truth],

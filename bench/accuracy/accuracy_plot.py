@@ -22,7 +22,7 @@ AXES = [("step", "step"), ("seconds_100mbit", "seconds, 100 Mbit/s"), ("seconds_
 WIDTH, HEIGHT, LEFT, TOP = 270, 170, 60, 110
 
 
-def panel(svg, x, y, curves, words, low, top):
+def panel(svg, x, y, curves, words, low, top, colours=None):
     most = max(points[-1][0] for points in curves.values())
 
     def at(px, loss):
@@ -38,7 +38,7 @@ def panel(svg, x, y, curves, words, low, top):
     svg.box(x, y, WIDTH, HEIGHT)
     svg.text(x + WIDTH / 2, y + HEIGHT + 30, words, 11, "middle")
     for row, points in curves.items():
-        svg.line([at(*p) for p in points], ROWS[row], 1.4)
+        svg.line([at(*p) for p in points], (colours or ROWS)[row], 1.4)
 
 
 def accuracy(table, to):

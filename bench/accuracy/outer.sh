@@ -1,0 +1,100 @@
+#!/bin/sh
+# outer.sh: outer loops (docs/use/outer.md) against averaging in every step: the small GPT with AdamW (beta1 0.3) and the LSTM with
+# SGD of momentum 0.5, 4 workers on as many machines, three seeds. Loss by steps does not depend on the clock, so these
+# runs emulate no link; step times come from short runs of their own on each link. Writes outer.csv; make results draws
+# outer.svg.
+#   sh bench/accuracy/outer.sh [run] [time] [table]     (default: all; about 15 minutes)
+# Runs that are done are not repeated: remove $BUILD/bench/outer for that.
+# Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), ROUNDS (2; of the short runs).
+set -eu
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+SEEDS=${SEEDS:-1 2 3}
+RESULTS=${RESULTS:-bench/results/accuracy}
+ROUNDS=${ROUNDS:-2}
+STEPS=900
+work=$BUILD/bench/outer
+unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK ESPRESSO_MIN_COMPRESS_ELEMENTS ESPRESSO_OUTER
+export OMP_NUM_THREADS=1
+mkdir -p "$work"
+
+# NAME;CODEC;OUTER LOOP;STEPS OF ITS ROUND (0: none)
+rows="fp32;none;;0
+int4;int4;;0
+efsignsgd;efsignsgd;;0
+average 30;none;average:every=30;30
+diloco 10;none;diloco:every=10;10
+diloco 30;none;diloco:every=30;30
+diloco 30, momentum 0.5;none;diloco:every=30,momentum=0.5;30
+diloco 100;none;diloco:every=100;100
+streaming int4;int4;streaming:every=30,fragments=4,delay=5;30
+sparseloco;chunktopk;sparseloco:every=30;30"
+
+one() { # OUT MODEL STEPS LINK ROW FLAGS...: OUT.json and OUT.csv
+    out=$1 limit=$3 link=$4
+    case $2 in
+    gpt) program="$BUILD/bin/gpt --sample 0 --width 48 --context 32 --batch 4 --accumulate 1 --momentum 0.3 --lr 0.004" ;;
+    lstm) program="$BUILD/bench/trainer lstm --width 32 --hidden 64 --length 16 --batch 4" ;;
+    esac
+    IFS=';' read -r name codec outer every <<LINE
+$5
+LINE
+    shift 5
+    [ ! -f "$out.json" ] || return 0
+    # shellcheck disable=SC2086 # several words
+    if ! "$BUILD/bin/espresso" run -n 4 --machines 4 ${link:+--inter "$link"} -- $program --max-steps "$limit" --strategy layerwise \
+        --codec "$codec" ${outer:+--outer "$outer"} --json "$out.json.part" --curve "$out.csv" "$@" >"$out.log" 2>&1 </dev/null; then
+        tail -n 5 "$out.log" >&2
+        echo "outer.sh: '$name' failed: $out.log" >&2
+        return 1
+    fi
+    mv "$out.json.part" "$out.json"
+}
+
+file() { echo "$work/$1.$(echo "$2" | cut -d';' -f1 | tr ' ' _)"; } # KIND ROW
+
+runs() {
+    for seed in $SEEDS; do
+        for model in gpt lstm; do
+            echo "$rows" | while IFS= read -r row; do
+                one "$(file "$model.$seed" "$row")" $model $STEPS "" "$row" --seed "$seed"
+            done
+            echo "$model, seed $seed: done"
+        done
+    done
+}
+
+# Step times: of whole rounds, or of some steps. Without a delay: outer_table.py subtracts what a delay hides.
+step_times() {
+    for round in $(seq "$ROUNDS"); do
+        for model in gpt lstm; do
+            for link in 10mbit,40ms 100mbit,50us 1gbit,50us; do
+                echo "$rows" | while IFS= read -r row; do
+                    every=${row##*;}
+                    case $every,$link in
+                    0,10mbit*) n=12 ;;
+                    0,100mbit*) n=44 ;;
+                    0,*) n=84 ;;
+                    100,*) n=300 ;;
+                    *) n=$((every * 4)) ;;
+                    esac
+                    one "$(file "time.$model.$round.$link" "$row")" $model "$n" "$link" "$(echo "$row" | sed 's/delay=5/delay=0/')"
+                done
+            done
+        done
+        echo "step times, round $round: done"
+    done
+}
+
+load=$(cut -d' ' -f1-3 /proc/loadavg)
+for part in ${*:-run time table}; do
+    case $part in
+    run) runs ;;
+    time) step_times ;;
+    table) echo "$rows" | python3 -B bench/accuracy/outer_table.py "$work" "$RESULTS/outer.csv" "$STEPS" "$load" ;;
+    *)
+        echo "usage: bench/accuracy/outer.sh [run] [time] [table]" >&2
+        exit 2
+        ;;
+    esac
+done
