@@ -249,7 +249,7 @@ typedef struct esp_ctx esp_ctx;
  *  ranks have called it, or until the timeout. On failure *out is NULL, and esp_last_error(NULL) explains why. */
 ESPRESSO_API esp_status esp_open(const esp_config *cfg, esp_ctx **out);
 /** Frees the context and everything that it owns. Close codec handles first. NULL is allowed. After an error it does
- *  not wait for other ranks. */
+ *  not wait for other ranks. Of an outer context, it first waits for the means that are under way. */
 ESPRESSO_API void esp_close(esp_ctx *ctx);
 ESPRESSO_API int32_t esp_rank(const esp_ctx *ctx);
 ESPRESSO_API int32_t esp_size(const esp_ctx *ctx);

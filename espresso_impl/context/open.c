@@ -368,7 +368,8 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (!esp__process_same(&ctx->config.opened_by)) return; /* the threads do not exist after a fork */
+    if (!esp__process_same(&ctx->config.opened_by)) return;    /* the threads do not exist after a fork */
+    if (ctx->outer && !esp__alive(ctx)) esp__outer_quiet(ctx); /* other ranks may need what is under way */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__leave(ctx);

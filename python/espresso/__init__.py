@@ -29,19 +29,20 @@ from .command import Plan, plan
 if TYPE_CHECKING:
     from ._ddp import DDP, hook
     from ._fsdp import FSDP
+    from ._outer import Outer
 
 __all__ = [
     "ArgumentError", "CanceledError", "Codec", "Context", "DDP", "EspressoError", "FSDP", "LibraryMissing",
-    "MismatchError", "PeerError", "PeerTimeout", "Plan", "StateError", "TensorStats", "__version__", "compress",
-    "decompress", "hook", "library_path", "plan", "register",
+    "MismatchError", "Outer", "PeerError", "PeerTimeout", "Plan", "StateError", "TensorStats", "__version__",
+    "compress", "decompress", "hook", "library_path", "plan", "register",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("DDP", "FSDP", "hook"):  # they need torch
-        from . import _ddp, _fsdp
+    if name in ("DDP", "FSDP", "Outer", "hook"):  # they need torch
+        from . import _ddp, _fsdp, _outer
 
-        return getattr(_fsdp if name == "FSDP" else _ddp, name)
+        return getattr({"FSDP": _fsdp, "Outer": _outer}.get(name, _ddp), name)
     raise AttributeError(f"module 'espresso' has no attribute '{name}'")
 
 

@@ -85,7 +85,14 @@ class TensorStats(c.Structure):
     _fields_ = _members("u32 struct_size samples; f64 error feedback; u64 pushes zeros")
 
 
-STRUCTS: List[Any] = [Device, Stream, Config, TensorDesc, Stats, TensorStats]
+class OuterDesc(c.Structure):
+    _c_name_ = "esp_outer_desc"
+    _fields_ = _members(
+        "u32 struct_size flags; text method; u32 every fragments delay; f32 alpha lr momentum; u32 nesterov reserved0"
+    )
+
+
+STRUCTS: List[Any] = [Device, Stream, Config, TensorDesc, Stats, TensorStats, OuterDesc]
 _types.update({s.__name__: s for s in STRUCTS})
 
 # types of the result and the arguments: names
@@ -102,6 +109,9 @@ _SIGNATURES = {
     "status ptr ptr u64 i32": "esp_broadcast",
     "status ptr f32": "esp_weight esp_feedback_scale",
     "status ptr f64": "esp_report_loss",
+    "status ptr OuterDesc*": "esp_outer_open",
+    "status ptr u32 ptr": "esp_outer_add",
+    "status ptr Stream": "esp_outer_step esp_outer_sync",
     "status ptr u32 ptr Stream": "esp_push esp_push_zero esp_gather",
     "status ptr u32": "esp_wait esp_test",
     "status ptr u32 Stream": "esp_wait_on",

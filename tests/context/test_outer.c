@@ -2,6 +2,7 @@
  * saved states and changes of strategy in mid-round, NaN, f16 and bf16, and wrong inputs. Ranks are threads. */
 /* runs: tsan */
 #include "tests/lib/test.h"
+#include <poll.h>
 
 enum { TENSORS = 5, MOST = 900, SIZE = 3, STEPS = 40 };
 static const uint64_t counts[TENSORS] = {700, 40, 900, 300, 77};
@@ -302,6 +303,18 @@ TEST(test_shrink) {
     for (int i = 0; i < 2; i++)
         RUN_RANKS(.size = 4, .body = body_shrink, .user = leaves[i], .config.codec = i ? "topk:ratio=0.1" : NULL,
                   .config.min_compress_elements = 1, .config.timeout_ms = 20000, .config.progress = "threads");
+}
+
+/* Ranks close while a fragment is under way, one much earlier than the other. */
+static void body_close(esp_ctx *ctx, void *user) {
+    model w;
+    (void)user;
+    start(ctx, &streaming, w);
+    if (esp_rank(ctx)) poll(NULL, 0, 100);
+    steps(ctx, w, 0, 10);
+}
+TEST(test_close_while_a_fragment_is_under_way) {
+    for (int i = 0; i < 4; i++) RUN_RANKS(.size = SIZE, .body = body_close, .config.codec = "topk:ratio=0.1");
 }
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
