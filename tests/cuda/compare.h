@@ -16,6 +16,11 @@ void cuda_host_seed(uint64_t seed);
 uint64_t cuda_host_untouched(void);
 uint32_t cuda_host_widest(void), cuda_host_pinned(void);
 int cuda_host_idle(const void **one);
+typedef struct cuda_host_counts {
+    uint64_t launches, fills, copies, read, written;
+    uint64_t records, waits, queries, elapsed, captures, devices, untouched;
+} cuda_host_counts;
+cuda_host_counts cuda_host_counted(int reset);
 #endif
 
 /* The same as esp_status_text(). This test cannot link the library, which is built without the memory sanitizer. */

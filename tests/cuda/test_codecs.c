@@ -517,6 +517,34 @@ static void matrix(const char *spec) {
     pair_part_free(&p);
     pair_codec_close(&c);
 }
+#ifndef CUDA_DEVICE
+/* With feedback, dense codecs look for NaN and Inf first: a small tensor in the launch that encodes it. */
+static uint64_t launches(const char *spec, uint64_t count) {
+    pair_codec c;
+    pair_part p, *list = &p;
+    const pair_how how = {.feedback = 1, .beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 1};
+    pair_codec_open(&c, spec);
+    pair_part_make(&p, &c, count, 1, 0);
+    fill(&p, CF_RANDOM);
+    (void)cuda_host_counted(1);
+    pair_compress(&c, &list, 1, &how);
+    const uint64_t n = cuda_host_counted(0).launches;
+    pair_part_free(&p);
+    pair_codec_close(&c);
+    return n;
+}
+TEST(launches_of_small_tensors) {
+    static const char *const dense[] = {"none", "fp16", "bf16", "twobit", "int8", "int4", "signum", "onebit", "qsgd"};
+    pair_open("4", 1);
+    for (size_t k = 0; k < CF_COUNT(dense); k++) {
+        if (left_out_name(dense[k])) continue;
+        assert_int_equal(launches(dense[k], 4096), 1);
+        assert_int_equal(launches(dense[k], 8193), 2);
+    }
+    pair_close();
+}
+#endif
+
 /* Each form of a kernel, such as those for other sizes of blocks, must be launched by this program. */
 TEST(every_kernel) {
     if (getenv("CODECS")) return; /* the others' kernels were not launched */

@@ -133,7 +133,7 @@ template <typename F>
 __global__ void __launch_bounds__(CUDA_THREADS, 2) cuda_blocks_encode(cuda_parts all, F f, cuda_dense_end end) {
     __shared__ cuda_blocks_room<F::NOISE> rooms[CUDA_THREADS / 32];
     const cuda_part *p = &all.part[blockIdx.y];
-    if (cuda_dense_skip(p, end)) return;
+    if (cuda_dense_skip(&all, p, end)) return;
     cuda_blocks_room<F::NOISE> *own = &rooms[threadIdx.x / 32];
     unsigned char *codes = cuda_body(p) + cuda_dense_heads(&end, p->count);
     const uint64_t bytes = cuda_dense_codes(&end, p->count);
@@ -218,13 +218,13 @@ template <typename F> struct cuda_blocks_format {
 template <typename F>
 static esp_status cuda_blocks_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                        const cuda_dense_end &end, const F &f) {
-    return cuda_dense_compress_by(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
+    const auto encode = [&](cuda_call *c, const cuda_parts &parts, dim3 grid) {
         cuda_parts keyed = parts;
         for (uint32_t i = 0; F::NOISE && i < parts.n; i++)
             keyed.part[i].key = esp_rng_key(a->seed, a->step, parts.part[i].key, a->comp_index, a->source);
-        cuda_launch(c, "codes", cuda_kernel<cuda_blocks_encode<F>>, cuda_grid(c, longest, 32 * CUDA_THREADS, parts.n),
-                    keyed, f, end);
-    });
+        cuda_launch(c, "codes", cuda_kernel<cuda_blocks_encode<F>>, grid, keyed, f, end);
+    };
+    return cuda_dense_compress_by(h, name, a, end, 32 * CUDA_THREADS, encode);
 }
 template <typename F>
 static esp_status cuda_blocks_decompress(const esp_host *h, const char *name, const esp_codec_args *a,

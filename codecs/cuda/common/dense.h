@@ -1,5 +1,6 @@
-/* dense.h: kernels for codecs that send every element. With error feedback or a state, a first kernel
- * (cuda_dense_check) looks for NaN and Inf, because these must not get into the residual. */
+/* dense.h: kernels for codecs that send every element. With error feedback or a state, the input is first searched
+ * for NaN and Inf, because these must not get into the residual: by cuda_dense_check, or, if the encoding kernel has
+ * one block for each tensor, by that block. */
 #ifndef ESP_CUDA_DENSE_H
 #define ESP_CUDA_DENSE_H
 #include "codecs/cuda/common/codec.h"
@@ -7,6 +8,8 @@
 
 /* A block processes 4 elements per thread at a time, so that each thread has 4 loads in flight. */
 enum { CUDA_DENSE_EACH = 4 * CUDA_THREADS };
+/* A tensor of at most this many elements gets one block if that saves the launch of cuda_dense_check. */
+enum { CUDA_DENSE_ONE_BLOCK = 4 * CUDA_DENSE_EACH };
 
 static __device__ __forceinline__ uint64_t cuda_dense_at(uint64_t at, int k) {
     return at + (uint64_t)k * CUDA_THREADS + threadIdx.x;
@@ -36,11 +39,15 @@ static __device__ __forceinline__ void cuda_dense_each(const cuda_parts *all, co
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
+/* Returns 1 if this thread finds NaN or Inf in its share of the input. */
+static __device__ __forceinline__ int cuda_dense_bad(const cuda_parts *all, const cuda_part *p) {
+    uint32_t any = 0;
+    cuda_dense_each(all, p, [&](uint64_t, float phi) { any |= dense_nonfinite(phi); });
+    return any >> 31 != 0;
+}
 static __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check(cuda_parts all) {
     const cuda_part *p = &all.part[blockIdx.y];
-    uint32_t any = 0;
-    cuda_dense_each(&all, p, [&](uint64_t, float phi) { any |= dense_nonfinite(phi); });
-    if (any >> 31) atomicOr(&cuda_flags_of(p)->bad, 1u);
+    if (cuda_dense_bad(&all, p)) atomicOr(&cuda_flags_of(p)->bad, 1u);
 }
 
 /* A payload's body has `heads` numbers of four bytes for each `block` elements, and then `bits` bits for each element,
@@ -77,10 +84,13 @@ static __device__ __forceinline__ void cuda_dense_header(const cuda_part *p, con
     cuda_write_header(p, f.codec, f.wire, bad ? ESP_PAYLOAD_NONFINITE : 0,
                       bad && !f.nan_bytes ? 0 : cuda_dense_body(&f, p->count), f.aux);
 }
-/* Returns 1 if cuda_dense_check found a NaN or Inf, after writing a payload that says so. The kernel must then
- * return. All its threads call this. */
-static __device__ __forceinline__ int cuda_dense_skip(const cuda_part *p, const cuda_dense_end &f) {
-    if ((!p->e && !p->state) || !cuda_get(&cuda_flags_of(p)->bad)) return 0;
+/* With error feedback or a state, returns 1 if the input has a NaN or Inf, after writing a payload that says so. The
+ * kernel must then return. All its threads call this. */
+static __device__ __forceinline__ int cuda_dense_skip(const cuda_parts *all, const cuda_part *p,
+                                                      const cuda_dense_end &f) {
+    if (!p->e && !p->state) return 0;
+    if (!(gridDim.x == 1 ? (uint32_t)__syncthreads_or(cuda_dense_bad(all, p)) : cuda_get(&cuda_flags_of(p)->bad)))
+        return 0;
     if (cuda_thread() == 0) cuda_dense_header(p, f, 1);
     cuda_dense_nan(p, f, cuda_thread(), cuda_threads());
     return 1;
@@ -96,7 +106,7 @@ static __device__ __forceinline__ void cuda_dense_finish(const cuda_part *p, con
 template <typename Code>
 __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_encode(cuda_parts all, Code code, cuda_dense_end end) {
     const cuda_part *p = &all.part[blockIdx.y];
-    if (cuda_dense_skip(p, end)) return;
+    if (cuda_dense_skip(&all, p, end)) return;
     uint32_t any = 0;
     cuda_dense_each(&all, p, [&](uint64_t i, float phi) {
         any |= dense_nonfinite(phi);
@@ -104,26 +114,29 @@ __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_encode(cuda_parts all
     });
     cuda_dense_finish(p, end, any >> 31 != 0);
 }
+/* Calls encode(call, parts, grid), whose blocks process `each` elements at a time. */
 template <typename Encode>
 static esp_status cuda_dense_compress_by(const esp_host *h, const char *name, const esp_codec_args *a,
-                                         const cuda_dense_end &f, Encode encode) {
+                                         const cuda_dense_end &f, uint64_t each, Encode encode) {
     return cuda_each_part(h, name, a, cuda_dense_size(f), [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
         bool kept = a->residual != NULL;
         for (uint32_t i = 0; i < parts.n; i++) kept |= parts.part[i].state != NULL;
-        if (kept)
+        const bool one = kept && longest <= CUDA_DENSE_ONE_BLOCK;
+        const dim3 grid = cuda_grid(c, one ? 1 : longest, each, parts.n);
+        if (kept && grid.x > 1)
             cuda_launch(c, "check", cuda_kernel<cuda_dense_check>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
                         parts);
-        encode(c, parts, longest);
+        encode(c, parts, grid);
     });
 }
 
 template <typename Code>
 static esp_status cuda_dense_compress(const esp_host *h, const char *name, const esp_codec_args *a,
                                       const cuda_dense_end &end, const Code &code) {
-    return cuda_dense_compress_by(h, name, a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-        cuda_launch(c, "encode", cuda_kernel<cuda_dense_encode<Code>>, cuda_grid(c, longest, CUDA_DENSE_EACH, parts.n),
-                    parts, code, end);
-    });
+    return cuda_dense_compress_by(
+        h, name, a, end, CUDA_DENSE_EACH, [&](cuda_call *c, const cuda_parts &parts, dim3 grid) {
+            cuda_launch(c, "encode", cuda_kernel<cuda_dense_encode<Code>>, grid, parts, code, end);
+        });
 }
 
 /* ---- decompress -------------------------------------------------------------------------------------------------- */

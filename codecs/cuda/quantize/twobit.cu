@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS)
     cuda_flags *flags = cuda_flags_of(p);
     const int measured = threshold == 0;
     if (measured && cuda_get(&flags->bad)) return;
-    if (!measured && cuda_dense_skip(p, end)) return;
+    if (!measured && cuda_dense_skip(&all, p, end)) return;
     uint32_t any = 0;
     const float t = measured ? bits_float(cuda_get(&flags->own[TWOBIT_OWN_THRESHOLD])) : threshold;
     for (uint64_t tile = blockIdx.x; tile < cuda_tiles(p->count); tile += gridDim.x) {
@@ -89,9 +89,8 @@ static esp_status twobit_cuda_compress(void *self, const esp_codec_args *a) {
     if (s->relative <= 0) {
         const cuda_dense_end end = {codec, 1, 0, 0, float_bits(s->threshold), 2, 4, 0, 0};
         return cuda_dense_compress_by(
-            s->dense.host, "twobit", a, end, [&](cuda_call *c, const cuda_parts &parts, uint64_t longest) {
-                cuda_launch(c, "encode", cuda_kernel<twobit_encode_kernel>, cuda_grid(c, longest, CUDA_TILE, parts.n),
-                            parts, s->threshold, end);
+            s->dense.host, "twobit", a, end, CUDA_TILE, [&](cuda_call *c, const cuda_parts &parts, dim3 grid) {
+                cuda_launch(c, "encode", cuda_kernel<twobit_encode_kernel>, grid, parts, s->threshold, end);
             });
     }
     return cuda_each_part(
