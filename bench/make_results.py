@@ -24,7 +24,7 @@ VIEWS = {
     "accuracy-ends": [accuracy_plot.volume, lambda table, to: plain(table, to)],
     "auto": [truth_text.auto],
     "converge": [converge_plot.converge],
-    "outer": [outer_plot.outer],
+    "outer": [outer_plot.outer, lambda table, to: plain(table, to)],
     "plan-growth": [plan_plot.growth, lambda table, to: plain(table, to)],
     "plan-quality": [plan_plot.quality, plan_tables.quality],
     "truth": [truth_text.truth],
