@@ -26,6 +26,7 @@ average 30;none;average:every=30;30
 diloco 10;none;diloco:every=10;10
 diloco 30;none;diloco:every=30;30
 diloco 30, momentum 0.5;none;diloco:every=30,momentum=0.5;30
+diloco 30, momentum 0.5, int4;int4;diloco:every=30,momentum=0.5;30
 diloco 100;none;diloco:every=100;100
 streaming int4;int4;streaming:every=30,fragments=4,delay=5;30
 sparseloco;chunktopk;sparseloco:every=30;30"

@@ -13,18 +13,19 @@ COLOURS = {
     "diloco 10": "#e69f00",
     "diloco 30": "#d55e00",
     "diloco 30, momentum 0.5": "#b00060",
+    "diloco 30, momentum 0.5, int4": "#000000",
     "diloco 100": "#8a2d00",
     "streaming int4": "#009e73",
     "sparseloco": "#cc79a7"
 }
 MODELS = {"gpt": "small GPT, AdamW with beta1 0.3", "lstm": "LSTM, SGD with momentum 0.5"}
-TOP, MOST_TIMES = 112, 3 # the axis of time ends at 3 times the fastest method's end
+TOP, MOST_TIMES = 128, 3 # the axis of time ends at 3 times the fastest method's end
 
 
 def volume(svg, x, y, rows):
     """The final loss against bytes a step, on a logarithmic axis."""
     points = {r["method"]: (float(r["bytes_per_step"]), float(r["held_out_bits"])) for r in rows}
-    low, top = 0.97 * min(p[1] for p in points.values()), 1.03 * max(p[1] for p in points.values())
+    low, top = 0.95 * min(p[1] for p in points.values()), 1.03 * max(p[1] for p in points.values())
     least, most = (math.log10(pick(p[0] for p in points.values())) + more for pick, more in ((min, -0.3), (max, 0.3)))
 
     def at(value, loss):
@@ -66,8 +67,8 @@ def outer(table, to):
     svg = Svg(LEFT + 2 * (WIDTH + 60), TOP + len(MODELS) * (HEIGHT + 75), "Outer loops: loss against volume and time")
     svg.text(LEFT, 24, "Outer loops against averaging in every step: 4 workers", 14, bold=True)
     entries = [(method, colour, "") for method, colour in COLOURS.items()]
-    legend(svg, LEFT, 46, entries[:5], lambda label: 44 + 6.3 * len(label))
-    legend(svg, LEFT, 62, entries[5:], lambda label: 44 + 6.3 * len(label))
+    for k in range(0, len(entries), 4):
+        legend(svg, LEFT, 46 + 4 * k, entries[k:k + 4], lambda label: 44 + 6.3 * len(label))
     for i, (model, words) in enumerate(MODELS.items()):
         rows = [r for r in table.rows if r["model"] == model]
         y = TOP + i * (HEIGHT + 75)
