@@ -17,11 +17,11 @@
 
 enum { LEVELS = 3, MAX_SPECS = 40, LOG_MIN = 6, LOG_MAX = 26, LOG_STEP = 2 };
 static const char *const default_specs[] = {
-    "none",         "fp16",           "bf16",         "signsgd",       "mxnet1bit", "onebit",
-    "efsignsgd",    "twobit",         "int8",         "int8:shared=1", "int4",      "fp8",
-    "dynamic8",     "maxmin",         "natural",      "terngrad",      "qsgd",      "maxmin:random=1",
-    "signsgd@none", "signum@none",    "natural@none", "terngrad@none", "qsgd@none", "threshold:value=1",
-    "topk",         "topk:ratio=0.1", "chunktopk",    "randomk",       "dgc"};
+    "none",         "fp16",        "bf16",           "signsgd",       "mxnet1bit", "onebit",
+    "efsignsgd",    "twobit",      "int8",           "int8:shared=1", "int4",      "fp8",
+    "dynamic8",     "maxmin",      "natural",        "terngrad",      "qsgd",      "maxmin:random=1",
+    "signsgd@none", "signum@none", "natural@none",   "terngrad@none", "qsgd@none", "threshold:value=1",
+    "inceptionn",   "topk",        "topk:ratio=0.1", "chunktopk",     "randomk",   "dgc"};
 static const char *const level_names[LEVELS] = {"scalar", "avx2", "avx512"};
 static int repeats = 7;
 static const esp_plugin_fn entries[] = {ESP__BUILTIN_CODECS(ESP__BUILTIN_ENTRY) NULL};
