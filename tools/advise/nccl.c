@@ -153,7 +153,7 @@ static const char *nccl_read(nccl_file *f, advise_trace *t) {
         return "it has no gradients: no AllReduce, and no ReduceScatter among a known number of ranks";
     if (2 * c->f32 < c->reduced) return "its gradients are not float32, and the planner knows no others";
     qsort(f->at, n, sizeof *f->at, nccl_by_begin);
-    if (!(f->at[n - 1].begin > f->at[0].begin))
+    if (n > 1 && !(f->at[n - 1].begin > f->at[0].begin))
         return "it has no times, from which the step would follow: record it with NCCL_INSPECTOR_DUMP_VERBOSE=1";
     if (n > LATEST) memmove(f->at, f->at + n - LATEST, LATEST * sizeof *f->at), f->n = LATEST;
     const size_t p = nccl_period(f);
