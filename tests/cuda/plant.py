@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Plants faults in the CUDA kernels, one at a time, and checks whether the tests on the host detect them. A test tool; `make plant` runs it.
 
-    plant.py [--jobs N] [PATTERN]     PATTERN: only faults whose line in the table has it
+    plant.py [--jobs N] [--renew FILE] [PATTERN]     PATTERN: only faults whose line in the table has it
+                                                     FILE: an earlier output. What was found then, in a line that is still
+                                                     the same, is not planted again. So a run can be done in pieces
 
 Each fault is planted in a copy of the sources: a barrier or a fence that is missing, a mask that lacks lane 31, an element too few at a
 tail. The tests of that file's codecs run first, then all tests of the kernels; then, where nvcc is, those with its PTX (ptx/ptx.mk), which
@@ -31,6 +33,7 @@ KINDS = (
     ("no barrier", re.compile(r"__syncthreads_or\("), "!!("),
     ("no fence", re.compile(r"__threadfence(?:_system)?\(\);"), ";"),
     ("wrong mask", re.compile(WARP), r"\g<1>0x7FFFFFFFu"),
+    ("tail", re.compile(r"\b([a-z]\w*) < ([a-z]\w*); (\1 \+= ([^;()]+)\))"), r"\1 + \4 < \2; \3"),  # not the last step
     ("tail", re.compile(r"\b([\w.\[\]]+(?:->\w+)?) < ((?:p->|d->|a->)?(?:count|units|tiles|pieces|chunks|total|rows|cols))\b"), r"\1 + 1 < \2"),
     ("tail", re.compile(r"\b([a-z]\w*) < ((?:16 \* )?[a-z][^;?&|]*;)(?!\s*[a-z]+\+\+)"), r"\1 + 1 < \2"),  # a loop over elements
 )
@@ -38,7 +41,6 @@ KERNEL = re.compile(r"\b(\w+)\((?:cuda_parts|cuda_sums|powersgd_parts|void \*dst
 FUNCTION = re.compile(r"\b(\w+)\([^;]*$|\bstruct (\w+) {")  # a struct: what it has for a kernel
 # faults that no test finds, and why: by the file's name, the kind, the function or a part of the line
 KNOWN = (
-    ("chunktopk.cu", "tail", "at < m; at += 32 * W", "m is a multiple of 32 W, or less: at + 1 is less than m where at is"),
     ("codec.h", "no fence", "cuda_found", "orders what the CPU sees, which reads it after the kernel's end"),
     ("codec.h", "tail", "if (stride < zero)", "both are multiples of 64"),
     ("lowrank.h", "tail", "if (left + width < x->n) continue;", "writes sums of all tiles but the last, which the last overwrites"),
@@ -144,6 +146,17 @@ def found_by_asan(folder, file):
     return None
 
 
+def verdicts(name):
+    """What an earlier output says: the tests that found the faults in each line, in the order of the table. None: not found."""
+    old = {}
+    if name:
+        with open(name, encoding="utf-8", newline="") as f:
+            for r in csv.DictReader(line for line in f if not line.startswith("#")):
+                verdict = None if r["found_by"].lower() == "not found" or r["found_by"] == NO_BUILD else r["found_by"]
+                old.setdefault((os.path.basename(r["file"]), r["function"], r["kind"], r["source"]), []).append(verdict)
+    return old
+
+
 def plant(folder, fault):
     file, number, _, kind, bad, _ = fault
     path = os.path.join(folder, file)
@@ -165,6 +178,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--list", action="store_true", help="say what would be planted")
+    parser.add_argument("--renew", metavar="FILE", help="do not plant again what this output of plant.py says was found")
     parser.add_argument("pattern", nargs="?", default="")
     args = parser.parse_args()
     listed, kernels = sources()
@@ -188,7 +202,13 @@ def main():
                            stdout=subprocess.DEVNULL)
         free = list(folders)
 
+        old = verdicts(args.renew)
+
         def one(fault):
+            before = old.get((os.path.basename(fault[0]), fault[2], fault[3], fault[5]))
+            found = before.pop(0) if before else None
+            if found:
+                return found
             folder = free.pop()
             try:
                 return plant(folder, fault)
