@@ -34,6 +34,8 @@
  * is off, because it makes results depend on the instruction set. clang needs precise arithmetic, because
  * -funsafe-math-optimizations defines no macro to test. The two warnings concern C++ and C90, not C11. */
 #if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed" /* clang vectorizes fewer loops than gcc */
 #pragma float_control(push)
 #pragma float_control(precise, on)
 #pragma STDC FP_CONTRACT OFF
@@ -248,6 +250,7 @@ ESP__FN const esp__observer *esp__auto_observer(void) { return NULL; }
 #endif
 #if defined(__clang__)
 #pragma float_control(pop)
+#pragma clang diagnostic pop
 #elif defined(__GNUC__)
 #pragma GCC pop_options
 #endif
