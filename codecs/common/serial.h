@@ -1,28 +1,28 @@
 /* serial.h: shared by codecs whose payload is a stream of bytes without fixed places, so that one thread writes it and
- * one reads it. */
+ * one reads it. If the body begins with the ends of its segments, GPUs process these in parallel. */
 #ifndef ESP_SERIAL_H
 #define ESP_SERIAL_H
 #include "codecs/common/quant.h"
 
-enum { SERIAL_BLOCK = 1280 };
+enum { SERIAL_BLOCK = 1280, SERIAL_SEGMENT = 16 /* blocks in a segment */ };
 
 typedef struct serial_self serial_self;
 /* What encoding a tensor remembers from block to block. */
 typedef struct serial_state {
-    float max;      /* largest magnitude of the tensor; 0 if that is subnormal */
-    uint32_t zeros; /* 0 at first */
+    float max; /* largest magnitude of the tensor; 0 if that is subnormal */
     const esp_codec_args *args;
+    unsigned char *body;
     uint64_t at; /* the block's first element */
 } serial_state;
 
 typedef struct serial_format {
     const char *name;
     uint64_t block; /* elements in a block, at most SERIAL_BLOCK */
+    bool segments;  /* the body begins with a u64 for each segment: where in the body its last block ends */
     /* Returns the size of the largest body of n > 0 elements. */
     uint64_t (*largest)(const serial_self *s, uint64_t n);
-    /* Writes what comes before the first block, and after the last one. NULL if there is nothing. */
+    /* Writes what comes before the first block, after the ends of segments. NULL if there is nothing. */
     unsigned char *(*begin)(const serial_self *s, serial_state *st, unsigned char *to);
-    unsigned char *(*end)(serial_state *st, unsigned char *to);
     /* Writes a block of n finite elements, and their residual to `e` if that is not NULL. Returns the end. */
     unsigned char *(*encode)(const serial_self *s, serial_state *st, unsigned char *to, float *e, const float *phi,
                              uint64_t n);
@@ -37,6 +37,19 @@ struct serial_self {
     dense_self dense;
     const serial_format *format;
 };
+
+ESP_ELEMENT uint64_t serial_blocks(uint64_t block, uint64_t n) { return (n + block - 1) / block; }
+ESP_ELEMENT uint64_t serial_segments(uint64_t block, uint64_t n) { return serial_blocks(SERIAL_SEGMENT * block, n); }
+/* Checks that segments end in order, the last one where the body ends. The first one begins at byte `first`. */
+static inline bool serial_ends_ok(const unsigned char *body, uint64_t bytes, uint64_t first, uint64_t segments) {
+    uint64_t end;
+    if (bytes < first) return false;
+    for (uint64_t i = 0; i < segments; i++, first = end) {
+        memcpy(&end, body + 8 * i, sizeof end);
+        if (end < first || end > bytes) return false;
+    }
+    return first == bytes;
+}
 
 typedef struct serial_job {
     const serial_self *self;
@@ -62,16 +75,18 @@ static inline esp_status serial_compress(void *self, const esp_codec_args *a) {
     serial_job j = {s, a, 0};
     dense_run(&s->dense, n, serial_top, &j);
     if (j.top >= QUANT_INF) return dense_send_nan(a->payload, &h, 0);
-    serial_state state = {j.top < QUANT_LEAST ? 0 : bits_float(j.top), 0, a, 0};
-    unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
-    unsigned char *to = f->begin ? f->begin(s, &state, body) : body;
+    unsigned char *body = (unsigned char *)esp_payload_body(a->payload), *to = body;
+    serial_state state = {j.top < QUANT_LEAST ? 0 : bits_float(j.top), a, body, 0};
+    if (f->segments) to += 8 * serial_segments(f->block, n);
+    if (f->begin) to = f->begin(s, &state, to);
     float tmp[SERIAL_BLOCK], *e = esp_residual_of(a, 0);
     for (uint64_t at = 0; at < n; at += f->block) {
         const uint64_t len = n - at < f->block ? n - at : f->block;
         state.at = at;
         to = f->encode(s, &state, to, e ? e + at : NULL, dense_block_phi(&s->dense, a, at, len, tmp), len);
+        const uint64_t end = (uint64_t)(to - body);
+        if (f->segments) memcpy(body + 8 * (at / f->block / SERIAL_SEGMENT), &end, sizeof end);
     }
-    if (f->end) to = f->end(&state, to);
     h.body_bytes = (uint64_t)(to - body);
     return esp_payload_begin(a->payload, &h);
 }

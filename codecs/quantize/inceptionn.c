@@ -11,15 +11,18 @@ typedef struct inceptionn_self {
     float unit, inverse;
 } inceptionn_self;
 
+/* Returns where the widths begin, and where the first segment does. */
+ESP_ELEMENT uint64_t inceptionn_widths(uint64_t n) { return 8 * serial_segments(INCEPTIONN_BLOCK, n); }
+ESP_ELEMENT uint64_t inceptionn_first(uint64_t n) { return inceptionn_widths(n) + (n + 3) / 4; }
 static uint64_t inceptionn_largest(const serial_self *s, uint64_t n) {
     (void)s;
-    return (n + 3) / 4 + 4 * n;
+    return inceptionn_first(n) + 4 * n;
 }
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
 /* For each element, writes its width (0 to 3 for 0, 8, 16 and 32 bits), its multiple with the sign in bit 15, and its
  * residual to `e` if that is not NULL. Returns whether a width is 3. */
-ESP_INLINE uint32_t inceptionn_one(uint16_t *width, uint16_t *code, float *e, float x, float unit, float inverse) {
+ESP_ELEMENT uint32_t inceptionn_one(uint16_t *width, uint16_t *code, float *e, float x, float unit, float inverse) {
     const uint32_t sign = float_bits(x) & 0x80000000u;
     const float all = bits_float(float_bits(x) & 0x7FFFFFFFu) * inverse;
     const uint32_t whole = 0u - (uint32_t)(all >= 32767.5f);
@@ -51,15 +54,19 @@ ESP_KERNEL(inceptionn_round,
 ESP_ELEMENT unsigned char inceptionn_byte(uint32_t code) { return (unsigned char)((code & 0x7F) | code >> 15 << 7); }
 ESP_ELEMENT uint32_t inceptionn_code(uint32_t byte) { return (byte & 0x7F) | byte >> 7 << 15; }
 
+static unsigned char *inceptionn_begin(const serial_self *s, serial_state *st, unsigned char *to) {
+    (void)s;
+    return to + (st->args->tensor[0]->count + 3) / 4;
+}
 static unsigned char *inceptionn_encode(const serial_self *self, serial_state *st, unsigned char *to, float *e,
                                         const float *phi, uint64_t n) {
     const inceptionn_self *s = (const inceptionn_self *)self;
     uint16_t width[INCEPTIONN_BLOCK + 4], code[INCEPTIONN_BLOCK];
-    (void)st;
+    unsigned char *widths = st->body + inceptionn_widths(st->args->tensor[0]->count) + st->at / 4;
     const uint64_t any = inceptionn_round_for(self->dense.level)(width, code, e, phi, s->unit, s->inverse, n);
     memset(width + n, 0, 4 * sizeof *width);
     for (uint64_t i = 0; i < n; i += 4)
-        *to++ = (unsigned char)(width[i] | width[i + 1] << 2 | width[i + 2] << 4 | width[i + 3] << 6);
+        *widths++ = (unsigned char)(width[i] | width[i + 1] << 2 | width[i + 2] << 4 | width[i + 3] << 6);
     /* writes each element, and keeps it only if it has the width: without unpredictable branches */
     for (uint64_t i = 0; i < n; i++) *to = inceptionn_byte(code[i]), to += width[i] == 1;
     for (uint64_t i = 0; i < n; i++) memcpy(to, &code[i], 2), to += 2 * (width[i] == 2);
@@ -84,14 +91,17 @@ static void inceptionn_count(const unsigned char *widths, uint64_t n, uint64_t c
 }
 
 static bool inceptionn_valid(const serial_self *s, const unsigned char *body, uint64_t bytes, uint64_t n) {
-    uint64_t at = 0, count[4];
+    const unsigned char *widths = body + inceptionn_widths(n);
+    uint64_t at = inceptionn_first(n), count[4], last;
     (void)s;
+    if (!serial_ends_ok(body, bytes, at, serial_segments(INCEPTIONN_BLOCK, n))) return false;
     for (uint64_t i = 0; i < n; i += INCEPTIONN_BLOCK) {
-        const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK, widths = (len + 3) / 4;
-        if (bytes - at < widths) return false;
-        inceptionn_count(body + at, len, count);
-        const uint64_t whole = at + widths + count[1] + 2 * count[2], end = whole + 4 * count[3];
-        if (end > bytes) return false;
+        const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK;
+        inceptionn_count(widths + i / 4, len, count);
+        const uint64_t whole = at + count[1] + 2 * count[2], end = whole + 4 * count[3];
+        memcpy(&last, body + 8 * (i / INCEPTIONN_BLOCK / SERIAL_SEGMENT), sizeof last);
+        const bool ends = i / INCEPTIONN_BLOCK % SERIAL_SEGMENT == SERIAL_SEGMENT - 1 || len == n - i;
+        if (ends ? end != last : end > last) return false;
         for (uint64_t k = whole; k < end; k += 4) {
             float x;
             memcpy(&x, body + k, 4);
@@ -99,14 +109,16 @@ static bool inceptionn_valid(const serial_self *s, const unsigned char *body, ui
         }
         at = end;
     }
-    return at == bytes;
+    return true;
 }
 
+ESP_ELEMENT float inceptionn_value(uint32_t code, float unit) {
+    return bits_float(float_bits((float)(int32_t)(code & 0x7FFF) * unit) | code >> 15 << 31);
+}
 /* Sets v to the multiples `code` of unit. */
 ESP_INLINE uint64_t inceptionn_values_body(float *restrict v, const uint16_t *restrict code, float unit, uint64_t n) {
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++)
-        v[i] = bits_float(float_bits((float)(code[i] & 0x7FFF) * unit) | (uint32_t)(code[i] >> 15) << 31);
+    for (uint64_t i = 0; i < n; i++) v[i] = inceptionn_value(code[i], unit);
     return 0;
 }
 ESP_KERNEL(inceptionn_values, (float *restrict v, const uint16_t *restrict code, float unit, uint64_t n),
@@ -123,19 +135,21 @@ ESP_KERNEL(inceptionn_add, (float *restrict out, const float *restrict v, float 
 static void inceptionn_decode(const serial_self *self, const unsigned char *body, uint64_t bytes, float *out,
                               float scale, bool set, uint64_t n) {
     const float unit = ((const inceptionn_self *)self)->unit;
-    unsigned char copy[INCEPTIONN_BLOCK / 4 + 4 * INCEPTIONN_BLOCK + 2]; /* reads go up to two bytes too far */
+    const unsigned char *widths = body + inceptionn_widths(n);
+    unsigned char copy[4 * INCEPTIONN_BLOCK + 2]; /* reads go up to two bytes too far */
     uint16_t code[INCEPTIONN_BLOCK];
     float v[INCEPTIONN_BLOCK];
     uint64_t count[4];
     (void)bytes;
-    for (uint64_t i = 0; i < n; i += INCEPTIONN_BLOCK) {
-        const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK, widths = (len + 3) / 4;
-        inceptionn_count(body, len, count);
-        const uint64_t all = widths + count[1] + 2 * count[2] + 4 * count[3];
+    body += inceptionn_first(n);
+    for (uint64_t i = 0; i < n; i += INCEPTIONN_BLOCK, widths += INCEPTIONN_BLOCK / 4) {
+        const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK;
+        inceptionn_count(widths, len, count);
+        const uint64_t all = count[1] + 2 * count[2] + 4 * count[3];
         memcpy(copy, body, all);
-        const unsigned char *one = copy + widths, *two = one + count[1], *four = two + 2 * count[2];
+        const unsigned char *one = copy, *two = one + count[1], *four = two + 2 * count[2];
         for (uint64_t k = 0; k < len; k++) {
-            const uint32_t width = copy[k / 4] >> 2 * (k % 4) & 3, is_one = width == 1, is_two = width == 2;
+            const uint32_t width = widths[k / 4] >> 2 * (k % 4) & 3, is_one = width == 1, is_two = width == 2;
             uint16_t word;
             memcpy(&word, two, 2);
             code[k] = (uint16_t)((inceptionn_code(*one) & (0u - is_one)) | (word & (0u - is_two)));
@@ -144,7 +158,7 @@ static void inceptionn_decode(const serial_self *self, const unsigned char *body
         }
         inceptionn_values_for(self->dense.level)(v, code, unit, len);
         for (uint64_t k = 0; count[3] && k < len; k++)
-            if ((copy[k / 4] >> 2 * (k % 4) & 3) == 3) memcpy(&v[k], four, 4), four += 4;
+            if ((widths[k / 4] >> 2 * (k % 4) & 3) == 3) memcpy(&v[k], four, 4), four += 4;
         inceptionn_add_for(self->dense.level)(out + i, v, scale, set, len);
         body += all;
     }
@@ -153,7 +167,9 @@ static void inceptionn_decode(const serial_self *self, const unsigned char *body
 static const serial_format inceptionn_format = {
     .name = "inceptionn",
     .block = INCEPTIONN_BLOCK,
+    .segments = true,
     .largest = inceptionn_largest,
+    .begin = inceptionn_begin,
     .encode = inceptionn_encode,
     .valid = inceptionn_valid,
     .decode = inceptionn_decode,
@@ -179,11 +195,13 @@ static esp_status inceptionn_model(void *self, const esp_tensor *like, uint32_t 
                                    esp_codec_model *out) {
     const double unit = (double)((const inceptionn_self *)self)->unit, root = sqrt(2.0);
     const double some = erfc(0.5 * unit / root), two = erfc(127.5 * unit / root), four = erfc(32767.5 * unit / root);
-    const double error = unit * unit / 12;
+    const double error = unit * unit / 12, sent = 0.25 + some + two + 2 * four;
     const esp_facts f = {.flags = ESP_MODEL_LOSSY,
-                         .size = {0, 0, 0.25 + some + two + 2 * four, 0, 0},
+                         .size = {8, 0, sent, 0, 0},
                          .error = error < 1 ? error : 1,
-                         .ns = {11, 16}};
+                         .ns = {11, 16},
+                         .launches = {2, 2},
+                         .bytes = {20 + sent, 4 + 2 * sent}};
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }

@@ -53,7 +53,12 @@ static const char *const specs[] = {"none",
                                     "terngrad:block=32,clip=0",
                                     "qsgd",
                                     "qsgd:bits=5,block=256,norm=0",
-                                    "qsgd:bits=2,block=32"};
+                                    "qsgd:bits=2,block=32",
+                                    "inceptionn",
+                                    "inceptionn:bound=3",
+                                    "inceptionn:bound=20",
+                                    "threelc",
+                                    "threelc:s=1.9"};
 
 /* Returns 1 if the codec was already tested with other parameters, so that some of the cases suffice. */
 static int again(size_t s) {

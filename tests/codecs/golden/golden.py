@@ -178,7 +178,7 @@ def threelc(x, s):
             run += 1
         sent.append(text[i] if run < 2 else 243 + run - 2)
         i += max(run, 1)
-    return 0, struct.pack("<f", m) + bytes(sent)
+    return 0, struct.pack("<Qf", 12 + len(sent), m) + bytes(sent)
 
 
 def inceptionn(x, bound):
@@ -188,8 +188,9 @@ def inceptionn(x, bound):
     tags = np.concatenate([width, np.zeros(-N % 4, dtype=int)]).reshape(-1, 4) @ np.array([1, 4, 16, 64])
     sign = np.signbit(x).astype(int)
     one, two, four = (width == 1), (width == 2), (width == 3)
-    return 0, (bytes(int(b) for b in tags) + bytes(int(b) for b in (q + 128 * sign)[one])
-               + (q + 32768 * sign)[two].astype("<u2").tobytes() + x[four].astype("<f4").tobytes())
+    body = (bytes(int(b) for b in tags) + bytes(int(b) for b in (q + 128 * sign)[one])
+            + (q + 32768 * sign)[two].astype("<u2").tobytes() + x[four].astype("<f4").tobytes())
+    return 0, struct.pack("<Q", 8 + len(body)) + body
 
 
 def lossless(x):
