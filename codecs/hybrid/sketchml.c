@@ -1,9 +1,9 @@
 /* sketchml.c: codec "sketchml", which divides the numbers of a tensor into 2^bits buckets of about equally many
  * elements, and sends each element's bucket and the buckets' means, with error feedback. Limits of the buckets are the
  * quantiles of a sample at regular distances. After Jiang, Fu, Yang, Cui, "SketchML: accelerating distributed machine
- * learning with data sketches", SIGMOD 2018, without its hashing for sparse gradients. One thread adds up the means, so
- * that the order of additions is fixed. */
+ * learning with data sketches", SIGMOD 2018, without its hashing for sparse gradients. */
 #include "codecs/common/blocks.h"
+#include "codecs/common/fixed.h"
 
 enum { SKETCHML_SAMPLE = 4096, SKETCHML_MOST = 256 };
 
@@ -17,29 +17,38 @@ static uint64_t sketchml_body(const sketchml_self *s, uint64_t n) {
     return n ? sketchml_heads(s) + (n * s->bits + 7) / 8 : 0;
 }
 
-/* Writes how many of the ascending limit[1], ... each number reaches. */
+/* Returns how many of the ascending limit[1], ... x reaches. */
+ESP_ELEMENT uint32_t sketchml_code(float x, const float *limit, uint32_t bits) {
+    uint32_t code = 0;
+    for (uint32_t step = 1u << (bits - 1); step; step >>= 1) code += x >= limit[code + step] ? step : 0;
+    return code;
+}
+/* A bucket may be wider than the largest float. */
+ESP_ELEMENT float sketchml_left(float x, float mean) {
+    const float most = bits_float(QUANT_INF - 1), left = x - mean;
+    return left > most ? most : left < -most ? -most : left;
+}
+/* Returns the unit of the sum of bucket b's numbers. `top` has the bits of the largest magnitude of all n numbers. */
+ESP_ELEMENT int32_t sketchml_unit(const float *limit, uint32_t bits, uint32_t b, uint32_t top, uint64_t n) {
+    if (b > 0 && b + 1 < 1u << bits) {
+        const uint32_t low = float_bits(limit[b]) & 0x7FFFFFFFu, high = float_bits(limit[b + 1]) & 0x7FFFFFFFu;
+        top = low > high ? low : high;
+    }
+    return fixed_unit(top, n);
+}
 ESP_INLINE uint64_t sketchml_codes_body(uint8_t *restrict codes, const float *restrict x, const float *restrict limit,
                                         uint32_t bits, uint64_t n) {
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t code = 0;
-        for (uint32_t step = 1u << (bits - 1); step; step >>= 1) code += x[i] >= limit[code + step] ? step : 0;
-        codes[i] = (uint8_t)code;
-    }
+    for (uint64_t i = 0; i < n; i++) codes[i] = (uint8_t)sketchml_code(x[i], limit, bits);
     return 0;
 }
 ESP_KERNEL(sketchml_codes,
            (uint8_t *restrict codes, const float *restrict x, const float *restrict limit, uint32_t bits, uint64_t n),
            (codes, x, limit, bits, n))
-/* A bucket may be wider than the largest float. */
 ESP_INLINE uint64_t sketchml_keep_body(float *restrict e, const float *restrict x, const uint8_t *restrict codes,
                                        const float *restrict mean, uint64_t n) {
-    const float most = bits_float(QUANT_INF - 1);
     ESP_SIMD
-    for (uint64_t i = 0; i < n; i++) {
-        const float left = x[i] - mean[codes[i]];
-        e[i] = left > most ? most : left < -most ? -most : left;
-    }
+    for (uint64_t i = 0; i < n; i++) e[i] = sketchml_left(x[i], mean[codes[i]]);
     return 0;
 }
 ESP_KERNEL(sketchml_keep,
@@ -80,9 +89,41 @@ static void sketchml_limits(const sketchml_self *s, const esp_codec_args *a, flo
 
 typedef struct sketchml_job {
     const sketchml_self *self;
-    const unsigned char *codes;
-    float mean[SKETCHML_MOST];
+    const esp_codec_args *args;
+    unsigned char *codes;
+    uint32_t top;
+    float limit[SKETCHML_MOST], mean[SKETCHML_MOST];
+    int32_t unit[SKETCHML_MOST];
+    int64_t sum[SKETCHML_MOST];
+    uint64_t held[SKETCHML_MOST];
 } sketchml_job;
+
+static void sketchml_top(void *arg, uint64_t begin, uint64_t end) {
+    sketchml_job *j = (sketchml_job *)arg;
+    const esp_codec_args *a = j->args;
+    const float *e = esp_residual_of(a, 0);
+    esp_codec_raise(&j->top, (uint32_t)quant_top_for(j->self->dense.level)(dense_in(a) + begin, e ? e + begin : NULL,
+                                                                           a->beta, a->gamma, end - begin));
+}
+static void sketchml_piece(void *arg, uint64_t begin, uint64_t end) {
+    sketchml_job *j = (sketchml_job *)arg;
+    const sketchml_self *s = j->self;
+    float tmp[DENSE_BLOCK];
+    uint8_t codes[DENSE_BLOCK];
+    int64_t sum[SKETCHML_MOST] = {0};
+    uint64_t held[SKETCHML_MOST] = {0};
+    for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
+        const uint64_t len = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
+        const float *phi = dense_block_phi(&s->dense, j->args, at, len, tmp);
+        sketchml_codes_for(s->dense.level)(codes, phi, j->limit, s->bits, len);
+        for (uint64_t i = 0; i < len; i++) sum[codes[i]] += fixed_of(phi[i], j->unit[codes[i]]), held[codes[i]]++;
+        blocks_pack_for(s->dense.level)(j->codes + at * s->bits / 8, codes, s->bits, len);
+    }
+    for (uint32_t b = 0; b < 1u << s->bits; b++) {
+        __atomic_fetch_add(&j->sum[b], sum[b], __ATOMIC_RELAXED);
+        __atomic_fetch_add(&j->held[b], held[b], __ATOMIC_RELAXED);
+    }
+}
 
 static void sketchml_residual(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const sketchml_job *j = (const sketchml_job *)user;
@@ -97,22 +138,14 @@ static esp_status sketchml_compress(void *self, const esp_codec_args *a) {
     esp_payload_header h = esp_payload_header_of(esp_name_hash("sketchml"), 1, 0, n, sketchml_body(s, n), 0);
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK || !n) return st;
-    if (!dense_finite(&s->dense, a)) return dense_send_nan(a->payload, &h, 0);
-    unsigned char *body = (unsigned char *)esp_payload_body(a->payload), *to = body + sketchml_heads(s);
-    sketchml_job j = {s, to, {0}};
-    float limit[SKETCHML_MOST], tmp[DENSE_BLOCK];
-    double sum[SKETCHML_MOST] = {0};
-    uint64_t held[SKETCHML_MOST] = {0};
-    uint8_t codes[DENSE_BLOCK];
-    sketchml_limits(s, a, limit);
-    for (uint64_t at = 0; at < n; at += DENSE_BLOCK) {
-        const uint64_t len = n - at < DENSE_BLOCK ? n - at : DENSE_BLOCK;
-        const float *phi = dense_block_phi(&s->dense, a, at, len, tmp);
-        sketchml_codes_for(s->dense.level)(codes, phi, limit, s->bits, len);
-        for (uint64_t i = 0; i < len; i++) sum[codes[i]] += (double)phi[i], held[codes[i]]++;
-        blocks_pack_for(s->dense.level)(to + at * s->bits / 8, codes, s->bits, len);
-    }
-    for (uint32_t b = 0; b < 1u << s->bits; b++) j.mean[b] = held[b] ? (float)(sum[b] / (double)held[b]) : 0.0f;
+    unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
+    sketchml_job j = {.self = s, .args = a, .codes = body + sketchml_heads(s)};
+    dense_run(&s->dense, n, sketchml_top, &j);
+    if (j.top >= QUANT_INF) return dense_send_nan(a->payload, &h, 0);
+    sketchml_limits(s, a, j.limit);
+    for (uint32_t b = 0; b < 1u << s->bits; b++) j.unit[b] = sketchml_unit(j.limit, s->bits, b, j.top, n);
+    dense_run(&s->dense, n, sketchml_piece, &j);
+    for (uint32_t b = 0; b < 1u << s->bits; b++) j.mean[b] = fixed_mean(j.sum[b], j.held[b], j.unit[b]);
     memcpy(body, j.mean, sketchml_heads(s));
     if (a->residual) (void)dense_blocks(&s->dense, a, &j, sketchml_residual);
     return ESP_OK;
@@ -161,7 +194,7 @@ static esp_status sketchml_bound(void *self, const esp_tensor *like, uint32_t ro
 static esp_status sketchml_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                  esp_codec_model *out) {
     const sketchml_self *s = (const sketchml_self *)self;
-    const double n = (double)(1u << s->bits), k = SKETCHML_SAMPLE / n;
+    const double n = (double)(1u << s->bits), k = (double)SKETCHML_SAMPLE / n;
     double sent = 0, before = 0;
     for (uint32_t i = 1; i <= 1u << (s->bits - 1); i++) {
         const double t = esp_model_quantile(2 * i / n), density = exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI);
@@ -174,6 +207,8 @@ static esp_status sketchml_model(void *self, const esp_tensor *like, uint32_t n_
         .error = s->bits > 6 ? -1 : (1 - sent) * (k + 1) * (k + 2) / (k * k),
         .setup_ns = 4e5,
         .ns = {10, 1},
+        .launches = {3, 2},
+        .bytes = {28 + s->bits / 8.0, 4 + s->bits / 8.0},
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

@@ -58,7 +58,11 @@ static const char *const specs[] = {"none",
                                     "inceptionn:bound=3",
                                     "inceptionn:bound=20",
                                     "threelc",
-                                    "threelc:s=1.9"};
+                                    "threelc:s=1.9",
+                                    "sketchml",
+                                    "sketchml:bits=1",
+                                    "sketchml:bits=3",
+                                    "sketchml:bits=8"};
 
 /* Returns 1 if the codec was already tested with other parameters, so that some of the cases suffice. */
 static int again(size_t s) {
