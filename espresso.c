@@ -109,6 +109,7 @@
 #include "espresso_impl/strategy/entries.c"
 #include "espresso_impl/strategy/read.c"
 #include "espresso_impl/strategy/order.c"
+#include "espresso_impl/strategy/fragments.c"
 #include "espresso_impl/program/emit.c"
 #include "espresso_impl/program/spaces.c"
 #include "espresso_impl/program/pieces.c"

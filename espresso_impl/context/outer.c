@@ -171,19 +171,8 @@ ESPRESSO_API esp_status esp_outer_open(esp_ctx *ctx, const esp_outer_desc *desc)
 }
 
 /* ---- fragments --------------------------------------------------------------------------------------------------- */
-/* Divides the tensors where a fragment has its share of all elements, and leaves at least one for each later
- * fragment. */
-static void esp__outer_divide(const esp__model *m, esp__outer *o) {
-    double all = 0, done = 0;
-    for (uint32_t i = 0; i < m->n_tensors; i++) all += (double)m->tensors[i].count;
-    for (uint32_t f = 0, i = 0; f < o->fragments; f++) {
-        const double until = all * (f + 1) / o->fragments;
-        const uint32_t last = m->n_tensors - (o->fragments - f - 1);
-        o->first[f] = i;
-        do done += (double)m->tensors[i++].count;
-        while (i < last && (f + 1 == o->fragments || done + (double)m->tensors[i].count / 2 <= until));
-    }
-    o->first[o->fragments] = m->n_tensors;
+static uint64_t esp__outer_count(const void *model, uint32_t tensor) {
+    return ((const esp__model *)model)->tensors[tensor].count;
 }
 
 static void *esp__outer_take(esp_ctx *ctx, const esp__outer *o, const esp__tensor *t) {
@@ -250,7 +239,7 @@ ESP__FN esp_status esp__outer_start(esp_ctx *ctx) {
     if (o->tensors) return ESP_OK; /* esp_start had failed */
     o->first = esp__alloc(ctx, ((uint64_t)o->fragments + 1) * sizeof *o->first);
     if (!o->first) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
-    esp__outer_divide(&ctx->model, o);
+    esp__fragments_divide(esp__outer_count, &ctx->model, ctx->model.n_tensors, o->fragments, o->first);
     return esp__outer_memory(ctx, o);
 }
 

@@ -2,7 +2,7 @@
 #include "tools/plan/plan.h"
 #include <unistd.h>
 
-enum { PLAN_OUT = PLAN_COMMON, PLAN_STRATEGY, PLAN_TIMELINE, PLAN_TRACE, PLAN_WHAT_IF, PLAN_EXPLAIN };
+enum { PLAN_OUT = PLAN_COMMON, PLAN_STRATEGY, PLAN_TIMELINE, PLAN_TRACE, PLAN_WHAT_IF, PLAN_EXPLAIN, PLAN_OUTER };
 static const tool_flag plan_flags[] = {
     {"-o", "FILE", "write the strategy there ('-': standard output)"},
     {"--strategy", "NAME|FILE",
@@ -11,6 +11,7 @@ static const tool_flag plan_flags[] = {
     {"--trace", "FILE", "write the step as a trace for Perfetto"},
     {"--what-if", "CHANGES", "plan for changed inputs as well, such as inter=2x,machines=16; repeated: a row each"},
     {"--explain", "TENSOR", "the best options for that tensor with all else kept, and what each would cost"},
+    {"--outer", "RANGES", "plan an outer loop: every=LO..HI,fragments=LO..HI,delay=LO..HI (docs/use/outer.md)"},
 };
 
 typedef struct plan_job {
@@ -19,6 +20,8 @@ typedef struct plan_job {
     const char *strategy, *explain, *what_if[PLAN_SCENARIOS_MAX];
     uint32_t n_what_if, n_outcomes;
     int json;
+    bool outer;
+    plan_outer_ranges ranges;
     plan_sweep sweep;
     plan_made plan;
     plan_outcome outcomes[PLAN_SCENARIOS_MAX];
@@ -34,6 +37,10 @@ static void plan_own_flag(void *job, int flag, const char *value) {
     case PLAN_TIMELINE: j->files.timeline = value; break;
     case PLAN_TRACE: j->files.trace = value; break;
     case PLAN_EXPLAIN: j->explain = value; break;
+    case PLAN_OUTER:
+        plan_outer_read(j->in.command, value, &j->ranges);
+        j->outer = true;
+        break;
     case PLAN_MACHINES:
         j->sweep.n = 0;
         if (strchr(value, ','))
@@ -56,6 +63,10 @@ static void plan_parse(plan_job *j, int argc, char **argv) {
     if (j->sweep.n && (j->files.strategy || j->files.timeline || j->files.trace || j->n_what_if || j->explain))
         tool_usage(c, "-o, --timeline, --trace, --what-if and --explain are about one plan: give --machines one "
                       "number");
+    if (j->outer && (j->sweep.n || j->strategy || j->explain || j->in.n_shard || j->files.timeline || j->files.trace))
+        tool_usage(c,
+                   "--outer plans a round of its own: leave out --strategy, --explain, --shard, --timeline, --trace, "
+                   "and several --machines");
     if (plan_to_stdout(&j->files) + j->json > 1)
         tool_usage(c, "only one of --json and '-' files can go to standard output");
     plan_complete(&j->in);
@@ -155,7 +166,10 @@ static int plan_main(const tool_command *self, int argc, char **argv) {
     plan_open(&j->in, self, argc);
     plan_parse(j, argc, argv);
     int status = plan_read(&j->in);
-    if (status == TOOL_OK) status = j->sweep.n ? plan_main_sweep(j) : plan_main_one(j, argc, argv);
+    if (status == TOOL_OK && j->outer)
+        status = plan_outer(&j->in, &j->ranges, j->what_if, j->n_what_if, &j->files, j->json);
+    else if (status == TOOL_OK)
+        status = j->sweep.n ? plan_main_sweep(j) : plan_main_one(j, argc, argv);
     plan_explanation_free(&j->explanation);
     plan_free(&j->plan);
     plan_close(&j->in);

@@ -138,6 +138,11 @@ typedef struct plan_explanation {
     plan_explained *rows;
 } plan_explanation;
 
+/* From --outer: the lowest and highest inner steps of a round, numbers of fragments, and delays. */
+typedef struct plan_outer_ranges {
+    uint32_t every[2], fragments[2], delay[2];
+} plan_outer_ranges;
+
 /* Defined in artifact.c: */
 ESP__FN int artifact_read(const tool_command *c, const char *path, esp__text *text);
 /* Defined in flags.c: */
@@ -196,6 +201,10 @@ ESP__FN int plan_write_page(const plan_inputs *in, const char *path, int (*print
 ESP__FN int plan_to_stdout(const plan_files *f);
 ESP__FN char *plan_command_line(const tool_command *c, int argc, char **argv);
 ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_files *f);
+/* Defined in outer.c: */
+ESP__FN void plan_outer_read(const tool_command *c, const char *text, plan_outer_ranges *out);
+ESP__FN int plan_outer(const plan_inputs *in, const plan_outer_ranges *ranges, const char *const *what_if,
+                       uint32_t n_what_if, const plan_files *files, bool json);
 /* Defined in plan.c: */
 ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name);
 /* Defined in text.c: */

@@ -1,0 +1,40 @@
+# test_outer.sh: `espresso plan --outer`: rounds against times that follow from a plan of one step, the strategy, and wrong
+# inputs.
+. tests/cli/plan/plan.sh
+echo '{"espresso": 1, "system": "slow", "machines": 2, "ranks_per_machine": 1, "devices": ["cpu"], "intra": {"alpha_us": 1, "bytes_per_us": 20000}, "inter": {"alpha_us": 100, "bytes_per_us": 500}}' >slow.json
+echo '{"espresso": 1, "model": "one", "forward_us": 1000, "update_us": 500, "dtype": "f32", "tensors": [{"name": "w", "elements": 1000000, "compute_us": 2000}]}' >one.json
+one() { small quiet plan --json --model one.json --system slow.json --max-comp 0 --no-split "$@"; }
+
+# a single tensor is exposed whole in a step, and without delay in a round; a delay hides that many inner steps
+one
+step=$(value iteration_us)
+exposed=$(awk "BEGIN { print $step - 3500 }")
+holds "$exposed > 7000"
+one --outer every=10
+holds "($(value exposed_us) - $exposed) ^ 2 < 1e-9 && ($(value step_us) - 3500 - $exposed / 10) ^ 2 < 1e-9"
+holds "($(value every_step_us) - $step) ^ 2 < 1e-9"
+one --outer every=10,delay=1..1
+holds "($(value exposed_us) - $exposed + 3500) ^ 2 < 1e-9"
+one --outer every=10,delay=0..10
+holds "$(value exposed_us) == 0 && $(value utilisation) == 1"
+grep -q '"delay": 3,' "$top/1" || cat "$top/1"
+# the first number of steps that reaches 95%: 19 times what a round waits, in steps of 3.5 ms
+one --outer every=1..1000
+every=$(value every)
+holds "$every == $(awk "BEGIN { e = 19 * $exposed / 3500; print e == int(e) ? e : int(e) + 1 }")"
+
+# text, what-if, and a strategy whose groups stay within the fragments, and that is valid for the whole model
+plan --system slow.json --outer every=1..60,fragments=1..3,delay=0..4 --what-if inter=2x -o s.strategy
+cat s.strategy
+small quiet plan --system slow.json --strategy s.strategy --json
+holds "$(value iteration_us) > 0"
+# where links are fast, a round brings nothing
+plan --model one.json --system paper-nvlink --outer every=1..4
+
+for wrong in every fragments=2 every=0 every=5..3 every=2.5 every=3,frag=2 every=3,fragments=4 every=4,fragments=2,delay=3; do
+    errors --outer $wrong
+done
+errors --outer every=9,fragments=6..8
+errors --outer every=9 --strategy fp32
+errors --outer every=9 --machines 1,2
+errors --outer every=9 --shard '*'
