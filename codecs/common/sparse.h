@@ -10,7 +10,7 @@
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 /* Returns k = max(1, ceil(ratio d)), or 0 for d = 0. */
-static inline uint64_t sparse_k(double ratio, uint64_t count) {
+ESP_ELEMENT uint64_t sparse_k(double ratio, uint64_t count) {
     double x = ratio * (double)count;
     uint64_t k = (uint64_t)x;
     k += (double)k < x;

@@ -4,6 +4,7 @@
  * means, then the number of elements of each group in each span of 65536 elements, then the groups' places as in
  * sparse.h. */
 #include "espresso.h"
+#include "codecs/common/fixed.h"
 #include "codecs/common/parts.h"
 #include "codecs/common/sparse.h"
 
@@ -23,23 +24,27 @@ static esp_status adaptive_open(const esp_host *h, const char *params, void **se
     return st;
 }
 
-static uint64_t adaptive_place_bytes(uint64_t count, uint64_t k) {
+ESP_ELEMENT uint64_t adaptive_place_bytes(uint64_t count, uint64_t k) {
     return sparse_is_map(count, k) ? sparse_map_bytes(count) : 2 * k;
 }
-static uint64_t adaptive_body(uint64_t count, const uint64_t k[2]) {
+ESP_ELEMENT uint64_t adaptive_body(uint64_t count, const uint64_t k[2]) {
     if (!count) return 0;
     return ADAPTIVE_MEANS + 8 * sparse_spans(count) + adaptive_place_bytes(count, k[0]) +
            adaptive_place_bytes(count, k[1]);
 }
 
-/* Both groups together have at most k + 1 elements, because either share is rounded up. */
+/* Returns the size of the largest body. Both groups together have at most k + 1 elements, because either share is
+ * rounded up. */
+static uint64_t adaptive_most(const adaptive_self *s, uint64_t n) {
+    const uint64_t maps = 2 * sparse_map_bytes(n), lists = 2 * (sparse_k(s->ratio, n) + 1), none[2] = {0, 0};
+    return n ? adaptive_body(n, none) + (maps < lists ? maps : lists) : 0;
+}
 static esp_status adaptive_bound(void *self, const esp_tensor *like, uint32_t round, uint32_t n_reduced,
                                  esp_bound *out) {
-    const uint64_t n = like->count, k = sparse_k(((const adaptive_self *)self)->ratio, n);
-    const uint64_t maps = 2 * sparse_map_bytes(n), lists = 2 * (k + 1), none[2] = {0, 0};
+    const adaptive_self *s = (const adaptive_self *)self;
     (void)round, (void)n_reduced;
-    return esp_bound_fill(out, n ? adaptive_body(n, none) + (maps < lists ? maps : lists) : 0,
-                          select_scratch_bytes(n, k), 0);
+    return esp_bound_fill(out, adaptive_most(s, like->count),
+                          select_scratch_bytes(like->count, sparse_k(s->ratio, like->count)), 0);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -183,10 +188,17 @@ static void adaptive_keep(void *arg, uint64_t begin, uint64_t end) {
 }
 
 static float adaptive_mean(const select_job *s) {
-    double sum = 0;
+    int64_t sum = 0;
+    uint32_t top = 0;
     for (uint64_t b = 0; b < select_blocks(s->count); b++)
-        for (uint64_t i = 0; i < s->block[b].n; i++) sum += (double)s->val[s->block[b].at + i];
-    return (float)(sum / (double)s->k);
+        for (uint64_t i = 0; i < s->block[b].n; i++) {
+            const uint32_t bits = select_bits(s->val[s->block[b].at + i]);
+            top = bits > top ? bits : top;
+        }
+    const int32_t unit = fixed_unit(top, s->k);
+    for (uint64_t b = 0; b < select_blocks(s->count); b++)
+        for (uint64_t i = 0; i < s->block[b].n; i++) sum += fixed_of(s->val[s->block[b].at + i], unit);
+    return fixed_mean(sum, s->k, unit);
 }
 
 static esp_status adaptive_compress_one(const void *self, const esp_host *host, const esp_codec_args *a) {
@@ -239,10 +251,12 @@ static esp_status adaptive_model(void *self, const esp_tensor *like, uint32_t n_
     const double mean = 2 * exp(-t * t / 2) / sqrt(2 * ESP_MODEL_PI) / r;
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
-        .size = {ADAPTIVE_MEANS, 0, fmin(0.25, 2 * r) + 8.0 / SELECT_SPAN, 0, 0},
+        .size = {ADAPTIVE_MEANS, 0, fmin(0.25, 2 * r) + 8 / (double)SELECT_SPAN, 0, 0},
         .error = 1 - r * mean * mean,
         .setup_ns = 2000,
         .ns = {esp_model_stream(36) + 6 * r, esp_model_stream(4) + 2 * r},
+        .launches = {5, 2},
+        .bytes = {44 + 2 * r, 4 + 68 * r},
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

@@ -62,7 +62,10 @@ static const char *const specs[] = {"none",
                                     "sketchml",
                                     "sketchml:bits=1",
                                     "sketchml:bits=3",
-                                    "sketchml:bits=8"};
+                                    "sketchml:bits=8",
+                                    "adaptive",
+                                    "adaptive:ratio=0.3",
+                                    "adaptive:ratio=1"};
 
 /* Returns 1 if the codec was already tested with other parameters, so that some of the cases suffice. */
 static int again(size_t s) {
