@@ -177,7 +177,7 @@ static esp_status values(void *self, const esp_tensor *like, const esp_payload_h
 }
 
 /* ---- codec tables: open() is not told the codec, so the template makes an open() for each codec --------------- */
-enum { MOST = 24 };
+enum { MOST = 40 };
 template <int I> static esp_status open_nth(const esp_host *h, const char *params, void **self) {
     return open_device_codec(cuda_plugin->codecs[I], h, params, self);
 }
