@@ -27,7 +27,7 @@ static struct flag {
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
     {"--codec", NULL, "such as topk:ratio=0.01", 0, 0},
     {"--backend", NULL, "such as shm", 0, 0},
-    {"--outer", NULL, "train alone between averages, such as diloco:every=30; also ESPRESSO_OUTER", 0, 0},
+    {"--outer", NULL, "train alone between averages, such as diloco:every=30; ESPRESSO_OUTER overrides it", 0, 0},
     {"--text", "/usr/share/common-licenses", "file, or folder of files, to learn from", 0, 0},
     {"--json", NULL, "file for the result as one line of JSON; - is the standard output", 0, 0},
     {"--curve", NULL, "file for a line a step: step, seconds, loss", 0, 0},

@@ -37,7 +37,7 @@ static flag flags[N_FLAGS] = {
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
     {"--codec", NULL, "such as topk:ratio=0.01", 0, 0},
     {"--backend", NULL, "such as shm", 0, 0},
-    {"--outer", NULL, "train alone between averages, such as diloco:every=30; also ESPRESSO_OUTER", 0, 0},
+    {"--outer", NULL, "train alone between averages, such as diloco:every=30; ESPRESSO_OUTER overrides it", 0, 0},
     {"--text", "/usr/share/common-licenses", "file, or folder of files, to learn from", 0, 0},
     {"--checkpoint", NULL, "folder for checkpoints, one at the end too", 0, 0},
     {"--resume", NULL, "go on from the checkpoint (takes no value)", 0, 0},
