@@ -1,6 +1,7 @@
 #!/bin/sh
-# check-docs.sh: links between the documents work, the README is short, the picture of the folders and the table of
-# codecs are up to date, and `make docs` has no warnings. Exit status 77: nothing is wrong, but doxygen is not there.
+# check-docs.sh: links between the documents work, the README is short, the pages have at most 38,000 words, the picture
+# of the folders and the table of codecs are up to date, and `make docs` has no warnings. Exit status 77: nothing is
+# wrong, but doxygen is not there.
 set -u
 bad=0
 for file in *.md plugins/README.md docs/*/*.md; do
@@ -13,6 +14,11 @@ for file in *.md plugins/README.md docs/*/*.md; do
 done
 if [ "$(wc -l <README.md)" -ge 150 ]; then
     echo "README.md has 150 lines or more: deep material belongs in docs/"
+    bad=1
+fi
+words=$(cat README.md CONTRIBUTING.md SECURITY.md docs/*/*.md | wc -w)
+if [ "$words" -gt 38000 ]; then
+    echo "README.md, CONTRIBUTING.md, SECURITY.md and docs/ have $words words, more than 38000: cut what is said twice"
     bad=1
 fi
 folders=$(mktemp) || exit 1
