@@ -63,6 +63,11 @@ static void esp__on_decided(void *user, int32_t rank, uint32_t tensor) {
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
     if (name) snprintf(what, sizeof what, "tensor '%s'", name);
     ctx->job.silent = rank;
+    if (rank >= 0 && rank == ctx->health.left_rank) { /* only this thread sets left_rank */
+        const esp_status left = esp__waits_left_error(ctx, text, sizeof text);
+        esp__fatal(ctx, left, text);
+        return;
+    }
     snprintf(text, sizeof text, "%s did not answer in time: it did not come to %s in %u ms (ESPRESSO_TIMEOUT_MS)%s",
              who, what, ctx->config.timeout_ms,
              rank < 0

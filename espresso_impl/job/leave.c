@@ -34,6 +34,7 @@ static void esp__peers_collect(esp__peers *p, void (*collect)(void *, int32_t, c
 static void esp__peers_linger(esp__peers *p) {
     const uint64_t deadline = esp__now_ns() + 1000000000u;
     p->conns[0].state = ESP__LEFT;
+    esp__watch_first_left(p, 0);
     esp__watch_left(p, 0, p->cause);
     esp__watch_pass_on(p);
     esp__exchange_left(p, 0);

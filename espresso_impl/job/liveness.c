@@ -42,13 +42,17 @@ static void esp__report_end(esp__peers *p) {
 }
 
 /* ---- deaths ---- */
+ESP__FN void esp__watch_first_left(esp__peers *p, int32_t rank) {
+    if (p->first_left < 0) p->first_left = rank;
+}
+
 /* Wakes waiting threads because `rank` has died or left. Calls the context's `lost` callback for the first death and
  * the first departure, and for the first departure that an error (-cause) caused. */
 static void esp__watch_notify(esp__peers *p, int32_t rank, int state, uint64_t cause) {
     const bool died = state == ESP__DIED, error = cause && cause < ESP__CAUSES;
     const bool known = p->error_known || (p->left_known && !error), first = p->dead < 0 && (died || !known);
     if (died && first) p->dead = rank;
-    if (!died) p->left[rank] = 1, p->left_known = true, p->error_known |= error;
+    if (!died) esp__watch_first_left(p, rank), p->left[rank] = 1, p->left_known = true, p->error_known |= error;
     pthread_cond_broadcast(&p->changed);
     if (first) ESP__CALL(p, lost, (p->ev.user, rank, died ? 0 : error ? -(int)cause : 1));
 }
@@ -200,9 +204,9 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final) {
     /* If ranks wait in a circle or do not know for whom they wait, a rank that did not answer counts as failed. */
     for (int32_t r = 0; r < p->size && failed < 0; r++)
         if (!p->asked[r].answered) failed = r;
-    /* While rank 0 closes, it waits for nobody. If that is because another rank left, that rank is to blame. */
-    for (int32_t r = 1; r < p->size && failed == 0 && p->closing; r++)
-        if (p->left[r]) failed = r;
+    /* A rank that has left, or rank 0 while it closes, waits for nobody. The first rank that left is to blame: others
+     * leave because it did. */
+    if (failed >= 0 && p->first_left >= 0 && (failed == 0 ? p->closing : p->left[failed])) failed = p->first_left;
     p->inquiry.decide = false;
     p->inquiry.decided = failed >= 0;
     p->inquiry.failed = failed;
@@ -308,9 +312,9 @@ ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet) {
     if (p->check_now) esp__inquiry_check(p, 0);
     p->suspect_now = p->check_now = false;
     if (p->inquiry.decide || p->inquiry.report) esp__inquiry_turn(p, quiet, now);
-    /* rank 0 would have decided by now, so rank 0 itself has failed */
+    /* Rank 0 would have decided by now. So it has failed, or it has left because the first rank that left did. */
     if (p->suspecting && quiet && now >= p->decide_ns)
-        esp__decided(p, p->rank && !p->hub_left ? 0 : p->suspect, p->suspect_tensor);
+        esp__decided(p, !p->rank ? p->suspect : p->hub_left ? p->first_left : 0, p->suspect_tensor);
 }
 
 /* ---- stragglers: the watch thread notes when the program waits, and tells rank 0 of a long wait ---- */

@@ -152,7 +152,8 @@ struct esp__peers {
     bool decision_known, hub_left, excluded;
     bool no_memory;
     bool left_job;
-    uint8_t *left; /* [size], 1 for each rank that has left */
+    uint8_t *left;      /* [size], 1 for each rank that has left */
+    int32_t first_left; /* the first rank that this rank knows to have left, itself included on rank 0, or -1 */
     /* On other ranks: memory for small messages of rank 0, so that receiving them at the end of a job allocates
      * nothing. */
     uint8_t reserve[ESP__RESERVE];
@@ -359,6 +360,7 @@ ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c);
 /* On rank 0: remembers that `rank` left because of error -cause. Other ranks are told within 20 ms, or by
  * esp__watch_pass_on. */
 ESP__FN void esp__watch_left(esp__peers *p, int32_t rank, uint64_t cause);
+ESP__FN void esp__watch_first_left(esp__peers *p, int32_t rank);
 ESP__FN void esp__watch_pass_on(esp__peers *p);
 ESP__FN void esp__watch_read(esp__peers *p, esp__conn *c);
 /* Decides which rank has failed. Unless `final`, it waits for ranks that have not answered yet. */

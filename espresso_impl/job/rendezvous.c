@@ -552,6 +552,7 @@ ESP__FN esp__peers *esp__peers_new(esp_ctx *ctx, const esp_config *cfg, const es
     p->polls = (struct pollfd *)esp__alloc(ctx, esp__watch_polls_bytes(p));
     p->leaving = (int32_t *)esp__alloc(ctx, sizeof *p->leaving * (uint64_t)n);
     p->leaving_cause = UINT64_MAX; /* no rank has left */
+    p->first_left = -1;
     if (!p->conns || !p->asked || !p->left || !p->polls || !p->leaving) {
         esp__peers_free(p);
         return NULL;

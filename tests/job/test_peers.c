@@ -453,6 +453,28 @@ static void body_circle(rank_t *t) {
 }
 TEST(test_circle_of_waits) { run(3, body_circle); }
 
+/* Rank `victim` leaves, then the other of ranks 0 and 1 because of it. Rank 2, which waited for it, must blame the
+ * victim. */
+static void body_left_behind(rank_t *t) {
+    const int32_t first = t->j->victim, second = 1 - first;
+    if (t->rank == first) return;
+    await(t, &t->lost_rank, first, 1, 0);
+    if (t->rank == second) return;
+    while (!esp__peers_left(t->p, second)) usleep(1000);
+    esp__peers_suspect(t->p, second, 7);
+    await(t, &t->late_rank, first, 0, 7);
+}
+TEST(test_first_rank_that_left_is_to_blame) {
+    for (int32_t victim = 0; victim < 2; victim++) {
+        job j;
+        rank_t t[MAX_RANKS];
+        job_init(&j, t, 3, body_left_behind);
+        j.victim = victim;
+        job_run(&j, t);
+        expect_statuses(t, 3, ESP_OK);
+    }
+}
+
 /* Connections may be opened again at the same address. */
 static void body_reopen(rank_t *t) {
     esp__where w = {0};
