@@ -151,6 +151,18 @@ static esp_status esp__outer_configure(const esp_ctx *ctx, esp__outer *o, const 
     return s ? s : esp__outer_fits(ctx, o);
 }
 
+/* An outer loop was opened in this process, or its user was warned that none was. */
+static bool esp__outer_known;
+
+ESP__FN void esp__outer_unused(const esp_ctx *ctx) {
+    const char *env = getenv("ESPRESSO_OUTER");
+    if (!env || !*env || !esp__log_speaks(ctx) || __atomic_exchange_n(&esp__outer_known, true, __ATOMIC_RELAXED))
+        return;
+    esp__log(ctx, ESP_LOG_WARN, "outer",
+             "ESPRESSO_OUTER is \"%s\", but this program calls no esp_outer_open: gradients are averaged in every step",
+             env);
+}
+
 ESPRESSO_API esp_status esp_outer_open(esp_ctx *ctx, const esp_outer_desc *desc) {
     esp_outer_desc d;
     esp_status s = esp__usable(ctx);
@@ -158,6 +170,7 @@ ESPRESSO_API esp_status esp_outer_open(esp_ctx *ctx, const esp_outer_desc *desc)
     if (!desc) return esp__fail(ctx, ESP_E_ARG, "esp_outer_open: the description is NULL");
     if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_outer_open: call it before esp_start");
     if (ctx->outer) return esp__fail(ctx, ESP_E_STATE, "esp_outer_open was already called");
+    __atomic_store_n(&esp__outer_known, true, __ATOMIC_RELAXED);
     memset(&d, 0, sizeof d);
     memcpy(&d, desc, desc->struct_size && desc->struct_size < sizeof d ? desc->struct_size : sizeof d);
     esp__outer *o = esp__alloc(ctx, sizeof *o);

@@ -413,6 +413,7 @@ ESPRESSO_API esp_status esp_wait_all(esp_ctx *ctx) {
     const esp_status dead = ctx->health.fatal;
     pthread_mutex_unlock(&ctx->lanes.lock);
     if (dead) return s;
+    if (ctx->steps.stats.steps == 2) esp__outer_unused(ctx);
     /* called even after a missing push, because other ranks' observers wait for this rank */
     char text[ESP__ERROR_MAX];
     snprintf(text, sizeof text, "%s", s ? esp_last_error(ctx) : "");

@@ -45,6 +45,41 @@ static void steps(esp_ctx *ctx, model w, int from, int to) {
     }
 }
 
+/* ---- ESPRESSO_OUTER in a program without outer loops ----------------------------------------------------------------
+ */
+static void hear(void *user, const esp_log_event *ev) {
+    const size_t n = strlen(user);
+    if (ev->component && !strcmp(ev->component, "outer")) snprintf((char *)user + n, 4096 - n, "%s\n", ev->message);
+}
+static void two_contexts(bool opens) {
+    char heard[4096] = "";
+    const esp_host host = {.struct_size = sizeof host, .log = hear, .user = heard};
+    const esp_config config = {.size = 1, .host = &host};
+    esp_ctx *ctx, *other;
+    float x[4] = {0};
+    CHECK(esp_open(&config, &ctx) == ESP_OK && esp_open(&config, &other) == ESP_OK);
+    if (opens) CHECK(esp_outer_open(other, &(esp_outer_desc){.method = "average"}) == ESP_OK);
+    CHECK(tensor_add(ctx, "w", 4) == 0 && esp_start(ctx) == ESP_OK);
+    for (int k = 0; k < 4; k++) {
+        CHECK(esp_push(ctx, 0, x, here) == ESP_OK && esp_wait_all(ctx) == ESP_OK);
+        CHECK(count_of(heard, "calls no esp_outer_open") == (!opens && k > 0));
+    }
+    esp_close(other);
+    esp_close(ctx);
+}
+TEST(test_outer_that_no_context_opens) {
+    setenv("ESPRESSO_OUTER", "diloco:every=30", 1);
+    for (int opens = 0; opens < 2; opens++) {
+        const pid_t child = child_fork(60); /* the warning comes once in a process */
+        if (!child) {
+            two_contexts(opens);
+            _exit(atomic_load(&failures) != 0);
+        }
+        assert_int_equal(child_wait(child), 0);
+    }
+    unsetenv("ESPRESSO_OUTER");
+}
+
 /* ---- against a simulation ---------------------------------------------------------------------------------------- */
 /* All ranks, by the papers' formulas. */
 static void simulate(const esp_outer_desc *o, const uint32_t first[], model w[SIZE], int n) {
