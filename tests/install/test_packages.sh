@@ -3,6 +3,7 @@
 # uninstall` leaves nothing but what others have put there. With TEST_ALL=1, also: two builds in two folders make the same
 # package.
 # runs: slow
+# time limit: 900 s
 . tests/compile/common.sh
 version=$(sed -n 's/^.define ESPRESSO_VERSION "\(.*\)"/\1/p' espresso.h)
 work=$tmp/work
