@@ -68,6 +68,13 @@ $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/nccl/test_*.c) tests/backe
 $(patsubst tests/%.c,$(BUILD)/$(1)/%,$(wildcard tests/nccl/test_*.c) tests/backends/test_collectives.c): TEST_MORE := $(ENTRIES:%=$(BUILD)/$(1)/obj/%.o)
 endef
 .SECONDARY:
+# how long a collective over backend nccl takes, with the tests' stand-in for NCCL
+$(BUILD)/bench/nccl-collectives: $(BUILD)/tests/obj/bench/cuda/collectives.o $(BUILD)/test-library/tests.a $(BUILD)/tests/obj/tests/lib/defaults.o \
+        $(ENTRIES:%=$(BUILD)/tests/obj/%.o) | $(FAKE_NCCL) $(BUILD)/bench/
+	$(CC) $(BASE) $(TEST_tests) $^ -o $@ $(TEST_LINK_tests) $(TEST_LIBS)
+$(BUILD)/tests/obj/bench/cuda/%.o: bench/cuda/%.c $(STAMP)
+	@mkdir -p $(@D)
+	$(CCACHE) $(CC) $(BASE) $(TEST_tests) $(TEST_WARN) $(DEP) -c $< -o $@
 TEST_LINK_tests := -Wl,--wrap=pthread_create
 
 # CUDA's kernels for the host: codecs/cuda compiled as C++ with the runtime of tests/cuda, once for each way
