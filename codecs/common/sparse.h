@@ -177,35 +177,41 @@ static inline bool sparse_places_ok(const uint8_t *place, uint64_t n, uint64_t l
     return !bad;
 }
 
-/* Are exactly n bits of the span's bitmap set, all below len? */
-static inline bool sparse_map_ok(const uint8_t *map, uint64_t n, uint64_t len) {
-    uint64_t words = (len + 31) / 32, set = 0;
+/* Returns how many bits of `words` words of a bitmap are set. */
+ESP_INLINE uint64_t sparse_bits_body(const uint8_t *map, uint64_t words) {
+    uint64_t set = 0;
     for (uint64_t i = 0; i < words; i++) set += (uint64_t)__builtin_popcount(sparse_u32(map + 4 * i));
-    return set == n && (len % 32 == 0 || !(sparse_u32(map + 4 * (words - 1)) >> len % 32));
+    return set;
+}
+ESP_KERNEL(sparse_bits, (const uint8_t *map, uint64_t words), (map, words))
+/* Are exactly n bits of the span's bitmap set, all below len? */
+static inline bool sparse_map_ok(int level, const uint8_t *map, uint64_t n, uint64_t len) {
+    const uint64_t words = (len + 31) / 32;
+    return sparse_bits_for(level)(map, words) == n &&
+           (len % 32 == 0 || !(sparse_u32(map + 4 * (words - 1)) >> len % 32));
 }
 
-/* Rejects NaN and Inf, which no encoder sends as a value. */
-static inline bool sparse_values_finite(const uint8_t *val, uint64_t k) {
-    uint32_t top = 0;
-    for (uint64_t i = 0; i < k; i++) {
-        uint32_t b = sparse_u32(val + 4 * i) & SELECT_ABS;
-        top = b > top ? b : top;
-    }
-    return top < SELECT_INF;
+/* Returns 0 if one of k values is NaN or Inf, which no encoder sends. */
+ESP_INLINE uint64_t sparse_finite_body(const uint8_t *val, uint64_t k) {
+    uint32_t any = 0;
+    ESP_SIMD_REDUCE(|, any)
+    for (uint64_t i = 0; i < k; i++) any |= dense_nonfinite(((const dense_f32 *)(const void *)val)[i]);
+    return !(any >> 31);
 }
+ESP_KERNEL(sparse_finite, (const uint8_t *val, uint64_t k), (val, k))
 
-static inline bool sparse_body_ok(const uint8_t *body, uint64_t count, uint64_t k) {
+static inline bool sparse_body_ok(int level, const uint8_t *body, uint64_t count, uint64_t k) {
     const uint8_t *held = body + 4 * k, *place = held + 4 * sparse_spans(count);
     uint64_t at = 0;
     for (uint64_t s = 0; s < sparse_spans(count); s++) {
         uint64_t n = sparse_u32(held + 4 * s), len = sparse_span_len(count, s);
         if (n > len || n > k - at) return false;
-        if (sparse_is_map(count, k) ? !sparse_map_ok(place + s * (SELECT_SPAN / 8), n, len)
+        if (sparse_is_map(count, k) ? !sparse_map_ok(level, place + s * (SELECT_SPAN / 8), n, len)
                                     : !sparse_places_ok(place + 2 * at, n, len))
             return false;
         at += n;
     }
-    return at == k && sparse_values_finite(body, k);
+    return at == k && sparse_finite_for(level)(body, k);
 }
 
 /* Pointers to the next span of 65536 elements in a payload: its values, their number, their indices or bitmap. If
@@ -232,26 +238,59 @@ static inline sparse_reader sparse_reader_at(const esp_payload *p, uint64_t span
     return r;
 }
 
+/* Adds values times `scale` to the elements of `out` that a bitmap of `words` words has. */
+ESP_INLINE uint64_t sparse_add_map_body(float *out, const uint8_t *map, const uint8_t *val, float scale,
+                                        uint64_t words) {
+    for (uint64_t w = 0; w < words; w++)
+        for (uint32_t m = sparse_u32(map + 4 * w); m; m &= m - 1, val += 4)
+            out[32 * w + (uint64_t)__builtin_ctz(m)] += scale * sparse_f32(val);
+    return 0;
+}
+ESP_TARGET_SCALAR static uint64_t sparse_add_map_scalar(float *out, const uint8_t *map, const uint8_t *val, float scale,
+                                                        uint64_t words) {
+    return sparse_add_map_body(out, map, val, scale, words);
+}
+#ifdef ESP_SIMD_X86
+ESP_TARGET_AVX2 static uint64_t sparse_add_map_avx2(float *out, const uint8_t *map, const uint8_t *val, float scale,
+                                                    uint64_t words) {
+    return sparse_add_map_body(out, map, val, scale, words);
+}
+/* Leaves the last word, which may have less than 32 elements, to plain C. */
+ESP_TARGET_AVX512 static uint64_t sparse_add_map_avx512(float *out, const uint8_t *map, const uint8_t *val, float scale,
+                                                        uint64_t words) {
+    uint64_t h = 0;
+    for (; h / 2 + 1 < words; h++) {
+        const __mmask16 m = (__mmask16)sparse_u16(map + 2 * h);
+        const __m512 x = _mm512_loadu_ps(out + 16 * h), v = _mm512_maskz_expandloadu_ps(m, val);
+        _mm512_storeu_ps(out + 16 * h, _mm512_mask_add_ps(x, m, x, _mm512_mul_ps(v, _mm512_set1_ps(scale))));
+        val += 4 * __builtin_popcount(m);
+    }
+    return sparse_add_map_body(out + 16 * h, map + 2 * h, val, scale, words - h / 2);
+}
+#endif
+ESP_KERNEL_PICK(sparse_add_map)
+
 /* Adds the values of the reader's span of 65536 elements to `out`, and moves the reader to the next span. */
-static inline void sparse_add_span(sparse_reader *r, float *out, uint64_t len, float scale) {
+static inline void sparse_add_span(int level, sparse_reader *r, float *out, uint64_t len, float scale) {
     if (!r->held) return;
     uint64_t n = sparse_u32(r->held);
-    if (r->map) {
-        const uint8_t *v = r->val;
-        for (uint64_t w = 0; w < (len + 31) / 32; w++)
-            for (uint32_t m = sparse_u32(r->place + 4 * w); m; m &= m - 1, v += 4)
-                out[32 * w + (uint64_t)__builtin_ctz(m)] += scale * sparse_f32(v);
-    } else {
+    if (r->map)
+        sparse_add_map_for(level)(out, r->place, r->val, scale, (len + 31) / 32);
+    else
         for (uint64_t i = 0; i < n; i++) out[sparse_u16(r->place + 2 * i)] += scale * sparse_f32(r->val + 4 * i);
-    }
     r->val += 4 * n;
     r->place += r->map ? SELECT_SPAN / 8 : 2 * n;
     r->held += 4;
 }
 
+typedef struct sparse_sum {
+    const esp_codec_args *args;
+    int level;
+} sparse_sum;
 static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
     enum { AT_ONCE = 32 };
-    const esp_codec_args *a = (const esp_codec_args *)arg;
+    const sparse_sum *sum = (const sparse_sum *)arg;
+    const esp_codec_args *a = sum->args;
     float *out = dense_out(a);
     const float scale = a->scale != 0.0f ? a->scale : 1.0f;
     sparse_reader r[AT_ONCE];
@@ -263,14 +302,15 @@ static inline void sparse_decode_body(void *arg, uint64_t begin, uint64_t end) {
         for (uint64_t at = begin; at < end; at += SELECT_SPAN) {
             uint64_t len = end - at < SELECT_SPAN ? end - at : SELECT_SPAN;
             if (a->mode == ESP_OUT_SET && first == 0) memset(out + at, 0, 4 * len);
-            for (uint32_t p = 0; p < n; p++) sparse_add_span(&r[p], out + at, len, scale);
+            for (uint32_t p = 0; p < n; p++) sparse_add_span(sum->level, &r[p], out + at, len, scale);
         }
         first += n;
     } while (first < a->n_payloads);
 }
 
-static inline esp_status sparse_decompress(const esp_host *host, const esp_codec_args *a, const char *codec,
+static inline esp_status sparse_decompress(const esp_host *host, int level, const esp_codec_args *a, const char *codec,
                                            uint16_t wire, uint64_t k_min, uint64_t k_max) {
+    sparse_sum sum = {a, level};
     const uint64_t count = a->tensor[0]->count;
     const uint32_t id = esp_name_hash(codec);
     int nan = 0;
@@ -281,14 +321,14 @@ static inline esp_status sparse_decompress(const esp_host *host, const esp_codec
                                   "the payload's header is corrupt, or from another codec or size");
         if (h.flags ? h.body_bytes != 0
                     : h.aux < k_min || h.aux > k_max || h.body_bytes != sparse_body_bytes(count, h.aux) ||
-                          !sparse_body_ok((const uint8_t *)esp_payload_body(&a->payload[p]), count, h.aux))
+                          !sparse_body_ok(level, (const uint8_t *)esp_payload_body(&a->payload[p]), count, h.aux))
             return esp_codec_fail(host, codec, ESP_E_CORRUPT, "the payload's values or indices are corrupt");
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
     }
     if (nan)
         dense_fill_nan(a->tensor[0]->data.ptr, count);
     else
-        esp_codec_parallel(host, count, SELECT_SPAN, sparse_decode_body, (void *)(uintptr_t)a);
+        esp_codec_parallel(host, count, SELECT_SPAN, sparse_decode_body, &sum);
     return ESP_OK;
 }
 

@@ -71,10 +71,10 @@ static adaptive_part adaptive_part_of(const uint8_t *body, uint64_t count, uint6
                            place + (map ? span * (SELECT_SPAN / 8) : 2 * before), map};
 }
 
-static bool adaptive_body_ok(const uint8_t *body, uint64_t count, uint64_t bytes) {
+static bool adaptive_body_ok(int level, const uint8_t *body, uint64_t count, uint64_t bytes) {
     const uint64_t spans = sparse_spans(count);
     uint64_t k[2] = {0, 0};
-    if (bytes < ADAPTIVE_MEANS + 8 * spans || !sparse_values_finite(body, 2)) return false;
+    if (bytes < ADAPTIVE_MEANS + 8 * spans || !sparse_finite_scalar(body, 2)) return false;
     for (uint64_t i = 0; i < 2 * spans; i++) {
         const uint64_t n = sparse_u32(body + ADAPTIVE_MEANS + 4 * i);
         if (n > sparse_span_len(count, i % spans)) return false;
@@ -84,7 +84,7 @@ static bool adaptive_body_ok(const uint8_t *body, uint64_t count, uint64_t bytes
     for (uint64_t i = 0; i < 2 * spans; i++) {
         const uint64_t len = sparse_span_len(count, i % spans);
         const adaptive_part p = adaptive_part_of(body, count, i % spans, (int)(i / spans));
-        if (p.map ? !sparse_map_ok(p.place, p.n, len) : !sparse_places_ok(p.place, p.n, len)) return false;
+        if (p.map ? !sparse_map_ok(level, p.place, p.n, len) : !sparse_places_ok(p.place, p.n, len)) return false;
     }
     return true;
 }
@@ -127,12 +127,12 @@ static esp_status adaptive_decompress_one(const void *self, const esp_host *host
     const uint64_t n = a->tensor[0]->count;
     adaptive_sum d = {a->payload, a->n_payloads, a->mode == ESP_OUT_SET, a->scale != 0 ? a->scale : 1, dense_out(a), n};
     int nan = 0;
-    (void)self;
     for (uint32_t i = 0; i < a->n_payloads; i++) {
         esp_payload_header h;
         if (esp_payload_read(&a->payload[i], esp_name_hash(adaptive_name), 1, n, &h) != ESP_OK || h.aux ||
             (h.flags || !n ? h.body_bytes != 0
-                           : !adaptive_body_ok((const uint8_t *)esp_payload_body(&a->payload[i]), n, h.body_bytes)))
+                           : !adaptive_body_ok(((const dense_self *)self)->level,
+                                               (const uint8_t *)esp_payload_body(&a->payload[i]), n, h.body_bytes)))
             return esp_codec_fail(host, adaptive_name, ESP_E_CORRUPT, "the payload is corrupt, or from another codec");
         nan |= h.flags & ESP_PAYLOAD_NONFINITE;
     }

@@ -145,7 +145,8 @@ static esp_status dgc_compress(void *self, const esp_codec_args *a) {
 static esp_status dgc_decompress(void *self, const esp_codec_args *a) {
     const dgc_self *t = (const dgc_self *)self;
     const uint64_t d = a->tensor[0]->count;
-    return sparse_decompress(t->dense.host, a, dgc_name, DGC_WIRE, sparse_k(t->ratio, d), sparse_k(dgc_ratio(t, 0), d));
+    return sparse_decompress(t->dense.host, t->dense.level, a, dgc_name, DGC_WIRE, sparse_k(t->ratio, d),
+                             sparse_k(dgc_ratio(t, 0), d));
 }
 
 static esp_status dgc_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,

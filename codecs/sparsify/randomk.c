@@ -143,11 +143,12 @@ static void randomk_zero(void *arg, uint64_t begin, uint64_t end) {
 }
 
 /* Is the payload valid? Sets *nan if one of its values is not finite. */
-static bool randomk_check(const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h, bool *nan) {
+static bool randomk_check(int level, const esp_payload *p, uint64_t count, uint64_t k, esp_payload_header *h,
+                          bool *nan) {
     if (esp_payload_read(p, esp_name_hash(randomk_name), RANDOMK_WIRE, count, h) != ESP_OK) return false;
     if (h->flags & ESP_PAYLOAD_EMPTY) return h->flags == ESP_PAYLOAD_EMPTY;
     if (h->body_bytes != 4 * k) return false;
-    *nan |= h->flags & ESP_PAYLOAD_NONFINITE || !sparse_values_finite((const uint8_t *)esp_payload_body(p), k);
+    *nan |= h->flags & ESP_PAYLOAD_NONFINITE || !sparse_finite_for(level)((const uint8_t *)esp_payload_body(p), k);
     return true;
 }
 
@@ -158,7 +159,7 @@ static esp_status randomk_decompress(void *self, const esp_codec_args *a) {
     esp_payload_header h, next;
     bool nan = false;
     for (uint32_t p = 0; p < a->n_payloads; p++)
-        if (!randomk_check(&a->payload[p], count, k, &h, &nan))
+        if (!randomk_check(t->dense.level, &a->payload[p], count, k, &h, &nan))
             return esp_codec_fail(t->dense.host, randomk_name, ESP_E_CORRUPT,
                                   "the payload is corrupt, or from another codec, size or ratio");
     if (nan) {

@@ -40,7 +40,7 @@ static esp_status topk_compress_one(const void *self, const esp_host *h, const e
 
 static esp_status topk_decompress_one(const void *self, const esp_host *h, const esp_codec_args *a) {
     const uint64_t k = sparse_k(((const topk_self *)self)->ratio, a->tensor[0]->count);
-    return sparse_decompress(h, a, topk_name, TOPK_WIRE, k, k);
+    return sparse_decompress(h, ((const dense_self *)self)->level, a, topk_name, TOPK_WIRE, k, k);
 }
 
 /* Tensors of at least this size are compressed one at a time, each by all worker threads. */
