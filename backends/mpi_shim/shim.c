@@ -11,12 +11,14 @@
  * MPI_Allreduce returns a tensor's sum before the next one is pushed, so only strategies that treat each tensor by
  * itself are possible: fp32 and layerwise. MPI_Iallreduce returns a generalized request (MPI 3.1, section 12.2), which
  * MPI_Wait, MPI_Waitall, MPI_Test and their variants complete; no thread of the shim calls MPI. Calls from Fortran are
- * not seen. One thread at a time may make the calls that are listed above. */
+ * not seen. One thread at a time may make the calls that are listed above. In a forked child of a rank, sums and waits
+ * for them return MPI_ERR_OTHER, and MPI_Finalize does nothing: the child is not a rank. */
 #include "espresso.h"
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { SHIM_TENSORS = 4096 };
 /* A sum that MPI_Iallreduce has started and no wait has completed. */
@@ -30,7 +32,8 @@ static struct shim {
     esp_ctx *ctx;
     uint64_t counts[SHIM_TENSORS];
     shim_sum sums[SHIM_TENSORS];
-    int n, next; /* tensors; the one that is pushed next */
+    int n, next;   /* tensors; the one that is pushed next */
+    pid_t process; /* the rank's, which called MPI_Init */
     bool ready, failed;
     bool inside; /* the library itself calls MPI */
 } shim;
@@ -41,6 +44,24 @@ static int shim_fail(const char *what) {
     fprintf(stderr, "espresso-mpi-shim: %s: %s\n", what, esp_last_error(shim.ctx));
     shim.failed = true;
     return PMPI_Comm_call_errhandler(MPI_COMM_WORLD, MPI_ERR_OTHER), MPI_ERR_OTHER;
+}
+
+/* Returns whether this process is a forked child of a rank. */
+static bool shim_child(void) {
+    if (!shim.process) shim.process = getpid(); /* MPI was started from Fortran */
+    return shim.process != getpid();
+}
+static int shim_refuse(void) {
+    fprintf(stderr, "espresso-mpi-shim: a forked child takes no part in sums\n");
+    return MPI_ERR_OTHER;
+}
+int MPI_Init(int *argc, char ***argv) {
+    shim.process = getpid();
+    return PMPI_Init(argc, argv);
+}
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    shim.process = getpid();
+    return PMPI_Init_thread(argc, argv, required, provided);
 }
 
 static void shim_read_counts(void) {
@@ -122,6 +143,7 @@ static int shim_push(const void *from, void *to, int count, shim_sum **out) {
     const esp_stream cpu = ESP_ZERO;
     esp_status s = ESP_OK;
     int error = MPI_SUCCESS;
+    if (shim_child()) return shim_refuse();
     *out = &shim.sums[shim.next % shim.n];
     for (int i = 0; shim.next == shim.n && i < shim.n && !error; i++) error = shim_complete(&shim.sums[i]);
     if (error) return error;
@@ -175,8 +197,8 @@ static int shim_finish(int n, const MPI_Request *requests, bool blocks) {
     for (int r = 0; r < n && shim.ctx; r++)
         for (int i = 0; i < shim.n && requests[r] != MPI_REQUEST_NULL && !error; i++)
             if (shim.sums[i].pending && shim.sums[i].request == requests[r] &&
-                (blocks || esp_test(shim.ctx, shim.sums[i].id) != ESP_PENDING))
-                error = shim_complete(&shim.sums[i]);
+                (blocks || shim_child() || esp_test(shim.ctx, shim.sums[i].id) != ESP_PENDING))
+                error = shim_child() ? shim_refuse() : shim_complete(&shim.sums[i]);
     return error;
 }
 
@@ -196,6 +218,7 @@ SHIM_WAITS(Testany, n, r, false, (int n, MPI_Request r[], int *i, int *f, MPI_St
 SHIM_WAITS(Testsome, n, r, false, (int n, MPI_Request r[], int *m, int i[], MPI_Status s[]), (n, r, m, i, s))
 
 int MPI_Finalize(void) {
+    if (shim_child()) return MPI_SUCCESS;
     if (shim.n && !shim.ctx && !shim.failed)
         fprintf(stderr, "espresso-mpi-shim: no call summed %llu floats over all ranks: the library did nothing\n",
                 (unsigned long long)shim.counts[0]);

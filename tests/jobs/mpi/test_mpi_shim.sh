@@ -1,5 +1,6 @@
 # test_mpi_shim.sh: with libespresso-mpi-shim.so preloaded, an MPI trainer that does not know the library trains as
-# before without a codec, and converges with one, which sends a small part of the bytes; wrong lists are said.
+# before without a codec, and converges with one, which sends a small part of the bytes; wrong lists are said; children
+# that a rank forks end, and change nothing.
 # runs: quiet slow
 . tests/compile/common.sh
 mpirun=$(command -v mpirun.openmpi || command -v mpirun) || { echo "skipped: mpirun is not there (Debian: openmpi-bin)" && exit 77; }
@@ -10,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ESPRESSO_PLUGIN
 try mpicc -O2 -Wall -Wextra tests/jobs/mpi/trainer.c -o "$tmp/trainer"
 trains() { # SUMS MODE: 4 ranks with the variables that are set; the output is in $tmp/said
     timeout -k 5 120 "$mpirun" --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -n 4 ${1:+-x LD_PRELOAD="$shim" -x ESPRESSO_MPI_SUMS="$1"} \
-        "$tmp/trainer" "$2" >"$tmp/said" 2>&1 || { echo "exit status $?: $1 $2" && cat "$tmp/said" && exit 1; }
+        "$tmp/trainer" "$2" ${3:-} >"$tmp/said" 2>&1 || { echo "exit status $?: $1 $2" && cat "$tmp/said" && exit 1; }
 }
 last() { sed -n 's/^loss .* -> \([0-9.]*\), parameters same$/\1/p' "$tmp/said"; }
 close() { # WHAT: the last loss is that of MPI alone, apart from rounding
@@ -26,6 +27,12 @@ for mode in blocking overlap; do
         ESPRESSO_BACKEND=$backend ESPRESSO_CODEC=topk:ratio=0.05 ESPRESSO_STATS=$tmp/stats.jsonl trains 20000,20000,20000*2 $mode
         awk "BEGIN { exit !($(last || echo 9) < $alone * 3) }" || { echo "topk, $mode, $backend: " && cat "$tmp/said" && exit 1; }
         grep -q topk "$tmp"/stats.jsonl* || { echo "topk, $mode, $backend: the library did nothing" && exit 1; }
+        compressed=$(last)
+        for children in loader calls; do
+            ESPRESSO_BACKEND=$backend ESPRESSO_CODEC=topk:ratio=0.05 trains '20000*4' $mode $children
+            [ "$(last)" = "$compressed" ] || { echo "topk, $mode, $backend, $children: not $compressed" && cat "$tmp/said" && exit 1; }
+            [ $children = loader ] || grep -q "a forked child takes no part in sums" "$tmp/said" || { cat "$tmp/said" && exit 1; }
+        done
     done
 done
 says() { # TEXT SUMS
