@@ -84,6 +84,7 @@
 #include "espresso_impl/job/liveness.c"
 #include "espresso_impl/job/leave.c"
 #include "espresso_impl/job/regroup.c"
+#include "espresso_impl/job/join.c"
 #include "espresso_impl/registry/validate.c"
 #include "espresso_impl/registry/registry.c"
 #include "espresso_impl/registry/trust.c"
@@ -145,6 +146,7 @@
 #include "espresso_impl/context/activate.c"
 #include "espresso_impl/context/outer.c"
 #include "espresso_impl/context/shrink.c"
+#include "espresso_impl/context/reconfigure.c"
 #include "espresso_impl/context/open.c"
 #include "espresso_impl/registry/builtin.c"
 

@@ -146,7 +146,8 @@ typedef struct esp_bound esp_bound;
 /* esp_config.flags */
 enum {
     ESP_ALLOW_OVERRIDE = 1u << 0, /* plugins may replace codecs and backends of the same name */
-    ESP_DISCARDABLE = 1u << 1     /* allows esp_discard_step; costs a copy of residuals */
+    ESP_DISCARDABLE = 1u << 1,    /* allows esp_discard_step; costs a copy of residuals */
+    ESP_JOIN = 1u << 2            /* this rank joins a running job (esp_reconfigure) */
 };
 /* Default of min_compress_elements. Smaller tensors are a small part of all bytes, and compression harms them most. */
 enum { ESP_MIN_COMPRESS_ELEMENTS = 4097 };
@@ -162,7 +163,7 @@ enum {
  *  Growable: later versions may append members. */
 typedef struct esp_config {
     uint32_t struct_size; /* 0 means the size in this header */
-    uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE */
+    uint32_t flags;       /* ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE | ESP_JOIN */
     /** The backend for communication, such as "shm" or "shm:inter=1gbit,latency=50us". NULL selects the one with the
      *  highest probe score. */
     const char *backend;
@@ -348,6 +349,20 @@ ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx);
  *  ESP_E_PEER or ESP_E_TIMEOUT, call it again. ESP_E_UNSUPPORTED: the backend or a sharded tensor does not allow it.
  *  A rank that the others have excluded gets ESP_E_PEER. See docs/use/shrink.md. */
 ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
+/** Continues with the ranks that are there now: without lost ones, as esp_shrink does, and with those that join.
+ *  Collective; call it between steps, or between rounds of an outer context (esp_outer_sync ends one), at any time or
+ *  after ESP_E_PEER or ESP_E_TIMEOUT, while no other thread uses the context. The first call makes rank 0 listen at the
+ *  job's address (esp_config.root) until esp_close. With no change it costs one message to each rank. Members keep
+ *  their numbers among themselves, their residuals and statistics; ranks that join get the next numbers.
+ *  esp_stats.ranks_lost and ranks_joined say what has changed.
+ *  A rank joins with ESP_JOIN in esp_config.flags and the job's address. It adds the same tensors, and if it is an outer
+ *  context calls esp_outer_open; then esp_start blocks until the job calls esp_reconfigure, or until the timeout.
+ *  esp_rank and esp_size are valid after that. It gets the job's strategy and step number; in an outer context also
+ *  anchors, momenta and round number, and esp_outer_add then copies the anchor to its parameters. In another context,
+ *  all ranks next broadcast parameters and optimizer state from rank 0. Its residuals are zero. esp_start fails with
+ *  ESP_E_MISMATCH, and the job goes on without it, if its tensors, options or library version differ. A rank that dies
+ *  while it joins does not harm the job. */
+ESPRESSO_API esp_status esp_reconfigure(esp_ctx *ctx);
 
 /* Outer loop: ranks train by themselves for `every` optimizer steps (inner steps), and then average how far their
  * parameters have moved. An outer context does that instead of averaging gradients: open it, call esp_outer_open, add
@@ -443,6 +458,7 @@ typedef struct esp_stats {
     /** Of an outer context: completed rounds, bytes of anchors, momenta and pushed differences, and the time in which
      *  esp_outer_step waited for communication. */
     uint64_t outer_rounds, outer_bytes, outer_wait_ns;
+    uint64_t ranks_lost, ranks_joined; /* by esp_shrink and esp_reconfigure */
 } esp_stats;
 /** Compression error and residual of one tensor. Growable: set struct_size, as later versions may append members. */
 typedef struct esp_tensor_stats {

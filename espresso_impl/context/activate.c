@@ -3,7 +3,7 @@
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/observe/observe.h"
 
-static void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
+ESP__FN void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t) {
     const esp__tensor *x = &ctx->model.tensors[i];
     esp__text_add(t, "tensor %u: name %s, dtype %s, %llu elements, %llu x %llu, flags %u%s%s", i, x->name,
                   esp__dtype_word(x->dtype), (unsigned long long)x->count, (unsigned long long)x->rows,

@@ -8,7 +8,33 @@
  * passes an error in `mine`, all ranks fail and keep the old strategy. Collective; call it between steps. */
 ESP__FN esp_status esp__activate(esp_ctx *ctx, esp_status mine, const char *spec, bool files);
 
+ESP__FN void esp__agree_tensor(const esp_ctx *ctx, uint32_t i, esp__text *t);
+
+/* ---- shrink.c ---- */
+static inline bool esp__shrink_lost(esp_status s) { return s == ESP_E_PEER || s == ESP_E_TIMEOUT; }
+/* Stops the threads that run ops, and closes the communicators. */
+ESP__FN void esp__shrink_quiet(esp_ctx *ctx);
+/* Clears an error after ranks were lost. Until esp__shrink_end, another loss is possible. */
+ESP__FN void esp__shrink_healthy(esp_ctx *ctx);
+ESP__FN void esp__shrink_end(esp_ctx *ctx, esp_status s);
+/* Activates strategy `text` for the job's present ranks. If the job has not the levels for it, tries the built-in
+ * strategy with the same codec, then fp32. All ranks get the same status. */
+ESP__FN esp_status esp__shrink_activate(esp_ctx *ctx, const char *text);
+/* Opens communicators to the job's present ranks. */
+ESP__FN esp_status esp__shrink_connect(esp_ctx *ctx);
+ESP__FN esp_status esp__shrink_weights(esp_ctx *ctx);
+/* Fails if a backend or a sharded tensor does not allow other ranks. `what` begins the message. */
+ESP__FN esp_status esp__shrink_possible(const esp_ctx *ctx, const char *what);
+
+/* ---- reconfigure.c ---- */
+/* For a context with ESP_JOIN, in esp_start: joins the running job, and activates its strategy. */
+ESP__FN esp_status esp__join_start(esp_ctx *ctx);
+
 /* ---- open.c, step.c ---- */
+ESP__FN esp__peers_events esp__open_events(esp_ctx *ctx);
+ESP__FN esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c);
+ESP__FN esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c);
+ESP__FN void esp__topology_free(esp_ctx *ctx, esp__topology *t);
 ESP__FN void esp__host_init(esp_host *host, esp_ctx *ctx);
 /* Opens a context without other ranks and without a backend, just to use codecs. esp_close frees it. */
 ESP__FN esp_status esp__open_alone(esp_ctx **out);
@@ -50,6 +76,11 @@ ESP__FN void esp__outer_resume(esp_ctx *ctx);
  * collective. */
 ESP__FN void esp__outer_restart(esp_ctx *ctx);
 ESP__FN esp_status esp__outer_shrunk(esp_ctx *ctx);
+/* Fails in mid-round. `what` begins the message. */
+ESP__FN esp_status esp__outer_between(const esp_ctx *ctx, const char *what);
+ESP__FN bool esp__outer_compared(const esp_ctx *ctx);
+/* Notes that this rank has joined a job, and whose anchors it gets. */
+ESP__FN void esp__outer_joined(esp_ctx *ctx, bool compared);
 ESP__FN void esp__outer_close(esp_ctx *ctx);
 /* Calls put(user, device, data, bytes) for each part of what a saved state has of it. */
 typedef void (*esp__outer_put)(const esp_ctx *ctx, void *user, uint32_t device, const void *data, uint64_t bytes);

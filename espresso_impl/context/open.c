@@ -82,6 +82,10 @@ static void esp__on_excluded(void *user) {
                "time: close this context, and start the job again to take part");
 }
 
+ESP__FN esp__peers_events esp__open_events(esp_ctx *ctx) {
+    return (esp__peers_events){ctx, esp__on_lost, esp__on_decided, esp__waits_answer, esp__on_excluded};
+}
+
 /* ---- opening ---- */
 static esp_status esp__builtins_add(esp_ctx *ctx, const esp_config *cfg) {
     esp_status s = ESP_OK;
@@ -117,7 +121,9 @@ static esp_status esp__open_config(esp_ctx *ctx, const esp_config *c) {
     return ESP_OK;
 }
 
-static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t locals) {
+ESP__FN esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c) {
+    int32_t locals = 0;
+    for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
     int32_t n = (int32_t)c->cpu_workers, share = (int32_t)esp__cores() / locals;
     char most[32] = "";
     if (c->workers) {
@@ -132,7 +138,7 @@ static esp_status esp__open_workers(esp_ctx *ctx, const esp_config *c, int32_t l
 
 /* If a rank has fewer than two cores, the program's threads compress and communicate, inside calls such as esp_wait;
  * otherwise threads of the library do. esp_config.progress can choose. */
-static esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
+ESP__FN esp_status esp__open_progress(esp_ctx *ctx, const esp_config *c) {
     const bool openmp = c->workers != NULL, few = ctx->job.cores < 2 * ctx->job.sharing;
     bool only = false;
     for (uint32_t k = 0; k < ESP__SCOPES; k++)
@@ -195,15 +201,27 @@ static void esp__opening_end(const esp__opening *o) {
     pthread_mutex_unlock(&esp__openings_lock);
 }
 
+/* Stores what joining ranks and esp_shrink need later. */
+static esp_status esp__open_settings(esp_ctx *ctx, const char *spec, const esp__env_links *links,
+                                     const esp__comm_plan plans[ESP__SCOPES], const esp__where *w) {
+    const char *and = *links->outer ? " and " : *links->inter ? "" : "none";
+    char text[4 * ESP__SPEC_MAX];
+    snprintf(text, sizeof text, "backend %s, link %s%s%s", spec ? spec : plans[ESP__FLAT].backend->name, links->inter,
+             and, links->outer);
+    memcpy(ctx->config.plans, plans, sizeof ctx->config.plans);
+    ctx->config.where = *w;
+    ctx->config.settings = esp__strdup(ctx, text);
+    return ctx->config.settings ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "out of memory");
+}
+
 static esp_status esp__open_job(esp_ctx *ctx, const esp_config *c, esp__where *w) {
     const esp__env_links links = esp__env_links_get();
     esp__comm_plan plans[ESP__SCOPES];
     esp_config met = *c;
     const char *spec = c->backend;
-    char settings[4 * ESP__SPEC_MAX];
     uint64_t number = 0;
     bool one_host = true;
-    const esp__peers_events ev = {ctx, esp__on_lost, esp__on_decided, esp__waits_answer, esp__on_excluded};
+    const esp__peers_events ev = esp__open_events(ctx);
     ctx->job.rank = ctx->base.rank = w->rank;
     ctx->job.silent = -1;
     static int names_checked;
@@ -215,20 +233,11 @@ static esp_status esp__open_job(esp_ctx *ctx, const esp_config *c, esp__where *w
     ctx->job.rank = ctx->base.rank = w->rank;
     ctx->job.size = ctx->base.size = w->size;
     if (!s) s = esp__peers_open(ctx, &met, w, &ev, &ctx->job.peers);
-    if (!s)
-        snprintf(settings, sizeof settings, "backend %s, link %s%s%s", spec ? spec : plans[ESP__FLAT].backend->name,
-                 links.inter,
-                 *links.outer   ? " and "
-                 : *links.inter ? ""
-                                : "none",
-                 links.outer);
-    if (!s) s = esp__job_introduce(ctx, &ctx->job, w, settings, &number, &one_host);
+    if (!s) s = esp__open_settings(ctx, spec, &links, plans, w);
+    if (!s) s = esp__job_introduce(ctx, &ctx->job, w, ctx->config.settings, &number, &one_host);
     if (!s) s = esp__standby_open(ctx, number, one_host, &ctx->job.standby);
     if (s) return s;
-    memcpy(ctx->config.plans, plans, sizeof plans);
-    int32_t locals = 0;
-    for (int32_t r = 0; r < ctx->job.size; r++) locals += ctx->job.topo.machine_of[r] == ctx->job.topo.machine;
-    s = esp__open_workers(ctx, c, locals);
+    s = esp__open_workers(ctx, c);
     if (!s) s = esp__comms_open(ctx, plans);
     if (!s) s = esp__open_progress(ctx, c);
     if (!s) s = esp__executor_open(ctx);
@@ -239,11 +248,42 @@ static esp_status esp__open_job(esp_ctx *ctx, const esp_config *c, esp__where *w
     return s;
 }
 
+/* With ESP_JOIN. The rank joins in esp_start, when its tensors are known (reconfigure.c). */
+static esp_status esp__open_joining(esp_ctx *ctx, const esp_config *c, esp__where *w) {
+    const esp__env_links links = esp__env_links_get();
+    esp__comm_plan plans[ESP__SCOPES];
+    const char *spec = c->backend;
+    if (c->oob_allgather || !*w->join)
+        return esp__fail(ctx, ESP_E_ARG, "ESP_JOIN: %s",
+                         c->oob_allgather ? "a rank that joins meets the job at an address: leave oob_allgather NULL"
+                                          : "give the job's address in esp_config.root or ESPRESSO_ROOT");
+    w->rank = 0, w->size = 1;
+    ctx->job.silent = -1;
+    ctx->job.levels = w->n_levels;
+    esp__tokens_open(ctx);
+    esp_status s = esp__builtins_add(ctx, c);
+    if (!s) s = esp__backends_choose(ctx, &spec, w, &links, plans);
+    for (uint32_t k = 0; k < ESP__SCOPES && !s; k++)
+        if (plans[k].backend && ESP_HAS(esp_backend, plans[k].backend, meet))
+            s = esp__fail(ctx, ESP_E_UNSUPPORTED, "ESP_JOIN: backend '%s' cannot take in ranks later",
+                          plans[k].backend->name);
+    if (!s) s = esp__open_settings(ctx, spec, &links, plans, w);
+    if (s) return s;
+    ctx->joining = esp__alloc(ctx, sizeof *ctx->joining);
+    if (!ctx->joining) return esp__fail(ctx, ESP_E_NOMEM, "out of memory");
+    ctx->joining->cpu_workers = c->cpu_workers;
+    ctx->joining->workers = c->workers;
+    if (c->progress) ctx->joining->progress = strcmp(c->progress, "caller") ? "threads" : "caller";
+    ctx->joining->timeout_ms = ctx->config.timeout_ms;
+    return ESP_OK;
+}
+
 static esp_status esp__open_all(esp_ctx *ctx, const esp_config *c) {
     esp__where w;
     esp_status s = esp__open_config(ctx, c);
     if (!s) s = esp__env_where(c, &w);
     if (s) return s;
+    if (c->flags & ESP_JOIN) return esp__open_joining(ctx, c, &w);
     esp__opening o = {c, w, getpid(), NULL};
     s = esp__opening_begin(ctx, &o);
     if (s) return s;
@@ -293,6 +333,7 @@ static esp_status esp__open_with(const esp_config *cfg, bool alone, esp_ctx **ou
     esp_status s = esp__env_config(cfg, &c);
     *out = NULL;
     if (s) return s;
+    if (c.flags & ESP_JOIN) c.rank = c.size = 0; /* the job will say */
     esp__standard_files_open();
     esp_ctx *ctx = esp__ctx_new(c.host);
     if (!ctx) return esp__fail(NULL, ESP_E_NOMEM, "out of memory");
@@ -347,8 +388,19 @@ static void esp__leave(esp_ctx *ctx) {
     ctx->job.peers = NULL;
     esp__standby_close(ctx, ctx->job.standby);
     ctx->job.standby = NULL;
+    esp__joins_close(ctx, ctx->job.joins);
+    ctx->job.joins = NULL;
     if (f->done) f->done(f->user);
     esp__free(ctx, f->data);
+}
+
+ESP__FN void esp__topology_free(esp_ctx *ctx, esp__topology *t) {
+    esp__free(ctx, t->machine_of);
+    esp__free(ctx, t->local_of);
+    esp__free(ctx, t->unit_of);
+    esp__free(ctx, t->place);
+    esp__free(ctx, t->ranks);
+    memset(t, 0, sizeof *t);
 }
 
 static void esp__tensor_texts_free(esp_ctx *ctx, esp__tensor *t) {
@@ -389,12 +441,10 @@ ESPRESSO_API void esp_close(esp_ctx *ctx) {
     for (uint32_t i = 0; i < ctx->registry.n_opened; i++) esp__codec_free(ctx, ctx->registry.opened[i]);
     esp__free(ctx, ctx->registry.opened);
     esp__workers_close(ctx->base.workers);
-    esp__free(ctx, ctx->job.topo.machine_of);
-    esp__free(ctx, ctx->job.topo.local_of);
-    esp__free(ctx, ctx->job.topo.unit_of);
-    esp__free(ctx, ctx->job.topo.place);
-    esp__free(ctx, ctx->job.topo.ranks);
+    esp__topology_free(ctx, &ctx->job.topo);
     esp__free(ctx, ctx->job.room);
+    esp__free(ctx, ctx->joining);
+    esp__free(ctx, ctx->config.settings);
     esp__free(ctx, ctx->config.plugin_path);
     esp__free(ctx, ctx->model.codec_spec);
     esp__free(ctx, ctx->config.strategy_spec);
@@ -560,7 +610,7 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp_status s = esp__usable(ctx);
     if (s) return s;
     if (ctx->started) return esp__fail(ctx, ESP_E_STATE, "esp_start was already called");
-    s = esp__alive(ctx);
+    s = ctx->joining ? ESP_OK : esp__alive(ctx);
     if (s) return s;
     s = ctx->model.n_tensors ? ESP_OK
                              : esp__fail(ctx, ESP_E_STATE,
@@ -568,10 +618,14 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     const char *spec = NULL;
     esp__observers_list(&ctx->observers);
     if (!s && ctx->outer) s = esp__outer_start(ctx);
-    if (!s) s = esp__first_strategy(ctx, &spec);
-    s = esp__activate(ctx, s, spec, true);
-    if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
-    if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
+    if (ctx->joining) {
+        if (!s) s = esp__join_start(ctx);
+    } else {
+        if (!s) s = esp__first_strategy(ctx, &spec);
+        s = esp__activate(ctx, s, spec, true);
+        if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
+        if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
+    }
     if (s) {
         esp__observers_close(ctx);
         return s;

@@ -17,6 +17,7 @@ typedef struct esp__outer {
     uint32_t flags, every, fragments, delay;
     float alpha, lr, momentum;
     bool nesterov, compared, calls; /* all ranks' anchors were compared; the library itself pushes */
+    bool joined;                    /* this rank has the anchors of a job that it joined */
     uint32_t at;                    /* inner steps of this round */
     uint32_t pushed, applied;       /* fragments of this round */
     uint32_t left;                  /* inner steps until the fragment that is under way is applied */
@@ -308,6 +309,8 @@ ESP__FN esp_status esp__outer_order(esp_ctx *ctx, esp__strategy *y) {
     return ESP_OK;
 }
 
+static esp_status esp__outer_mix(esp_ctx *ctx, uint32_t id, float alpha);
+
 /* ---- the trainer's parameters ------------------------------------------------------------------------------------ */
 ESP__FN esp_status esp__outer_refuse(const esp_ctx *ctx, const char *what) {
     if (!ctx->outer || ctx->outer->calls) return ESP_OK;
@@ -333,6 +336,7 @@ ESPRESSO_API esp_status esp_outer_add(esp_ctx *ctx, uint32_t id, void *params) {
     if (!params) return esp__fail(ctx, ESP_E_ARG, "tensor '%s': esp_outer_add: params is NULL", t->name);
     const bool before = x->params != NULL;
     x->params = params;
+    if (!before && ctx->outer->joined) return esp__outer_mix(ctx, id, 0.0f);
     return before ? ESP_OK
                   : esp__device_convert(ctx, t->device, x->anchor, ESP_F32, params, t->dtype, 1.0f, false, t->count);
 }
@@ -588,6 +592,19 @@ ESP__FN void esp__outer_resume(esp_ctx *ctx) {
     }
     ctx->steps.n_pushed = ctx->steps.n_done = n;
     ctx->steps.open = 1;
+}
+
+ESP__FN esp_status esp__outer_between(const esp_ctx *ctx, const char *what) {
+    const esp__outer *o = ctx->outer;
+    if (!o || (!o->at && !o->pushed)) return ESP_OK;
+    return esp__fail(ctx, ESP_E_STATE, "%s: a round is under way: call esp_outer_sync first, or call it after a round",
+                     what);
+}
+
+ESP__FN bool esp__outer_compared(const esp_ctx *ctx) { return ctx->outer && ctx->outer->compared; }
+
+ESP__FN void esp__outer_joined(esp_ctx *ctx, bool compared) {
+    if (ctx->outer) ctx->outer->joined = true, ctx->outer->compared = compared;
 }
 
 ESP__FN void esp__outer_restart(esp_ctx *ctx) {

@@ -6,6 +6,24 @@
 
 #define ESP__SHRINK_HEARS_NS 1000000000u
 
+ESP__FN esp_status esp__shrink_possible(const esp_ctx *ctx, const char *what) {
+    for (uint32_t k = 0; k < ESP__SCOPES; k++) {
+        const esp_backend *b = ctx->config.plans[k].backend;
+        if (b && !(b->caps & ESP_BACKEND_REOPENS))
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "%s: backend '%s' cannot be opened again for other ranks: start all ranks again, from the "
+                             "last state that was saved",
+                             what, b->name);
+    }
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (ctx->model.tensors[i].flags & ESP_SHARD)
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "%s: tensor '%s' is sharded (ESP_SHARD), so each rank has a part of its optimizer state "
+                             "that no other has: start all ranks again, from the last state that was saved",
+                             what, ctx->model.tensors[i].name);
+    return ESP_OK;
+}
+
 static esp_status esp__shrink_check(esp_ctx *ctx) {
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp__health h = ctx->health;
@@ -27,21 +45,8 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
                          "the other ranks excluded rank %d, which did not answer in time: close this context, and "
                          "start the job again to take part",
                          ctx->job.rank);
-    for (uint32_t k = 0; k < ESP__SCOPES; k++) {
-        const esp_backend *b = ctx->job.comms[k].backend;
-        if (b && !(b->caps & ESP_BACKEND_REOPENS))
-            return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                             "esp_shrink: backend '%s' cannot be opened again for a part of its ranks: start all ranks "
-                             "again, from the last state that was saved",
-                             b->name);
-    }
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        if (ctx->model.tensors[i].flags & ESP_SHARD)
-            return esp__fail(
-                ctx, ESP_E_UNSUPPORTED,
-                "esp_shrink: tensor '%s' is sharded (ESP_SHARD), and the lost rank had a part of its optimizer state "
-                "that no other has: start all ranks again, from the last state that was saved",
-                ctx->model.tensors[i].name);
+    const esp_status s = esp__shrink_possible(ctx, "esp_shrink");
+    if (s) return s;
     if (!esp__standby_ready(ctx->job.standby))
         return esp__fail(
             ctx, ESP_E_UNSUPPORTED,
@@ -50,7 +55,7 @@ static esp_status esp__shrink_check(esp_ctx *ctx) {
 }
 
 /* ---- the ranks ---- */
-static void esp__shrink_quiet(esp_ctx *ctx) {
+ESP__FN void esp__shrink_quiet(esp_ctx *ctx) {
     if (ctx->lanes.threads) esp__executor_close(ctx);
     for (uint32_t k = 1; k < ctx->devices.n; k++)
         if (ctx->devices.open[k].used) esp__device_settle(ctx, k);
@@ -63,9 +68,25 @@ static void esp__shrink_quiet(esp_ctx *ctx) {
     esp__comms_close(ctx);
 }
 
+ESP__FN void esp__shrink_healthy(esp_ctx *ctx) {
+    esp__health *h = &ctx->health;
+    pthread_mutex_lock(&ctx->lanes.lock);
+    memset(h, 0, sizeof *h);
+    h->left_rank = h->waits_for = -1;
+    h->waits_tensor = UINT32_MAX;
+    h->shrinking = 1;
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
+ESP__FN void esp__shrink_end(esp_ctx *ctx, esp_status s) {
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->health.shrinking = s != ESP_OK;
+    ctx->steps.clock.next_ns = esp__now_ns();
+    pthread_mutex_unlock(&ctx->lanes.lock);
+}
+
 static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__job *j = &ctx->job;
-    esp__health *h = &ctx->health;
     uint64_t step = 0;
     esp__regroup_adopt(j->standby, j->peers, now);
     j->peers = now->peers;
@@ -86,20 +107,13 @@ static void esp__shrink_adopt(esp_ctx *ctx, const esp__survivors *now) {
     esp__step_reset(ctx);
     esp__outer_restart(ctx);
     ctx->steps.step = step;
-    pthread_mutex_lock(&ctx->lanes.lock);
-    memset(h, 0, sizeof *h);
-    h->left_rank = h->waits_for = -1;
-    h->waits_tensor = UINT32_MAX;
-    h->shrinking = 1;
-    pthread_mutex_unlock(&ctx->lanes.lock);
+    esp__shrink_healthy(ctx);
 }
 
 /* ---- the strategy ---- */
-static bool esp__shrink_lost(esp_status s) { return s == ESP_E_PEER || s == ESP_E_TIMEOUT; }
-
 static void esp__shrink_warn(const esp_ctx *ctx, const char *instead) {
     if (ctx->job.rank == 0)
-        esp__log(ctx, ESP_LOG_WARN, "shrink", "the strategy does not fit the %d ranks that are left, so %s: %s",
+        esp__log(ctx, ESP_LOG_WARN, "shrink", "the strategy does not fit the %d ranks that go on, so %s: %s",
                  ctx->job.size, instead, esp_last_error(ctx));
 }
 
@@ -115,14 +129,12 @@ static bool esp__shrink_free_options(esp_ctx *ctx) {
     return any;
 }
 
-/* Activates the strategy for fewer ranks. If the job no longer has the levels for it, tries the built-in strategy with
- * the same codec, then fp32. If the autopilot chose it, takes fp32 at once. All ranks get the same status. */
-static esp_status esp__shrink_activate(esp_ctx *ctx) {
+ESP__FN esp_status esp__shrink_activate(esp_ctx *ctx, const char *text) {
     const char *simple = ctx->model.codec_spec ? "layerwise" : "fp32";
-    char *text = esp__strdup(ctx, esp__observers_chose(ctx) ? "fp32" : ctx->active.strategy.text);
-    esp_status s = text ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "esp_shrink: out of memory");
-    s = esp__activate(ctx, s, text, false);
-    esp__free(ctx, text);
+    char *copy = esp__strdup(ctx, text); /* `text` may be the active strategy's, which is freed */
+    esp_status s = copy ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "strategy: out of memory");
+    s = esp__activate(ctx, s, copy, false);
+    esp__free(ctx, copy);
     for (int again = 0; s && !esp__shrink_lost(s) && s != ESP_E_NOMEM && again < 2; again++) {
         esp__shrink_warn(ctx, "a built-in one replaces it");
         s = esp__activate(ctx, ESP_OK, simple, false);
@@ -137,7 +149,7 @@ static esp_status esp__shrink_activate(esp_ctx *ctx) {
 
 /* If another rank dies while backends connect, that is an error of the backend at first, which does not know why; the
  * watch thread hears of the death a moment later. */
-static esp_status esp__shrink_connect(esp_ctx *ctx) {
+ESP__FN esp_status esp__shrink_connect(esp_ctx *ctx) {
     esp__comm_plan plans[ESP__SCOPES];
     memcpy(plans, ctx->config.plans, sizeof plans);
     esp_status s = esp__comms_open(ctx, plans), lost = ESP_OK;
@@ -146,15 +158,19 @@ static esp_status esp__shrink_connect(esp_ctx *ctx) {
     return lost ? lost : s;
 }
 
+ESP__FN esp_status esp__shrink_weights(esp_ctx *ctx) {
+    const esp_status s = ctx->steps.weighted ? esp__weights_share(ctx) : ESP_OK;
+    return s == ESP_E_STATE ? ESP_OK : s; /* all ranks have weight 0: they contribute zeros */
+}
+
 static esp_status esp__shrink_build(esp_ctx *ctx) {
     esp_status s = esp__peers_watch(ctx->job.peers);
     if (!s) s = esp__shrink_connect(ctx);
     if (!s) s = esp__executor_open(ctx);
-    if (!s) s = esp__shrink_activate(ctx);
+    /* the autopilot starts again with fp32 */
+    if (!s) s = esp__shrink_activate(ctx, esp__observers_chose(ctx) ? "fp32" : ctx->active.strategy.text);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
-    if (!s && ctx->steps.weighted) s = esp__weights_share(ctx);
-    /* ESP_E_STATE means that all remaining ranks have weight 0: they contribute zeros. */
-    if (s == ESP_E_STATE) s = ESP_OK;
+    if (!s) s = esp__shrink_weights(ctx);
     if (!s) s = esp__outer_shrunk(ctx);
     if (!s) esp__observers_activated(ctx);
     return s;
@@ -190,10 +206,8 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx) {
     }
     esp__free(ctx, now.who);
     esp__free(ctx, now.was);
-    pthread_mutex_lock(&ctx->lanes.lock);
-    ctx->health.shrinking = s != ESP_OK;
-    ctx->steps.clock.next_ns = esp__now_ns();
-    pthread_mutex_unlock(&ctx->lanes.lock);
+    esp__shrink_end(ctx, s);
+    if (!s) ctx->steps.stats.ranks_lost += (uint64_t)(before - ctx->job.size);
     if (!s && ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_WARN, "shrink",
                  "%d of %d ranks go on, after %.1f ms: epoch %u, step %llu, strategy %016llx", ctx->job.size, before,

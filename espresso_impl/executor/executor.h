@@ -50,6 +50,8 @@ typedef struct esp__config {
     uint32_t optimizer;
     double momentum;                   /* 0 if the optimizer has none */
     esp__comm_plan plans[ESP__SCOPES]; /* chosen by esp_open; esp_shrink opens them again */
+    esp__where where;                  /* as esp_open found it; rank and size may have changed since */
+    char *settings;                    /* what all ranks must have alike */
 } esp__config;
 
 /* The threads that run ops, and the trainer's threads that wait for them. */
@@ -132,6 +134,7 @@ struct esp_ctx {
     esp__steps steps;
     esp__health health;
     struct esp__outer *outer; /* of an outer context (context/outer.c), else NULL */
+    esp_config *joining;      /* with ESP_JOIN, until this rank has joined in esp_start: what esp_open got */
     bool started;
     esp__observers observers;
 };

@@ -28,6 +28,8 @@ ESP__FN esp_status esp__dead(const esp_ctx *ctx) {
 }
 
 ESP__FN esp_status esp__alive(esp_ctx *ctx) {
+    if (ctx->joining)
+        return esp__fail(ctx, ESP_E_STATE, "this rank joins a running job (ESP_JOIN) in esp_start: call that first");
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp_status s = ctx->health.fatal ? esp__dead(ctx) : ESP_OK;
     pthread_mutex_unlock(&ctx->lanes.lock);

@@ -317,6 +317,18 @@ static esp_status esp__env_secret(esp__where *out) {
     return ESP_OK;
 }
 
+/* Other contexts may meet at a Unix name at the same time, so ranks that join have a name of their own. */
+static esp_status esp__env_join(const esp_config *cfg, esp__where *out) {
+    const char *root = cfg && cfg->root && *cfg->root ? cfg->root : esp__env_get("ESPRESSO_ROOT");
+    esp_status s = ESP_OK;
+    if (*out->root) root = out->root;
+    if (!root) return ESP_OK;
+    if (!*out->root) s = esp__env_check_root(cfg && root == cfg->root ? "esp_config.root" : "ESPRESSO_ROOT", root);
+    snprintf(out->join, sizeof out->join, "%.*s%s", (int)sizeof out->join - 8, root,
+             strncmp(root, "unix:", 5) ? "" : "/join");
+    return s;
+}
+
 ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     const bool own = esp__env_get("ESPRESSO_RANK") || esp__env_get("ESPRESSO_SIZE"), program = cfg && cfg->size;
     const esp__launcher *l = own ? &esp__by_espresso : esp__env_launcher();
@@ -330,6 +342,7 @@ ESP__FN esp_status esp__env_where(const esp_config *cfg, esp__where *out) {
     out->by_mpi = l != NULL;
     out->several_hosts = l ? esp__env_hosts(l) == ESP__HOSTS_SEVERAL : hosts && atoi(hosts) > 1;
     if (s == ESP_OK && out->size > 1) s = esp__env_root(cfg, program ? NULL : l, out);
+    if (s == ESP_OK) s = esp__env_join(cfg, out);
     if (s == ESP_OK) s = esp__env_secret(out);
     return s;
 }
@@ -412,12 +425,13 @@ static esp_status esp__env_optimizer(const char *text, esp_config *out) {
 }
 
 static esp_status esp__config_check(const esp_config *c) {
-    const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE;
+    const uint32_t known = ESP_ALLOW_OVERRIDE | ESP_DISCARDABLE | ESP_JOIN;
     if (c->flags & ~known)
         return esp__fail(NULL, ESP_E_ARG,
-                         "esp_config.flags is %u: known are ESP_ALLOW_OVERRIDE (%u) and ESP_DISCARDABLE (%u); was the "
-                         "struct zeroed (esp_config cfg = ESP_ZERO)?",
-                         (unsigned)c->flags, (unsigned)ESP_ALLOW_OVERRIDE, (unsigned)ESP_DISCARDABLE);
+                         "esp_config.flags is %u: known are ESP_ALLOW_OVERRIDE (%u), ESP_DISCARDABLE (%u) and ESP_JOIN "
+                         "(%u); was the struct zeroed (esp_config cfg = ESP_ZERO)?",
+                         (unsigned)c->flags, (unsigned)ESP_ALLOW_OVERRIDE, (unsigned)ESP_DISCARDABLE,
+                         (unsigned)ESP_JOIN);
     if (c->log_level < 0 || c->log_level > ESP_LOG_DEBUG)
         return esp__fail(
             NULL, ESP_E_ARG,

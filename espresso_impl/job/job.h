@@ -14,8 +14,9 @@ typedef struct esp__where {
     /* The address where rank 0 listens, "unix:NAME" or "HOST:PORT". It is "" if no address is known, if the job has one
      * rank, or if the ranks meet through esp_config.oob_allgather or through a backend. */
     char root[ESP__SPEC_MAX];
-    bool default_root; /* root is made from the launcher's job id */
-    bool no_root;      /* ranks need an address, and none is known */
+    char join[ESP__SPEC_MAX]; /* the address where rank 0 listens for ranks that join, or "" */
+    bool default_root;        /* root is made from the launcher's job id */
+    bool no_root;             /* ranks need an address, and none is known */
     bool several_hosts;
     bool by_mpi;
     bool explicit_rank; /* the user has set rank and size, not the launcher */
@@ -81,6 +82,8 @@ ESP__FN void esp__peers_close(esp__peers *p, const void *last, uint64_t bytes,
 ESP__FN esp_status esp__peers_allgather(esp__peers *p, const int32_t *members, int32_t n, const void *in, void *out,
                                         uint64_t bytes);
 ESP__FN bool esp__peers_left(esp__peers *p, int32_t rank);
+/* Closes the connections and frees `p`, which may be NULL, without a word to the other ranks. */
+ESP__FN void esp__peers_drop(esp__peers *p);
 /* Reports that this rank has waited too long for `on_rank` (-1 if unknown). That rank may itself wait for another one,
  * so rank 0 asks all ranks for their state and then calls `decided` on every rank with the one that failed. */
 ESP__FN void esp__peers_suspect(esp__peers *p, int32_t on_rank, uint32_t tensor);
@@ -147,6 +150,33 @@ ESP__FN esp_status esp__regroup(esp__standby *s, esp__peers *old, const esp__sur
 ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__survivors *now);
 ESP__FN esp_status esp__peers_watch(esp__peers *p);
 
+/* ---- join.c: ranks join a running job ---- */
+/* Rank 0's listening socket, and the ranks that have connected. */
+typedef struct esp__joins esp__joins;
+/* What a rank that joins learns of the job. The strategy's text follows in the message. */
+typedef struct esp__admission {
+    int32_t rank, size;
+    uint64_t step, rounds; /* completed steps, and rounds of an outer context */
+    uint32_t weighted;     /* 1 if ranks have weights (esp_weight) */
+    uint32_t compared;     /* 1 if the members have compared their anchors */
+} esp__admission;
+ESP__FN void esp__joins_close(esp_ctx *ctx, esp__joins *j); /* j may be NULL */
+/* On rank 0: listens for ranks that join at w->join, unless it does already, and reads what has come. Keeps ranks with
+ * the same `description`, and refuses others. Does not wait for ranks that may come later. */
+ESP__FN esp_status esp__joins_collect(esp_ctx *ctx, const esp__where *w, const char *description, esp__joins **joins);
+/* Collective over the ranks of `old`. *n becomes the number of ranks that join; then *peers has new connections between
+ * all ranks (for esp__peers_watch), or is NULL if they could not all meet. Joining ranks get the ranks after the old
+ * ones, and learn *offer and `text`. Fails if `mine` is an error on rank 0, or if an old rank is lost. `joins` is rank
+ * 0's, NULL on others. */
+ESP__FN esp_status esp__joins_meet(esp__joins *joins, esp_status mine, esp__peers *old, bool one_host,
+                                   const esp__admission *offer, const char *text, int32_t *n, esp__peers **peers);
+/* On a rank that joins: waits until `deadline_ns` for the job to admit it, and meets the other ranks. *text is from
+ * esp__alloc. */
+ESP__FN esp_status esp__join_job(esp_ctx *ctx, const esp_config *cfg, const esp__where *w, const char *description,
+                                 uint64_t deadline_ns, const esp__peers_events *ev, esp__admission *out, char **text,
+                                 esp__peers **peers);
+ESP__FN bool esp__standby_one_host(const esp__standby *s);
+
 /* ---- topology.c ---- */
 /* Ranks, machines and racks of a job. Level 1 is a machine, level 2 a rack, and the last level the whole job. */
 typedef struct esp__topology {
@@ -185,7 +215,8 @@ typedef struct esp__job {
     uint32_t sharing; /* ranks that use the same cores, this one included */
     esp__peers *peers;
     esp__standby *standby;
-    int32_t silent; /* the rank that a timeout found silent, or -1 */
+    esp__joins *joins; /* on rank 0, from the first esp_reconfigure on */
+    int32_t silent;    /* the rank that a timeout found silent, or -1 */
     uint32_t levels;
     esp__topology topo;
     const esp_backend *backend; /* the backend of collectives over all ranks */

@@ -47,6 +47,19 @@ static void esp__peers_linger(esp__peers *p) {
     esp__watch_pass_on(p);
 }
 
+ESP__FN void esp__peers_drop(esp__peers *p) {
+    if (!p) return;
+    if (p->has_thread) {
+        pthread_mutex_lock(&p->lock);
+        p->closing = p->quit = true;
+        p->quit_ns = esp__now_ns();
+        esp__peers_wake(p);
+        pthread_mutex_unlock(&p->lock);
+        pthread_join(p->thread, NULL);
+    }
+    esp__peers_free(p);
+}
+
 ESP__FN void esp__peers_cause(esp__peers *p, esp_status why) {
     if (p) p->cause = (uint64_t)-why;
 }

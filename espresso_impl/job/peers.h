@@ -31,7 +31,9 @@ enum {
     ESP__MSG_MEMBERS = 20,
     ESP__MSG_EXCLUDED = 21,
     ESP__MSG_LONG_WAIT = 22,
-    ESP__MSG_LEFT = 23 /* from rank 0: a list of ranks that sent LEAVE (seq) */
+    ESP__MSG_LEFT = 23,     /* from rank 0: a list of ranks that sent LEAVE (seq) */
+    ESP__MSG_DESCRIBE = 24, /* from a rank that joins: its tensors and options, as text */
+    ESP__MSG_ADMIT = 25     /* to a rank that joins: an esp__admission and the strategy's text */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of the other end of a connection */
 enum {
@@ -135,6 +137,7 @@ struct esp__peers {
     long pid; /* the process that opened the context */
     char where[ESP__SPEC_MAX];
     char secret[ESP__SPEC_MAX]; /* the job's secret or ""; erased when all ranks have met */
+    esp__peers *before;         /* if the ranks of a job meet again: their connections until then, else NULL */
     esp__survivor survivor;
     /* On rank 0, conns[rank] leads to each other rank. On other ranks, conns[0] leads to rank 0. */
     esp__conn *conns;
@@ -337,6 +340,10 @@ _Static_assert(sizeof(esp__invitation) == 456, "other builds of the library send
  * error there, -1. */
 ESP__FN int esp__invite(esp__peers *p, esp__invitation *inv, bool one_host);
 ESP__FN int esp__join_connect(const esp__addr *a, uint64_t deadline_ns);
+/* The ranks meet, as in esp__peers_open: rank 0 at the socket `listen_fd`, which is closed, the others at `roots`.
+ * Ranks to which `p` has a connection already are here. */
+ESP__FN esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job);
+ESP__FN esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_t job);
 
 /* ---- exchange.c: the caller has the lock ---- */
 ESP__FN bool esp__exchange_message(esp__peers *p, const esp__conn *c);

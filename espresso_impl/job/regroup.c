@@ -61,6 +61,8 @@ static void esp__standby_listen(esp__standby *s, int32_t origin, esp__endpoint *
     }
 }
 
+ESP__FN bool esp__standby_one_host(const esp__standby *s) { return !s->at; }
+
 ESP__FN bool esp__standby_ready(const esp__standby *s) { return s && s->fd >= 0; }
 
 ESP__FN void esp__standby_close(esp_ctx *ctx, esp__standby *s) {
@@ -437,13 +439,9 @@ ESP__FN void esp__regroup_adopt(esp__standby *s, esp__peers *old, const esp__sur
             for (int32_t k = 0; k < now->n; k++) stays |= now->was[k] == old->conns[i].rank;
             if (!stays) esp__send(old, i, (esp__msg){ESP__MSG_EXCLUDED, 0, 0, 0, 0});
         }
-        old->quit = true;
-        old->quit_ns = esp__now_ns();
-        esp__peers_wake(old);
         pthread_mutex_unlock(&old->lock);
-        pthread_join(old->thread, NULL);
     }
-    esp__peers_free(old);
+    esp__peers_drop(old);
 }
 
 ESP__FN esp_status esp__peers_watch(esp__peers *p) { return p->size > 1 ? esp__watch_start(p) : ESP_OK; }

@@ -21,7 +21,8 @@
 
 enum {
     ESP__CANDIDATE_MS = 10000, /* a candidate must prove itself within this time */
-    ESP__FULL_MS = 300         /* rank 0 fails if it has no free descriptor for so long */
+    ESP__FULL_MS = 300,        /* rank 0 fails if it has no free descriptor for so long */
+    ESP__MEET_WAKE_NS = 200000000
 };
 /* Reasons for refused connections. Those up to "of another user" are logged as warnings, because the other end may be a
  * rank of this job with wrong settings. */
@@ -43,6 +44,15 @@ static void esp__printable(char *text, size_t cap) {
     text[cap - 1] = 0;
     for (; *text; text++)
         if ((unsigned char)*text < ' ' || *text == 127) *text = '?';
+}
+
+/* If the ranks of a job meet again: has one of them died meanwhile? */
+static esp_status esp__meet_lost(esp__peers *p) {
+    if (!p->before) return ESP_OK;
+    pthread_mutex_lock(&p->before->lock);
+    const int32_t dead = p->before->dead;
+    pthread_mutex_unlock(&p->before->lock);
+    return dead < 0 ? ESP_OK : esp__fail(p->ctx, ESP_E_PEER, "rank %d died while the ranks were meeting", (int)dead);
 }
 
 /* ---- rank 0 ---- */
@@ -101,8 +111,10 @@ static esp_status esp__candidate_hello(esp__peers *p, esp__candidate *cand, esp_
     if (strncmp(hello->version, own.version, sizeof own.version) != 0) {
         esp__printable(hello->version, sizeof hello->version);
         *why = ESP__REFUSED_VERSION;
-        esp__fail(p->ctx, ESP_E_MISMATCH, "rank %d runs espresso %s, rank 0 runs %s: install one version everywhere",
-                  (int)hello->rank, hello->version, own.version);
+        char who[32] = "a rank that joins";
+        if (hello->rank >= 0) snprintf(who, sizeof who, "rank %d", (int)hello->rank);
+        esp__fail(p->ctx, ESP_E_MISMATCH, "%s runs espresso %s, rank 0 runs %s: install one version everywhere", who,
+                  hello->version, own.version);
         esp__meet_refuse(p, c, ESP_E_MISMATCH);
         return strncmp(p->where, "unix:", 5) ? ESP_PENDING : ESP_E_MISMATCH;
     }
@@ -244,10 +256,12 @@ static esp_status esp__meet_missing(esp__peers *p, const esp__meeting *meet) {
 static esp_status esp__meet_all(esp__peers *p, esp__meeting *meet) {
     esp_status s = ESP_OK;
     meet->n_here = 1;
+    for (int32_t r = 1; r < p->size; r++) meet->n_here += p->conns[r].fd >= 0;
     while (s == ESP_OK && meet->n_here < p->size) {
-        const uint64_t wake = esp__now_ns() + 1000000000u;
+        const uint64_t wake = esp__now_ns() + ESP__MEET_WAKE_NS;
         if (esp__now_ns() >= meet->deadline_ns) return esp__meet_missing(p, meet);
         s = esp__meet_round(p, meet, wake < meet->deadline_ns ? wake : meet->deadline_ns, ESP_OK);
+        if (s == ESP_OK && (s = esp__meet_lost(p)) != ESP_OK) esp__meet_refuse(p, NULL, s);
     }
     if (s == ESP_OK) return s;
     /* sends the error to ranks that connect in the next 500 ms, which would otherwise wait for their whole timeout */
@@ -256,7 +270,7 @@ static esp_status esp__meet_all(esp__peers *p, esp__meeting *meet) {
     return s;
 }
 
-static esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
+ESP__FN esp_status esp__meet_host(esp__peers *p, int listen_fd, uint64_t job) {
     esp__meeting meet = {.job = job, .deadline_ns = esp__now_ns() + p->timeout_ms * 1000000ull};
     char refused[400];
     const int room = esp__lobby_open(p->ctx, &meet.lobby, listen_fd, p->size);
@@ -346,7 +360,11 @@ static esp_status esp__join_greet(esp__peers *p, esp__joining *j, bool unsure, u
             return esp__fail(p->ctx, ESP_E_TIMEOUT,
                              "rank %d reached %s, but received nothing for %u ms: is that rank 0 of this job?",
                              (int)p->rank, p->where, (unsigned)p->timeout_ms + 1000u);
-        if (rc == 0) poll(&ready, 1, esp__poll_ms(deadline));
+        if (rc == 0 && p->before) {
+            const esp_status lost = esp__meet_lost(p);
+            if (lost) return lost;
+        }
+        if (rc == 0) poll(&ready, 1, esp__poll_ms(p->before ? esp__now_ns() + ESP__MEET_WAKE_NS : deadline));
         if (rc == 0) continue;
         esp_status s = esp__join_message(p, j);
         if (s == ESP_OK && c->head.type != ESP__MSG_WELCOME)
@@ -378,7 +396,7 @@ static esp_status esp__join_at(esp__peers *p, const esp__addr *a, bool unsure, u
 }
 
 /* Tries one address after another, and pauses longer each time, until rank 0 sends WELCOME. */
-static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_t job) {
+ESP__FN esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_t job) {
     const uint64_t deadline = esp__now_ns() + p->timeout_ms * 1000000ull;
     const char *error = "";
     uint64_t pause_us = 500;
@@ -390,6 +408,8 @@ static esp_status esp__meet_join(esp__peers *p, const esp__roots *roots, uint64_
             const esp_status s = esp__join_at(p, &addrs[i], roots && roots->n > 1, job, deadline, &error);
             if (s != ESP_PENDING) return s;
         }
+        const esp_status lost = esp__meet_lost(p);
+        if (lost) return lost;
         if (esp__now_ns() >= deadline)
             return esp__fail(
                 p->ctx, ESP_E_TIMEOUT,

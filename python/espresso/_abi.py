@@ -12,7 +12,7 @@ ESP_OK, ESP_PENDING, ESP_E_STATE = 0, 1, -10
 ESP_F32, ESP_F16, ESP_BF16, ESP_I32, ESP_F64, ESP_I64 = 1, 2, 3, 6, 7, 8
 ESP_REDUCE_SUM, ESP_REDUCE_MAX, ESP_REDUCE_MIN = 1, 2, 3
 ESP_CPU, ESP_CUDA = 1, 2
-ESP_ALLOW_OVERRIDE, ESP_DISCARDABLE = 1, 2
+ESP_ALLOW_OVERRIDE, ESP_DISCARDABLE, ESP_JOIN = 1, 2, 4
 ESP_OPTIMIZER_UNKNOWN, ESP_OPTIMIZER_SGD, ESP_OPTIMIZER_MOMENTUM, ESP_OPTIMIZER_ADAM = 0, 1, 2, 3
 ESP_SUM, ESP_RAW, ESP_SHARD = 1, 2, 4
 ESP_OUT_SET, ESP_OUT_SUM = 0, 1
@@ -76,7 +76,7 @@ class Stats(c.Structure):
         "u32 struct_size reserved0; u64 steps intra_bytes inter_bytes nonfinite memory_bytes compress_ns "
         "decompress_ns intra_ns inter_ns step_ns backward_ns exposed_communication_ns exposed_compression_ns; u64s "
         "level_bytes level_ns; u64 slots_bytes feedback_bytes backend_bytes "
-        "outer_rounds outer_bytes outer_wait_ns"
+        "outer_rounds outer_bytes outer_wait_ns ranks_lost ranks_joined"
     )
 
 
@@ -103,7 +103,8 @@ _SIGNATURES = {
     "text ptr": "esp_last_error esp_strategy_text",
     "text status": "esp_status_name esp_status_text",
     "status ptr TensorDesc* u32*": "esp_tensor_add",
-    "status ptr": "esp_start esp_barrier esp_wait_all esp_cancel esp_discard_step esp_feedback_clear esp_shrink",
+    "status ptr": "esp_start esp_barrier esp_wait_all esp_cancel esp_discard_step esp_feedback_clear esp_shrink "
+    "esp_reconfigure",
     "status ptr ptr u64": "esp_allreduce",
     "status ptr ptr u64 u32 u32": "esp_allreduce_as",
     "status ptr ptr u64 i32": "esp_broadcast",

@@ -450,7 +450,8 @@ TEST(test_wrong_members_are_named, clean) {
         esp_config cfg;
         const char *says;
     } cases[] = {
-        {{.flags = 99}, "esp_config.flags is 99: known are ESP_ALLOW_OVERRIDE (1) and ESP_DISCARDABLE (2)"},
+        {{.flags = 99},
+         "esp_config.flags is 99: known are ESP_ALLOW_OVERRIDE (1), ESP_DISCARDABLE (2) and ESP_JOIN (4)"},
         {{.log_level = 7}, "esp_config.log_level is 7"},
         {{.log_level = -1}, "esp_config.log_level is -1"},
         {{.n_builtin = 2}, "esp_config.n_builtin is 2, but builtin is NULL"},

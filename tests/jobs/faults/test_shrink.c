@@ -466,13 +466,13 @@ TEST(test_refuses) {
     ctx->health.fatal = ESP_E_PEER;
     assert_int_equal(esp_shrink(ctx), ESP_E_UNSUPPORTED);
     assert_non_null(strstr(esp_last_error(ctx), "sharded"));
-    esp_backend narrow = *ctx->job.comms[0].backend;
-    const esp_backend *was = ctx->job.comms[0].backend;
+    esp_backend narrow = *ctx->config.plans[0].backend;
+    const esp_backend *was = ctx->config.plans[0].backend;
     narrow.caps &= ~(uint64_t)ESP_BACKEND_REOPENS;
-    ctx->job.comms[0].backend = &narrow;
+    ctx->config.plans[0].backend = &narrow;
     assert_int_equal(esp_shrink(ctx), ESP_E_UNSUPPORTED);
     assert_non_null(strstr(esp_last_error(ctx), "cannot be opened again"));
-    ctx->job.comms[0].backend = was;
+    ctx->config.plans[0].backend = was;
     esp_close(ctx);
 }
 

@@ -1,0 +1,237 @@
+/* reconfigure.c: esp_reconfigure, by which a job goes on with the ranks that are there now, and the other end of it, a
+ * rank that joins in esp_start. Lost ranks are left to esp_shrink. If ranks join, all ranks meet again (job/join.c),
+ * and exchange where they run. Until this has succeeded, the members keep what they had, and go on with that if a
+ * joining rank fails. */
+#include "espresso_impl/context/context.h"
+#include "espresso_impl/observe/observe.h"
+
+/* ---- what ranks must have alike ---- */
+static void esp__describe(const esp_ctx *ctx, const char *strategy, esp__text *t) {
+    esp__text_add(t, "%s, ABI %u\n", ctx->config.settings, ESP_ABI_MAJOR);
+    esp__text_add(t, "codec %s for tensors of %llu elements or more, strategy %s\n",
+                  ctx->model.codec_spec ? ctx->model.codec_spec : "none",
+                  (unsigned long long)ctx->model.min_compress_elements, strategy);
+    esp__text_add(t, "seed %llu, flags %u\n", (unsigned long long)ctx->config.seed,
+                  ctx->config.flags & ESP_DISCARDABLE);
+    esp__text_add(t, "%s", ctx->outer ? "" : "no outer loop\n");
+    esp__outer_agree(ctx, t);
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *x = &ctx->model.tensors[i];
+        esp__agree_tensor(ctx, i, t);
+        esp__text_add(t, ", codec %s, option %s\n", x->codec_override ? x->codec_override : "",
+                      x->option_override ? x->option_override : "");
+    }
+}
+
+static esp_status esp__described(esp_ctx *ctx, esp__text *t) {
+    return t->failed ? esp__fail(ctx, ESP_E_NOMEM, "no memory to describe %u tensors", ctx->model.n_tensors) : ESP_OK;
+}
+
+/* ---- the ranks ---- */
+/* What ranks have from their last meeting. */
+typedef struct esp__met {
+    int32_t rank, size;
+    uint32_t cores, sharing, levels;
+    esp__peers *peers;
+    esp__standby *standby;
+    esp__topology topo;
+    void *room;
+} esp__met;
+
+static esp__met esp__met_of(const esp_ctx *ctx) {
+    const esp__job *j = &ctx->job;
+    return (esp__met){j->rank, j->size, j->cores, j->sharing, j->levels, j->peers, j->standby, j->topo, j->room};
+}
+
+static void esp__met_set(esp_ctx *ctx, const esp__met *m) {
+    esp__job *j = &ctx->job;
+    if (j->rank != m->rank) j->rank = ctx->base.rank = m->rank; /* the old watch thread may read it */
+    j->size = ctx->base.size = m->size;
+    j->cores = m->cores, j->sharing = m->sharing, j->levels = m->levels;
+    j->peers = m->peers, j->standby = m->standby, j->topo = m->topo, j->room = m->room;
+}
+
+static void esp__met_free(esp_ctx *ctx, esp__met *m) {
+    esp__peers_drop(m->peers);
+    esp__standby_close(ctx, m->standby);
+    esp__topology_free(ctx, &m->topo);
+    esp__free(ctx, m->room);
+}
+
+/* Ranks exchange over new connections where they run, and open the sockets at which they meet after a loss. */
+static esp_status esp__meet_again(esp_ctx *ctx, esp__peers *peers, int32_t rank, int32_t size) {
+    const esp__met m = {.rank = rank, .size = size, .peers = peers};
+    esp__where w = ctx->config.where;
+    uint64_t number = 0;
+    bool one_host = true;
+    w.rank = rank;
+    w.size = size;
+    esp__met_set(ctx, &m);
+    esp_status s = peers ? esp__peers_watch(peers) : ESP_PENDING;
+    if (!s) s = esp__job_introduce(ctx, &ctx->job, &w, ctx->config.settings, &number, &one_host);
+    return s ? s : esp__standby_open(ctx, number, one_host, &ctx->job.standby);
+}
+
+/* ---- members ---- */
+static esp_status esp__reconfigure_check(esp_ctx *ctx, bool *lost) {
+    static const char what[] = "esp_reconfigure";
+    pthread_mutex_lock(&ctx->lanes.lock);
+    const esp_status fatal = ctx->health.fatal;
+    const uint32_t waiters = ctx->lanes.waiters;
+    *lost = ctx->health.shrinking || esp__shrink_lost(fatal);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    if (!ctx->started) return esp__fail(ctx, ESP_E_STATE, "%s: call esp_start first", what);
+    if (waiters)
+        return esp__fail(ctx, ESP_E_STATE, "%s: another thread still waits in this context: let it return first", what);
+    esp_status s = ESP_OK;
+    if (!*lost) s = esp__between_steps(ctx, what);
+    if (!*lost && !s) s = esp__outer_between(ctx, what);
+    if (s && !esp__shrink_lost(s)) return s;
+    *lost |= s != ESP_OK;
+    return esp__shrink_possible(ctx, what);
+}
+
+static esp_status esp__members_build(esp_ctx *ctx, bool grown) {
+    esp_status s = esp__shrink_connect(ctx);
+    if (!s) s = esp__executor_open(ctx);
+    if (!s) s = esp__shrink_activate(ctx, ctx->active.strategy.text);
+    if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
+    if (!s) s = esp__shrink_weights(ctx);
+    if (!s && grown) s = esp__outer_shrunk(ctx);
+    if (!s) esp__observers_activated(ctx);
+    return s;
+}
+
+/* Takes in n ranks, or goes on without them if they fail. */
+static esp_status esp__take_in(esp_ctx *ctx, esp__peers *peers, int32_t n) {
+    esp__met was = esp__met_of(ctx), next;
+    const esp_status *all = was.room;
+    esp__peers_report_off(was.peers);
+    esp__shrink_quiet(ctx);
+    const esp_status met = esp__meet_again(ctx, peers, was.rank, was.size + n);
+    esp_status s = esp__peers_allgather(was.peers, NULL, was.size, &met, was.room, sizeof met);
+    bool grown = !s;
+    for (int32_t r = 0; r < was.size && grown; r++) grown = !all[r];
+    /* tells the joining ranks that they are taken in */
+    if (grown) s = esp__agree_ok(ctx, ESP_OK);
+    next = esp__met_of(ctx);
+    esp__met_set(ctx, grown ? &next : &was);
+    esp__met_free(ctx, grown ? &was : &next);
+    esp__shrink_healthy(ctx);
+    if (!s && !grown && ctx->job.rank == 0)
+        esp__log(ctx, ESP_LOG_WARN, "join", "%d rank(s) failed while they joined: the job goes on without them: %s",
+                 (int)n, esp_last_error(ctx));
+    if (!s) s = esp__members_build(ctx, grown);
+    if (!s && grown) ctx->steps.stats.ranks_joined += (uint64_t)n;
+    esp__shrink_end(ctx, s);
+    return s;
+}
+
+static esp_status esp__reconfigure(esp_ctx *ctx) {
+    esp__job *j = &ctx->job;
+    const bool by_auto = ctx->observers.self[ESP__OBSERVE_AUTO] != NULL;
+    const esp__admission offer = {.step = ctx->steps.step,
+                                  .rounds = ctx->steps.stats.outer_rounds,
+                                  .weighted = ctx->steps.weighted,
+                                  .compared = esp__outer_compared(ctx)};
+    const uint64_t start = esp__now_ns();
+    esp__text lines = {.ctx = ctx};
+    esp__peers *peers = NULL;
+    esp_status s = ESP_OK;
+    int32_t n = 0;
+    if (j->rank == 0) {
+        esp__describe(ctx, by_auto ? "auto, which no rank can join" : "", &lines);
+        s = esp__described(ctx, &lines);
+        if (!s) s = esp__joins_collect(ctx, &ctx->config.where, lines.data, &j->joins);
+    }
+    s = esp__joins_meet(j->joins, s, j->peers, esp__standby_one_host(j->standby), &offer, ctx->active.strategy.text, &n,
+                        &peers);
+    esp__text_free(&lines);
+    if (s || !n) return s;
+    s = esp__take_in(ctx, peers, n);
+    if (!s && j->rank == 0)
+        esp__log(ctx, ESP_LOG_INFO, "join", "%d ranks go on, after %.1f ms: step %llu, strategy %016llx", (int)j->size,
+                 (double)(esp__now_ns() - start) / 1e6, (unsigned long long)ctx->steps.step,
+                 (unsigned long long)ctx->active.strategy.hash);
+    return s;
+}
+
+ESPRESSO_API esp_status esp_reconfigure(esp_ctx *ctx) {
+    char text[ESP__ERROR_MAX];
+    bool lost = false;
+    esp_status s = esp__usable(ctx);
+    if (!s) s = esp__reconfigure_check(ctx, &lost);
+    if (s) return s;
+    for (int32_t tries = ctx->job.size; tries >= 0; tries--) {
+        if (lost) s = esp_shrink(ctx);
+        if (!s) s = esp__reconfigure(ctx);
+        if (!esp__shrink_lost(s)) return s;
+        snprintf(text, sizeof text, "%s", esp_last_error(ctx));
+        esp__fatal(ctx, s, text);
+        lost = true;
+        s = ESP_OK;
+    }
+    return esp__dead(ctx);
+}
+
+/* ---- a rank that joins ---- */
+/* Connects until the members have taken this rank in. */
+static esp_status esp__join_meet(esp_ctx *ctx, const char *description, esp__admission *got, char **text) {
+    const esp__peers_events ev = esp__open_events(ctx);
+    const uint64_t deadline = esp__now_ns() + ctx->joining->timeout_ms * 1000000ull;
+    const esp__met alone = {.size = 1, .levels = ctx->job.levels};
+    for (;;) {
+        esp__peers *peers;
+        esp_status s =
+            esp__join_job(ctx, ctx->joining, &ctx->config.where, description, deadline, &ev, got, text, &peers);
+        if (s) return s;
+        s = esp__meet_again(ctx, peers, got->rank, got->size);
+        if (!s) s = esp__agree_ok(ctx, ESP_OK);
+        if (!esp__shrink_lost(s) || esp__now_ns() >= deadline) return s;
+        esp__met part = esp__met_of(ctx); /* another rank has failed meanwhile */
+        esp__met_set(ctx, &alone);
+        esp__met_free(ctx, &part);
+        esp__shrink_healthy(ctx);
+        esp__free(ctx, *text);
+        *text = NULL;
+    }
+}
+
+static esp_status esp__join_build(esp_ctx *ctx, const esp_config *c, const char *text) {
+    esp__comm_plan plans[ESP__SCOPES];
+    memcpy(plans, ctx->config.plans, sizeof plans);
+    esp_status s = esp__open_workers(ctx, c);
+    if (!s) s = esp__comms_open(ctx, plans);
+    if (!s) s = esp__open_progress(ctx, c);
+    if (!s) s = esp__executor_open(ctx);
+    if (!s) s = esp__shrink_activate(ctx, text);
+    /* a profile of a job that has changed is not recorded */
+    ctx->observers.table[ESP__OBSERVE_PROFILE] = NULL;
+    if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
+    if (!s) s = esp__shrink_weights(ctx);
+    return s ? s : esp__outer_shrunk(ctx);
+}
+
+ESP__FN esp_status esp__join_start(esp_ctx *ctx) {
+    const char *spec = ctx->config.strategy_spec;
+    esp__text lines = {.ctx = ctx};
+    esp__admission got = {0};
+    char *text = NULL;
+    esp_status s = esp__shrink_possible(ctx, "esp_start, with ESP_JOIN");
+    if (!s) esp__describe(ctx, esp__auto_asked(spec) ? "auto" : "", &lines);
+    if (!s) s = esp__described(ctx, &lines);
+    if (!s) s = esp__join_meet(ctx, lines.data, &got, &text);
+    esp__text_free(&lines);
+    if (!s) {
+        esp_config *c = ctx->joining;
+        ctx->joining = NULL;
+        ctx->steps.step = got.step;
+        ctx->steps.weighted = got.weighted != 0;
+        ctx->steps.stats.outer_rounds = got.rounds;
+        esp__outer_joined(ctx, got.compared != 0);
+        s = esp__join_build(ctx, c, text);
+        esp__free(ctx, c);
+    }
+    esp__free(ctx, text);
+    return s;
+}
