@@ -355,8 +355,8 @@ ESPRESSO_API esp_status esp_shrink(esp_ctx *ctx);
  *  job's address (esp_config.root) until esp_close. With no change it costs one message to each rank. Members keep
  *  their numbers among themselves, their residuals and statistics; ranks that join get the next numbers.
  *  esp_stats.ranks_lost and ranks_joined say what has changed.
- *  A rank joins with ESP_JOIN in esp_config.flags and the job's address. It adds the same tensors, and if it is an outer
- *  context calls esp_outer_open; then esp_start blocks until the job calls esp_reconfigure, or until the timeout.
+ *  A rank joins with ESP_JOIN in esp_config.flags and the job's address. It adds the same tensors, and if it is an
+ * outer context calls esp_outer_open; then esp_start blocks until the job calls esp_reconfigure, or until the timeout.
  *  esp_rank and esp_size are valid after that. It gets the job's strategy and step number; in an outer context also
  *  anchors, momenta and round number, and esp_outer_add then copies the anchor to its parameters. In another context,
  *  all ranks next broadcast parameters and optimizer state from rank 0. Its residuals are zero. esp_start fails with
