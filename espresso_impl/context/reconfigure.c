@@ -3,6 +3,7 @@
  * and exchange where they run. Until this has succeeded, the members keep what they had, and go on with that if a
  * joining rank fails. */
 #include "espresso_impl/context/context.h"
+#include "espresso_impl/context/state.h"
 #include "espresso_impl/observe/observe.h"
 
 /* ---- what ranks must have alike ---- */
@@ -72,6 +73,60 @@ static esp_status esp__meet_again(esp_ctx *ctx, esp__peers *peers, int32_t rank,
     return s ? s : esp__standby_open(ctx, number, one_host, &ctx->job.standby);
 }
 
+/* ---- anchors and momenta ---- */
+/* Returns the rank that sends them to rank r: the first of the `members` on r's machine, else in r's rack, else rank
+ * 0. */
+static int32_t esp__nearest(const esp__topology *t, int32_t members, int32_t r) {
+    for (uint32_t level = 1; level < t->n_levels; level++) {
+        const int32_t *unit = t->unit_of + (uint64_t)(level - 1) * (uint64_t)t->size;
+        for (int32_t q = 0; q < members; q++)
+            if (unit[q] == unit[r]) return q;
+    }
+    return 0;
+}
+
+static bool esp__state_over(esp_ctx *ctx) { return esp__alive(ctx) != ESP_OK; }
+
+typedef struct esp__buffer {
+    uint8_t *data; /* NULL to count the bytes only */
+    uint64_t bytes;
+    esp_status status;
+} esp__buffer;
+static void esp__buffer_put(const esp_ctx *ctx, void *user, uint32_t device, const void *data, uint64_t bytes) {
+    esp__buffer *b = user;
+    if (b->data && !b->status)
+        b->status = esp__device_copy(ctx, ESP__CPU_INDEX, b->data + b->bytes, device, data, bytes);
+    b->bytes += esp__state_padded(bytes);
+}
+
+/* The first `members` ranks have the anchors and momenta; the others get them. The members that send nothing go on. */
+static esp_status esp__state_share(esp_ctx *ctx, int32_t members) {
+    const esp__job *j = &ctx->job;
+    esp__buffer b = {NULL, 0, ESP_OK};
+    int32_t n = 0;
+    if (!ctx->outer) return ESP_OK;
+    if (!esp__standby_ready(j->standby)) return esp__outer_shrunk(ctx);
+    for (int32_t r = members; r < j->size; r++) n += esp__nearest(&j->topo, members, r) == j->rank;
+    if (j->rank < members && !n) return ESP_OK;
+    esp__outer_save(ctx, esp__buffer_put, &b);
+    const uint64_t bytes = b.bytes;
+    b.data = esp__alloc(ctx, bytes);
+    b.bytes = 0;
+    if (!b.data) return esp__fail(ctx, ESP_E_NOMEM, "no memory to send anchors and momenta");
+    if (j->rank < members) {
+        esp__outer_save(ctx, esp__buffer_put, &b);
+        if (!b.status)
+            b.status = esp__standby_put(ctx, j->standby, n, b.data, bytes, ctx->config.timeout_ms, esp__state_over);
+    } else {
+        b.status = esp__standby_get(ctx, j->standby, esp__nearest(&j->topo, members, j->rank), b.data, bytes,
+                                    ctx->config.timeout_ms, esp__state_over);
+        if (!b.status) b.status = esp__outer_check(ctx, b.data, bytes);
+        if (!b.status) b.status = esp__outer_load(ctx, b.data);
+    }
+    esp__free(ctx, b.data);
+    return b.status;
+}
+
 /* ---- members ---- */
 static esp_status esp__reconfigure_check(esp_ctx *ctx, bool *lost) {
     static const char what[] = "esp_reconfigure";
@@ -91,13 +146,12 @@ static esp_status esp__reconfigure_check(esp_ctx *ctx, bool *lost) {
     return esp__shrink_possible(ctx, what);
 }
 
-static esp_status esp__members_build(esp_ctx *ctx, bool grown) {
+static esp_status esp__members_build(esp_ctx *ctx) {
     esp_status s = esp__shrink_connect(ctx);
     if (!s) s = esp__executor_open(ctx);
     if (!s) s = esp__shrink_activate(ctx, ctx->active.strategy.text);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
     if (!s) s = esp__shrink_weights(ctx);
-    if (!s && grown) s = esp__outer_shrunk(ctx);
     if (!s) esp__observers_activated(ctx);
     return s;
 }
@@ -106,6 +160,7 @@ static esp_status esp__members_build(esp_ctx *ctx, bool grown) {
 static esp_status esp__take_in(esp_ctx *ctx, esp__peers *peers, int32_t n) {
     esp__met was = esp__met_of(ctx), next;
     const esp_status *all = was.room;
+    const int32_t was_size = was.size;
     esp__peers_report_off(was.peers);
     esp__shrink_quiet(ctx);
     const esp_status met = esp__meet_again(ctx, peers, was.rank, was.size + n);
@@ -121,8 +176,10 @@ static esp_status esp__take_in(esp_ctx *ctx, esp__peers *peers, int32_t n) {
     if (!s && !grown && ctx->job.rank == 0)
         esp__log(ctx, ESP_LOG_WARN, "join", "%d rank(s) failed while they joined: the job goes on without them: %s",
                  (int)n, esp_last_error(ctx));
-    if (!s) s = esp__members_build(ctx, grown);
-    if (!s && grown) ctx->steps.stats.ranks_joined += (uint64_t)n;
+    const int32_t members = grown ? was_size : ctx->job.size;
+    if (!s) s = esp__members_build(ctx);
+    if (!s) s = esp__state_share(ctx, members);
+    if (!s) ctx->steps.stats.ranks_joined += (uint64_t)(ctx->job.size - members);
     esp__shrink_end(ctx, s);
     return s;
 }
@@ -130,7 +187,8 @@ static esp_status esp__take_in(esp_ctx *ctx, esp__peers *peers, int32_t n) {
 static esp_status esp__reconfigure(esp_ctx *ctx) {
     esp__job *j = &ctx->job;
     const bool by_auto = ctx->observers.self[ESP__OBSERVE_AUTO] != NULL;
-    const esp__admission offer = {.step = ctx->steps.step,
+    const esp__admission offer = {.members = j->size,
+                                  .step = ctx->steps.step,
                                   .rounds = ctx->steps.stats.outer_rounds,
                                   .weighted = ctx->steps.weighted,
                                   .compared = esp__outer_compared(ctx)};
@@ -197,7 +255,7 @@ static esp_status esp__join_meet(esp_ctx *ctx, const char *description, esp__adm
     }
 }
 
-static esp_status esp__join_build(esp_ctx *ctx, const esp_config *c, const char *text) {
+static esp_status esp__join_build(esp_ctx *ctx, const esp_config *c, const char *text, int32_t members) {
     esp__comm_plan plans[ESP__SCOPES];
     memcpy(plans, ctx->config.plans, sizeof plans);
     esp_status s = esp__open_workers(ctx, c);
@@ -209,7 +267,7 @@ static esp_status esp__join_build(esp_ctx *ctx, const esp_config *c, const char 
     ctx->observers.table[ESP__OBSERVE_PROFILE] = NULL;
     if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     if (!s) s = esp__shrink_weights(ctx);
-    return s ? s : esp__outer_shrunk(ctx);
+    return s ? s : esp__state_share(ctx, members);
 }
 
 ESP__FN esp_status esp__join_start(esp_ctx *ctx) {
@@ -229,7 +287,7 @@ ESP__FN esp_status esp__join_start(esp_ctx *ctx) {
         ctx->steps.weighted = got.weighted != 0;
         ctx->steps.stats.outer_rounds = got.rounds;
         esp__outer_joined(ctx, got.compared != 0);
-        s = esp__join_build(ctx, c, text);
+        s = esp__join_build(ctx, c, text, got.members);
         esp__free(ctx, c);
     }
     esp__free(ctx, text);

@@ -155,7 +155,8 @@ ESP__FN esp_status esp__peers_watch(esp__peers *p);
 typedef struct esp__joins esp__joins;
 /* What a rank that joins learns of the job. The strategy's text follows in the message. */
 typedef struct esp__admission {
-    int32_t rank, size;
+    int32_t rank, size, members; /* `members`: ranks of the job before, which keep the first numbers */
+    int32_t reserved;
     uint64_t step, rounds; /* completed steps, and rounds of an outer context */
     uint32_t weighted;     /* 1 if ranks have weights (esp_weight) */
     uint32_t compared;     /* 1 if the members have compared their anchors */
@@ -176,6 +177,13 @@ ESP__FN esp_status esp__join_job(esp_ctx *ctx, const esp_config *cfg, const esp_
                                  uint64_t deadline_ns, const esp__peers_events *ev, esp__admission *out, char **text,
                                  esp__peers **peers);
 ESP__FN bool esp__standby_one_host(const esp__standby *s);
+
+/* Sends `bytes` bytes to n ranks, which call esp__standby_get with this rank. Ends without an error if a rank does not
+ * come until the timeout, or if over(ctx) is true. */
+ESP__FN esp_status esp__standby_put(esp_ctx *ctx, const esp__standby *s, int32_t n, const void *data, uint64_t bytes,
+                                    uint32_t timeout_ms, bool (*over)(esp_ctx *ctx));
+ESP__FN esp_status esp__standby_get(esp_ctx *ctx, const esp__standby *s, int32_t from, void *data, uint64_t bytes,
+                                    uint32_t timeout_ms, bool (*over)(esp_ctx *ctx));
 
 /* ---- topology.c ---- */
 /* Ranks, machines and racks of a job. Level 1 is a machine, level 2 a rack, and the last level the whole job. */

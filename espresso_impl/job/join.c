@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 enum {
-    ESP__JOIN_BODY = 1 << 26 /* most bytes of a description or a strategy */
+    ESP__JOIN_PART = 1 << 20, /* bytes of a message with a part of the state */
+    ESP__JOIN_BODY = 1 << 26  /* most bytes of a description or a strategy */
 };
 /* How long rank 0 waits for an answer of a rank that has connected. A slow rank connects again. */
 #define ESP__JOIN_ANSWER_NS 2000000000u
@@ -315,4 +316,90 @@ ESP__FN esp_status esp__join_job(esp_ctx *ctx, const esp_config *cfg, const esp_
     if (x) esp__wipe(x->me.secret, sizeof x->me.secret);
     esp__free(ctx, x);
     return s;
+}
+
+/* ---- anchors and momenta, from a member to a rank that has joined ---- */
+/* Sends the parts that a rank has not got yet. Returns false if it has all, or has gone. c->member counts parts. */
+static bool esp__state_send(esp_ctx *ctx, esp__candidate *c, const uint8_t *data, uint64_t bytes) {
+    while (!c->conn.out.len && (uint64_t)c->member * ESP__JOIN_PART < bytes) {
+        const uint64_t at = (uint64_t)c->member++ * ESP__JOIN_PART, left = bytes - at;
+        esp__conn_send(ctx, &c->conn, (esp__msg){ESP__MSG_STATE, 0, 0, at, 0}, data + at,
+                       left < ESP__JOIN_PART ? left : ESP__JOIN_PART);
+    }
+    if (c->conn.out.len) esp__conn_flush(&c->conn);
+    return !c->conn.broken && esp__conn_read(ctx, &c->conn, 0) == 0; /* it closes when it has all */
+}
+
+ESP__FN esp_status esp__standby_put(esp_ctx *ctx, const esp__standby *s, int32_t n, const void *data, uint64_t bytes,
+                                    uint32_t timeout_ms, bool (*over)(esp_ctx *ctx)) {
+    const uint64_t deadline = esp__now_ns() + timeout_ms * 1000000ull;
+    struct pollfd polls[2 * ESP__CANDIDATES];
+    esp__lobby lobby = {0};
+    esp__peers me;
+    const int fd = esp__standby_me(ctx, s, &me);
+    if (!esp__lobby_open(ctx, &lobby, fd, 0)) return esp__fail(ctx, ESP_E_NOMEM, "no memory for ranks that join");
+    while (n > 0 && esp__now_ns() < deadline && !over(ctx)) {
+        nfds_t k = 1;
+        polls[0] = (struct pollfd){fd, POLLIN, 0};
+        esp__lobby_accept(ctx, &lobby);
+        for (int32_t i = lobby.n - 1; i >= 0; i--) { /* backwards, because the last one replaces a dropped one */
+            esp__candidate *c = &lobby.candidates[i];
+            int why;
+            bool stays = c->proven || !esp__candidate_read(&me, 0, c, ESP_OK, &why);
+            if (stays && c->proven && c->member < 0) c->member = 0;
+            if (stays && c->proven) stays = esp__state_send(ctx, c, data, bytes);
+            if (!stays) n -= c->proven, esp__lobby_drop(ctx, &lobby, c, -1);
+        }
+        for (int32_t i = 0; i < lobby.n; i++, k++)
+            polls[k] = (struct pollfd){lobby.candidates[i].conn.fd,
+                                       (short)(POLLIN | (lobby.candidates[i].conn.out.len ? POLLOUT : 0)), 0};
+        if (n > 0) poll(polls, k, 50);
+    }
+    esp__lobby_close(ctx, &lobby);
+    return ESP_OK;
+}
+
+static esp_status esp__state_get(esp_ctx *ctx, esp__peers *me, esp__conn *c, uint8_t *data, uint64_t bytes,
+                                 uint64_t deadline, bool (*over)(esp_ctx *ctx)) {
+    esp__joining j = {0};
+    uint64_t got = 0;
+    esp__join_begin(me, &j, c, 0);
+    while (got < bytes) {
+        struct pollfd ready = {c->fd, POLLIN, 0};
+        const int rc = esp__conn_read(ctx, c, ESP__JOIN_PART);
+        if (rc < 0 || (rc == 0 && (esp__now_ns() >= deadline || over(ctx)))) return ESP_PENDING;
+        if (rc == 0) poll(&ready, 1, 50);
+        if (rc == 0) continue;
+        const esp_status s = esp__join_message(me, &j);
+        if (s == ESP_OK && (c->head.type != ESP__MSG_STATE || c->head.seq != got || c->head.bytes > bytes - got))
+            return ESP_PENDING;
+        if (s == ESP_OK) memcpy(data + got, c->body, c->head.bytes), got += c->head.bytes;
+        esp__conn_next(ctx, c);
+        if (s < 0) return s;
+    }
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__standby_get(esp_ctx *ctx, const esp__standby *s, int32_t from, void *data, uint64_t bytes,
+                                    uint32_t timeout_ms, bool (*over)(esp_ctx *ctx)) {
+    const uint64_t deadline = esp__now_ns() + timeout_ms * 1000000ull;
+    char root[ESP__ROOT_MAX];
+    esp__peers me;
+    esp__standby_me(ctx, s, &me);
+    for (int32_t i = 0; esp__standby_root(s, from, i, root); i++) {
+        const char *error;
+        esp__addr a;
+        esp__conn c;
+        const int fd = esp__addr_resolve(root, &a, 1, &error) == 1 ? esp__join_connect(&a, deadline) : -1;
+        int pidfd;
+        if (fd < 0) continue;
+        esp__conn_init(&c, fd, 0);
+        esp_status st = esp__socket_peer(fd, &pidfd) ? ESP_OK : ESP_PENDING;
+        c.pidfd = pidfd;
+        if (!st) st = esp__state_get(ctx, &me, &c, data, bytes, deadline, over);
+        esp__conn_free(ctx, &c);
+        if (st != ESP_PENDING) return st;
+    }
+    return esp__fail(ctx, ESP_E_PEER,
+                     "rank %d, which should send anchors and momenta to this rank, was lost or is silent", (int)from);
 }

@@ -33,7 +33,8 @@ enum {
     ESP__MSG_LONG_WAIT = 22,
     ESP__MSG_LEFT = 23,     /* from rank 0: a list of ranks that sent LEAVE (seq) */
     ESP__MSG_DESCRIBE = 24, /* from a rank that joins: its tensors and options, as text */
-    ESP__MSG_ADMIT = 25     /* to a rank that joins: an esp__admission and the strategy's text */
+    ESP__MSG_ADMIT = 25,    /* to a rank that joins: an esp__admission and the strategy's text */
+    ESP__MSG_STATE = 26     /* to a rank that has joined: a part of a member's anchors and momenta */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of the other end of a connection */
 enum {
@@ -377,6 +378,8 @@ ESP__FN void esp__inquiry_decide(esp__peers *p, bool final);
 ESP__FN void esp__suspect_turn(esp__peers *p, bool quiet);
 
 /* ---- regroup.c ---- */
+/* Fills *me for a handshake at a standby socket, and returns this rank's socket. */
+ESP__FN int esp__standby_me(esp_ctx *ctx, const esp__standby *s, esp__peers *me);
 /* Writes the i-th address at which a rank listens after losses of ranks; `origin` is its number at the start of the
  * job. Returns false if it has fewer addresses. */
 ESP__FN bool esp__standby_root(const esp__standby *s, int32_t origin, int32_t i, char out[ESP__ROOT_MAX]);

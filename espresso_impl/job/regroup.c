@@ -61,6 +61,13 @@ static void esp__standby_listen(esp__standby *s, int32_t origin, esp__endpoint *
     }
 }
 
+ESP__FN int esp__standby_me(esp_ctx *ctx, const esp__standby *s, esp__peers *me) {
+    *me = (esp__peers){.ctx = ctx, .size = s->n};
+    snprintf(me->where, sizeof me->where, "a member");
+    snprintf(me->secret, sizeof me->secret, "%016llx", (unsigned long long)s->number);
+    return s->fd;
+}
+
 ESP__FN bool esp__standby_one_host(const esp__standby *s) { return !s->at; }
 
 ESP__FN bool esp__standby_ready(const esp__standby *s) { return s && s->fd >= 0; }
