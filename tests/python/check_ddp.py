@@ -13,6 +13,7 @@ import time
 import espresso
 import torch
 import torch.distributed as dist
+from expect import raises
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -95,15 +96,6 @@ class Job:
 def near(a, b, tolerance=1e-6):
     apart = (a - b).abs().max().item()
     assert apart <= tolerance, f"{apart} apart, expected at most {tolerance}"
-
-
-def raises(kind, text, f, *args, **kwargs):
-    try:
-        f(*args, **kwargs)
-    except kind as error:
-        assert text in str(error), f"expected '{text}' in: {error}"
-        return
-    raise AssertionError(f"expected {kind.__name__}: {text}")
 
 
 def part_equal():

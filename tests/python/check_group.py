@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 import espresso  # isort: skip  # after torch, so that it registers the backend
 from espresso._group import Group
+from expect import raises
 
 RANK, SIZE = int(os.environ["ESPRESSO_RANK"]), int(os.environ["ESPRESSO_SIZE"])
 called = set()
@@ -30,15 +31,6 @@ def every(dtype=torch.float32):
 
 def same(found, expected):
     assert torch.equal(found, expected), f"{found}, expected {expected}"
-
-
-def raises(kind, text, f, *args, **kwargs):
-    try:
-        f(*args, **kwargs)
-    except kind as error:
-        assert text in str(error), f"expected '{text}' in: {error}"
-        return
-    raise AssertionError(f"expected {kind.__name__}: {text}")
 
 
 def part_reductions():

@@ -5,15 +5,7 @@ import sys
 
 import espresso
 import numpy as np
-
-
-def raises(kind, text, f, *args, **kwargs):
-    try:
-        f(*args, **kwargs)
-    except kind as error:
-        assert text in str(error), f"expected '{text}' in: {error}"
-        return
-    raise AssertionError(f"expected {kind.__name__}: {text}")
+from expect import raises
 
 
 def gradients(rank, step, shape=(40, 300)):

@@ -6,17 +6,9 @@ import sys
 import espresso
 import torch
 import torch.distributed as dist
+from expect import raises
 
 RANK, SIZE = int(os.environ["ESPRESSO_RANK"]), int(os.environ["ESPRESSO_SIZE"])
-
-
-def raises(kind, text, f, *args, **kwargs):
-    try:
-        f(*args, **kwargs)
-    except kind as error:
-        assert text in str(error), f"expected '{text}' in: {error}"
-        return
-    raise AssertionError(f"expected {kind.__name__}: {text}")
 
 
 def model_of(seed):
