@@ -242,6 +242,7 @@
 #include "planner/auto/measure.c"
 #include "planner/auto/candidates.c"
 #include "planner/auto/tournament.c"
+#include "planner/auto/merge.c"
 #include "planner/auto/phases.c"
 #include "planner/auto/autopilot.c"
 #else

@@ -170,8 +170,8 @@ typedef struct esp_config {
     /** The codec that compresses, such as "topk:ratio=0.01", or several for strategy "auto", separated by ';'. NULL
      *  means no compression. */
     const char *codec;
-    /** "fp32", "layerwise", "auto" (docs/use/autopilot.md), or the path of a strategy file. NULL selects "layerwise" if
-     *  a codec is given, else "fp32". */
+    /** "fp32", "layerwise", "merged:groups=N", "auto" (docs/use/autopilot.md), or the path of a strategy file. NULL
+     *  selects "layerwise" if a codec is given, else "fp32". */
     const char *strategy;
     const char *plugin_path; /* directories of plugins, separated by ':' */
     /** [n_builtin] entry functions of plugins that are linked into the program. */
@@ -335,8 +335,8 @@ ESPRESSO_API esp_status esp_feedback_scale(esp_ctx *ctx, float factor);
  *  after parameters were replaced. */
 ESPRESSO_API esp_status esp_feedback_clear(esp_ctx *ctx);
 
-/** Changes the strategy to `text`: "fp32", "layerwise", "auto", or the text of a strategy file. A residual that has no
- *  place in the new strategy is added to its tensor's next gradient. Collective; call it between steps. */
+/** Changes the strategy to `text`: "fp32", "layerwise", "merged:groups=N", or the text of a strategy file. A residual
+ *  that has no place in the new strategy is added to its tensor's next gradient. Collective; call it between steps. */
 ESPRESSO_API esp_status esp_strategy_set(esp_ctx *ctx, const char *text);
 /** Returns the active strategy as the text of a strategy file. The context owns it until the strategy changes. */
 ESPRESSO_API const char *esp_strategy_text(const esp_ctx *ctx);

@@ -11,6 +11,7 @@
 /* All ranks are in the same phase after the same step. */
 enum {
     ESP__AUTO_MEASURE, /* times steps, and probes links and codecs between them */
+    ESP__AUTO_MERGE,   /* groups of tensors are tried, if merge=N asks for them */
     ESP__AUTO_TRY,     /* candidates run in turns, and the slower ones are left out */
     ESP__AUTO_WATCH,   /* the winner runs; step times and compression errors are checked at intervals */
     ESP__AUTO_OFF      /* the program set a strategy, or there is only one rank */
@@ -20,6 +21,7 @@ enum { ESP__TRUST_ALL, ESP__TRUST_ROUNDING, ESP__TRUST_NONE };
 
 typedef struct esp__auto_options {
     double steps, window, cooldown, warmup, min_gain, drift, max_error; /* max_error 0: no limit */
+    double merge, merge_gain;                                           /* merge 0: no search for groups */
     char codecs[ESP__AUTO_CODECS][ESP__SPEC_MAX];
     uint32_t n_codecs;
 } esp__auto_options;
@@ -59,7 +61,7 @@ typedef struct esp__losses {
 } esp__losses;
 
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
-enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 4 };
+enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5 };
 typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step, before it ran */
@@ -104,6 +106,27 @@ ESP__FN int esp__tournament_next(esp__tournament *t);
 ESP__FN uint32_t esp__tournament_winner(const esp__tournament *t);
 /* Adds each candidate's times and why the winner won. */
 ESP__FN void esp__tournament_text(const esp__tournament *t, esp__text *text);
+
+/* ---- merge.c: MergeComp's search on measured steps --------------------------------------------------------------- */
+enum { ESP__GROUPING_MOST = 8, ESP__GROUPING_BLOCK = 3 }; /* most groups, and steps of a try */
+typedef struct esp__groups {
+    uint32_t n, first[ESP__GROUPING_MOST + 1]; /* group k has tensors [first[k], first[k + 1]) */
+    double ns;                                 /* of a step */
+} esp__groups;
+
+typedef struct esp__grouping {
+    const char *codec;                /* NULL: it has not begun */
+    uint32_t most;                    /* groups */
+    double least_gain, before_ns;     /* the share that one group more must save, and the best time without it */
+    esp__groups trial, best, fastest; /* the active one, the best with as many groups, and the best of all */
+    uint32_t far, move, left;         /* how far borders move, which one moves next, and tries left */
+} esp__grouping;
+/* Begins with a single group. `codec` stays. */
+ESP__FN void esp__grouping_begin(const esp_ctx *ctx, esp__grouping *m, uint32_t most, double least_gain);
+/* A step with m->trial took `ns`. Returns whether there is another m->trial to try. */
+ESP__FN bool esp__grouping_next(const esp_ctx *ctx, esp__grouping *m, double ns);
+/* Writes the strategy "merged:..." of these groups. */
+ESP__FN void esp__grouping_text(const esp__groups *g, const char *codec, char *text, size_t room);
 
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 /* Rank 0's candidates, and what the planner needs to make them. */
@@ -178,6 +201,7 @@ typedef struct esp__autopilot {
     /* After a tournament, the winner is active and its index is tournament.now. The texts are in `received`. */
     esp__tournament tournament;
     const char *texts[ESP__AUTO_CANDIDATES];
+    esp__grouping merge;
     esp__auto_candidate *received;
     /* `forced`: a compression error was too large, so the active strategy must be replaced. `lossy`: lossy codecs are
      * allowed. */

@@ -213,6 +213,17 @@ static void esp__auto_add_merged(esp__auto_job *job) {
     esp__auto_add(job, best, &best_r, name);
 }
 
+/* Adds the groups that were the fastest of those tried. They are active. */
+static void esp__auto_add_tried(esp__auto_job *job, const esp__grouping *m) {
+    const uint32_t n = job->n;
+    char name[ESP__AUTO_NAME];
+    esp_plan_report r;
+    if (!m->fastest.n) return;
+    snprintf(name, sizeof name, "merged %.80s into %u as tried", m->codec, m->fastest.n);
+    esp__auto_add(job, esp__auto_predict(job, job->ctx->active.strategy.text, &r), &r, name);
+    if (job->n > n) job->candidates[n].ns = m->fastest.ns;
+}
+
 /* Adds the candidates that need no search. */
 static esp_status esp__auto_add_simple(esp__auto_job *job, double ns) {
     const esp__autopilot *a = esp__autopilot_of(job->ctx);
@@ -280,6 +291,7 @@ ESP__FN void esp__auto_job_plan(esp__auto_job *job) {
         job->candidates[i].predicted_ns = r.iteration_ns;
         esp_plan_free(plan);
     }
+    esp__auto_add_tried(job, &esp__autopilot_of(job->ctx)->merge);
     plan = esp__auto_make(job, job->config.strategy, job->codecs, job->n_codecs, &r);
     snprintf(name, sizeof name, "plan of %u units for %u tensors", r.n_units, r.n_tensors);
     esp__auto_add(job, plan, &r, name);

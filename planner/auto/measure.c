@@ -13,8 +13,10 @@ static const double esp__auto_probe_steps = 5.0, esp__auto_probe_most_ns = 1e9;
 /* Sets the median step time that this rank sends: of the active candidate's steps during a tournament, else of the
  * phase's steps. Of three steps or fewer, one slow step disturbs the median, so the shortest one counts. */
 static void esp__auto_median(esp__autopilot *a) {
-    const bool trying = a->phase == ESP__AUTO_TRY;
-    const esp__step_times *t = trying ? &a->tournament.at[a->tournament.now].times : &a->times;
+    const esp__tournament *all = &a->tournament;
+    const bool trying = a->phase == ESP__AUTO_TRY || a->phase == ESP__AUTO_MERGE;
+    const bool candidate = a->phase == ESP__AUTO_TRY && all->now < all->n;
+    const esp__step_times *t = candidate ? &all->at[all->now].times : &a->times;
     const uint32_t n = esp__step_times_held(t);
     memcpy(a->sorted, t->at, n * sizeof *t->at);
     const double median = esp__median(a->sorted, n);

@@ -23,7 +23,7 @@ ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
 }
 
 static const char esp__auto_keys[] =
-    "steps=20, min_gain=0.02, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X";
+    "steps=20, min_gain=0.02, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, merge=0, merge_gain=0.02";
 
 /* Sets one key. Returns NULL, or the text of what was expected if the value is wrong, "" if there is no such key. */
 static const char *esp__auto_key(esp__auto_options *o, const char *key, const char *val) {
@@ -37,7 +37,9 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
                 {"warmup", "a whole number of steps", 0, 1e15, &o->warmup, true},
                 {"min_gain", "a number from 0 to 10", 0, 10, &o->min_gain, false},
                 {"drift", "a number from 0.01 to 10", 0.01, 10, &o->drift, false},
-                {"max_error", "a number over 0", 1e-12, 1e6, &o->max_error, false}};
+                {"max_error", "a number over 0", 1e-12, 1e6, &o->max_error, false},
+                {"merge", "a whole number from 0 to 8", 0, ESP__GROUPING_MOST, &o->merge, true},
+                {"merge_gain", "a number from 0 to 1", 0, 1, &o->merge_gain, false}};
     for (uint32_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         double x = 0;
         if (strcmp(key, keys[i].key) != 0) continue;
@@ -52,7 +54,8 @@ static const char *esp__auto_key(esp__auto_options *o, const char *key, const ch
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o) {
     char key[ESP__NAME_MAX], val[ESP__SPEC_MAX * 4];
     const char *at = spec + 4, *expected; /* after "auto" */
-    *o = (esp__auto_options){.steps = 20, .window = 50, .cooldown = 200, .min_gain = 0.02, .drift = 0.2};
+    *o = (esp__auto_options){
+        .steps = 20, .window = 50, .cooldown = 200, .min_gain = 0.02, .drift = 0.2, .merge_gain = 0.02};
     at += *at == ':';
     for (;;) {
         while (*at == ' ' || *at == ',') at++;

@@ -6,7 +6,7 @@
 
 /* ---- what the phases share --------------------------------------------------------------------------------------- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
-    static const char *const words[] = {"measuring", "trying", "watching", "off"};
+    static const char *const words[] = {"measuring", "merging", "trying", "watching", "off"};
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->phase = phase;
     a->phase_steps = a->times.n = 0;
@@ -142,6 +142,7 @@ static esp_status esp__auto_propose(esp_ctx *ctx, double ns) {
     esp__auto_job_free(ctx, a->job);
     a->job = esp__auto_job_open(ctx, ns);
     esp__auto_forget(ctx, a);
+    a->merge = (esp__grouping){.codec = NULL};
     a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
     a->tournament.least_gain = a->opt.min_gain;
     return esp__auto_receive(ctx);
@@ -188,13 +189,49 @@ static esp_status esp__auto_plan(esp_ctx *ctx) {
     return esp__auto_receive(ctx);
 }
 
+/* Returns the codec of which groups must be tried: that of the fastest layerwise candidate; else NULL. */
+static const char *esp__grouping_codec(const esp_ctx *ctx) {
+    const esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp__tournament *t = &a->tournament;
+    const char *codec = NULL;
+    double least = INFINITY;
+    for (const esp__auto_candidate *c = t->at; a->opt.merge > 0.0 && c < t->at + t->n; c++) {
+        const double cost = (c->ns > 0.0 ? c->ns : c->predicted_ns) * c->slower;
+        if (!strncmp(c->name, "layerwise ", 10) && cost < least) least = cost, codec = c->name + 10;
+    }
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        if (a->tensors[i].level) return NULL; /* groups have one codec, and this tensor needs a gentler one */
+    return codec;
+}
+
+/* Activates the groups to try next, or those that were the fastest, with which the tournament goes on. */
+static esp_status esp__auto_merge(esp_ctx *ctx, bool more) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    char text[ESP__SPEC_MAX + 128];
+    esp__grouping_text(more ? &a->merge.trial : &a->merge.fastest, a->merge.codec, text, sizeof text);
+    a->tournament.now = ESP__AUTO_CANDIDATES; /* none of them is active */
+    esp_status s = esp__auto_set(ctx, text);
+    const bool rejected = esp__auto_rejected(ctx, text, s);
+    if (rejected) a->merge.fastest.n = 0, s = ESP_OK;
+    esp__auto_enter(ctx, more && !rejected ? ESP__AUTO_MERGE : ESP__AUTO_TRY);
+    a->left = ESP__GROUPING_BLOCK;
+    return s;
+}
+
 /* Begins the next block of steps, or ends the tournament. */
 static esp_status esp__auto_next(esp_ctx *ctx) {
-    esp__tournament *t = &esp__autopilot_of(ctx)->tournament;
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    esp__tournament *t = &a->tournament;
     for (;;) {
         const int next = esp__tournament_next(t);
         const uint32_t i = next < 0 ? esp__tournament_winner(t) : (uint32_t)next;
         const bool plan = next < 0 && t->more;
+        if (plan && !a->merge.codec && (a->merge.codec = esp__grouping_codec(ctx)) != NULL) {
+            esp__grouping_begin(ctx, &a->merge, (uint32_t)a->opt.merge, a->opt.merge_gain);
+            const esp_status s = esp__auto_merge(ctx, true);
+            if (s || a->phase == ESP__AUTO_MERGE) return s;
+            continue;
+        }
         const esp_status s = plan ? esp__auto_plan(ctx) : i < t->n ? esp__auto_activate(ctx, i) : ESP_OK;
         if (s) return s;
         if (plan || (i < t->n && i != t->now)) continue; /* candidates came, or this one left */
@@ -269,6 +306,12 @@ static esp_status esp__auto_tried_block(esp_ctx *ctx) {
     return s ? s : esp__auto_next(ctx);
 }
 
+static esp_status esp__auto_merged_block(esp_ctx *ctx) {
+    esp__autopilot *a = esp__autopilot_of(ctx);
+    const esp_status s = esp__auto_merge(ctx, esp__grouping_next(ctx, &a->merge, a->step_ns));
+    return s || a->phase == ESP__AUTO_MERGE ? s : esp__auto_next(ctx);
+}
+
 static bool esp__auto_drifts(esp__autopilot *a, double now) {
     a->over = now > a->reference_ns * (1.0 + a->opt.drift) ? a->over + 1 : 0;
     a->under = now * (1.0 + a->opt.drift) < a->reference_ns ? a->under + 1 : 0;
@@ -311,6 +354,7 @@ static esp_status esp__auto_watched_block(esp_ctx *ctx) {
 ESP__FN esp_status esp__auto_block(esp_ctx *ctx) {
     static esp_status (*const ends[])(esp_ctx *) = {
         [ESP__AUTO_MEASURE] = esp__auto_measured_block,
+        [ESP__AUTO_MERGE] = esp__auto_merged_block,
         [ESP__AUTO_TRY] = esp__auto_tried_block,
         [ESP__AUTO_WATCH] = esp__auto_watched_block,
     };

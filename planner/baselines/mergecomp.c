@@ -13,6 +13,7 @@ typedef struct esp__merge {
     esp__extent *units;
     const esp__form *form;
     uint32_t n, border[ESP__MERGE_MOST + 1]; /* group g has tensors [border[g], border[g + 1]) */
+    uint32_t most;                           /* groups */
 } esp__merge;
 
 static uint64_t esp__merge_time(esp__merge *m) {
@@ -68,8 +69,7 @@ static void esp__merge_search(esp__merge *m, esp__schedule *best) {
     m->border[1] = (uint32_t)m->p->n_tensors;
     time = esp__merge_time(m);
     esp__schedule_keep_better(m->p, best, m->schedule);
-    while ((before == UINT64_MAX || (double)time < (1.0 - esp__merge_gain) * (double)before) &&
-           m->n < ESP__MERGE_MOST) {
+    while ((before == UINT64_MAX || (double)time < (1.0 - esp__merge_gain) * (double)before) && m->n < m->most) {
         before = time;
         if (!esp__merge_split(m)) break;
         time = esp__merge_time(m);
@@ -82,19 +82,41 @@ static void esp__merge_search(esp__merge *m, esp__schedule *best) {
     }
 }
 
-ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d) {
+/* Makes `most` groups of about as many elements each, or fewer if there are too few tensors. */
+static void esp__merge_evenly(esp__merge *m, esp__schedule *best) {
+    const esp_plan_tensor *t = m->p->model->tensors;
+    double all = 0.0, sum = 0.0;
+    for (size_t i = 0; i < m->p->n_tensors; i++) all += (double)t[i].elements;
+    m->n = 1;
+    for (uint32_t i = 0; i < m->p->n_tensors; sum += (double)t[i++].elements)
+        if (m->n < m->most && i && sum + 0.5 * (double)t[i].elements >= all * m->n / m->most) m->border[m->n++] = i;
+    m->border[m->n] = (uint32_t)m->p->n_tensors;
+    esp__merge_time(m);
+    esp__schedule_keep_better(m->p, best, m->schedule);
+}
+
+static void esp__merge_make(esp__problem *p, esp__schedule *d, uint32_t most, bool even) {
     static const esp__form flat = {"comp > flat.allgather > decomp", "comp > flat.allgather > decomp"};
     esp__schedule schedule, best;
-    esp__merge m;
+    esp__merge m = {.p = p, .schedule = &schedule, .form = &flat, .most = most};
     memset(&schedule, 0, sizeof schedule);
     memset(&best, 0, sizeof best);
-    memset(&m, 0, sizeof m);
-    m.p = p;
-    m.schedule = &schedule;
     m.units = esp__arena_get(p->arena, p->n_tensors * sizeof *m.units);
-    m.form = &flat;
-    esp__merge_search(&m, &best);
-    m.form = &esp__form_allgather;
-    if (p->hierarchical) esp__merge_search(&m, &best);
+    for (int tree = 0; tree <= (p->hierarchical != 0); tree++) {
+        if (tree) m.form = &esp__form_allgather;
+        if (even)
+            esp__merge_evenly(&m, &best);
+        else
+            esp__merge_search(&m, &best);
+    }
     esp__schedule_copy(p, d, &best);
 }
+
+ESP__FN void esp__mergecomp_make(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, ESP__MERGE_MOST, false); }
+ESP__FN void esp__mergecomp_1(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, 1, false); }
+ESP__FN void esp__mergecomp_2(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, 2, false); }
+ESP__FN void esp__mergecomp_3(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, 3, false); }
+ESP__FN void esp__mergecomp_4(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, 4, false); }
+ESP__FN void esp__even_2(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, 2, true); }
+ESP__FN void esp__even_3(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, 3, true); }
+ESP__FN void esp__even_4(esp__problem *p, esp__schedule *d) { esp__merge_make(p, d, 4, true); }

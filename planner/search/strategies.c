@@ -48,11 +48,30 @@ static const esp__scheme esp__scheme_table[] = {
     {.name = NULL},
 };
 
+/* Strategies that only run if the user names them. */
+static const char esp__merge_summary[] =
+    "at most this number of groups, each compressed as one on the GPU; borders searched";
+static const char esp__even_summary[] =
+    "this number of groups of about as many elements each, compressed as one on the GPU";
+static const char esp__merge_source[] = "Wang et al., MergeComp, 2021, section 4";
+static const esp__scheme esp__scheme_merged[] = {
+    {"mergecomp-1", esp__merge_summary, esp__merge_source, esp__mergecomp_1, NULL},
+    {"mergecomp-2", esp__merge_summary, esp__merge_source, esp__mergecomp_2, NULL},
+    {"mergecomp-3", esp__merge_summary, esp__merge_source, esp__mergecomp_3, NULL},
+    {"mergecomp-4", esp__merge_summary, esp__merge_source, esp__mergecomp_4, NULL},
+    {"even-2", esp__even_summary, esp__merge_source, esp__even_2, NULL},
+    {"even-3", esp__even_summary, esp__merge_source, esp__even_3, NULL},
+    {"even-4", esp__even_summary, esp__merge_source, esp__even_4, NULL},
+    {.name = NULL},
+};
+
 ESP__FN const esp__scheme *esp__schemes(void) { return esp__scheme_table; }
 
 ESP__FN const esp__scheme *esp__scheme_find(const char *name) {
-    for (const esp__scheme *s = esp__scheme_table; s->name; s++)
-        if (!strcmp(s->name, name)) return s;
+    const esp__scheme *const tables[] = {esp__scheme_table, esp__scheme_merged};
+    for (int k = 0; k < 2; k++)
+        for (const esp__scheme *s = tables[k]; s->name; s++)
+            if (!strcmp(s->name, name)) return s;
     return NULL;
 }
 

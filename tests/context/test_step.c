@@ -352,7 +352,7 @@ TEST(test_bad_config) {
         {"loop", "topk:feedback=magic", NULL, ESP_E_ARG, "feedback"},
         {"loop", "topk:feedback=own", NULL, ESP_E_ARG, "no memory of its own"},
         {"loop", NULL, "/no/such/file", ESP_E_NOT_FOUND, "/no/such/file"},
-        {"loop", NULL, "fastest", ESP_E_NOT_FOUND, "(fp32, layerwise, auto) has that name, and"},
+        {"loop", NULL, "fastest", ESP_E_NOT_FOUND, "(fp32, layerwise, merged, auto) has that name, and"},
         {"loop", NULL, "AUTO", ESP_E_NOT_FOUND, "did you mean 'auto'?"},
         {"loop", NULL, "topk:ratio=0.1", ESP_E_NOT_FOUND, "'topk' is a codec: ESPRESSO_CODEC=topk:ratio=0.1"},
         {"loop", NULL, "/tmp", ESP_E_ARG, "Is a directory"},

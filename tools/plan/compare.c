@@ -3,7 +3,8 @@
 
 enum { COMPARE_STRATEGIES = PLAN_COMMON };
 static const tool_flag compare_flags[] = {
-    {"--strategies", "A,B,...", "only these, in this order (default: all)"},
+    {"--strategies", "A,B,...",
+     "only these, in this order (default: all but mergecomp-1 to -4 and even-2 to -4, of that number of groups)"},
 };
 enum { COMPARE_MAX = 64 };
 

@@ -31,7 +31,8 @@ struct world {
     int32_t waits_less;
     double waiting;
     double slow_rate;
-    double layerwise_ms; /* if not 0: step time with strategy layerwise */
+    double layerwise_ms;                      /* if not 0: step time with strategy layerwise */
+    double (*merged)(const esp__strategy *y); /* if not NULL: step time with a strategy that has groups, or 0 */
     int swings;
     double noise; /* random steps are longer by up to this share */
     uint32_t seed;
@@ -72,6 +73,7 @@ static uint64_t world_step(void *user, esp_ctx *ctx) {
     double ms = of[slow(w, ctx)];
     if (compresses(ctx) && !strstr(ctx->active.strategy.text, w->specs[0])) ms += w->gentle_ms;
     if (w->layerwise_ms > 0.0 && layerwise(ctx->active.strategy.text)) ms = w->layerwise_ms;
+    if (w->merged && w->merged(&ctx->active.strategy) > 0.0) ms = w->merged(&ctx->active.strategy);
     if ((int)ctx->steps.step >= w->busy_from && (int)ctx->steps.step < w->busy_to) ms *= w->busy;
     if (w->swings && ctx->steps.step / 20 % 2) ms *= 1.5;
     uint64_t at = (w->seed + 1) * 7919u + ctx->steps.step;

@@ -192,6 +192,43 @@ TEST(mergecomp_groups) {
     }
 }
 
+/* If costs grow with size, the step time first falls and then rises as the border between two groups moves (MergeComp,
+ * theorem 2), so the search finds the best border of all, which an even partition misses. More groups are never slower.
+ * Of one group, all strategies make the same. */
+TEST(mergecomp_borders) {
+    for (uint64_t seed = 1; seed <= test_repeats(20); seed++) {
+        static const esp_cost_point slow[] = {{1, 10}, {1048576, 10485760}};
+        static const char *const most[] = {"mergecomp-1", "mergecomp-2", "mergecomp-3", "mergecomp-4"};
+        static opened_problem g;
+        uint64_t draw = seed, before = UINT64_MAX, least = UINT64_MAX;
+        simple_problem(&g, 4, 1);
+        for (int i = 0; i < 12; i++) add_tensor(&g, 20000 + test_random64(&draw) % 1000000, 8000);
+        g.in.codecs[0].compress[1] = (esp_cost_curve){slow, 2, 0};
+        assert_int_equal(open_problem(&g, 0), ESP_OK);
+        for (int k = 0; k < 4; k++) {
+            esp__schedule d = make_schedule(&g, most[k]);
+            check_schedule(&g, &d);
+            assert_true(d.n_units <= (uint32_t)k + 1 && d.makespan <= before);
+            before = d.makespan;
+        }
+        esp__schedule two = make_schedule(&g, "mergecomp-2"), even = make_schedule(&g, "even-2");
+        check_schedule(&g, &even);
+        assert_int_equal(even.n_units, 2);
+        esp__extent *units = esp__arena_get(g.p.arena, 2 * sizeof *units);
+        esp__schedule any;
+        memset(&any, 0, sizeof any);
+        for (uint32_t at = 1; at < 12; at++) {
+            const uint32_t first = esp__units_group(&g.p, units, 0, 0, at);
+            esp__schedule_set_units(&g.p, &any, units, esp__units_group(&g.p, units, first, at, 12));
+            esp__scheme_fill(&g.p, &any, &esp__form_allgather, ESP_ON_GPU, 0);
+            if (any.makespan < least) least = any.makespan;
+        }
+        assert_true(two.makespan <= least && least <= even.makespan);
+        assert_int_equal(make_schedule(&g, "even-4").n_units, 4);
+        close_problem(&g);
+    }
+}
+
 /* A user's own costs of codec fp16 replace the default ones, which are those of a cast. */
 TEST(fp16_times) {
     static const esp_cost_point slow[] = {{1099511627776.0, 5e6}};
