@@ -214,22 +214,25 @@ static esp_status esp__reconfigure(esp_ctx *ctx) {
     return s;
 }
 
-ESPRESSO_API esp_status esp_reconfigure(esp_ctx *ctx) {
+/* If ranks are lost, goes on without them first. They may be lost again and again. */
+static esp_status esp__reconfigure_all(esp_ctx *ctx, bool lost) {
     char text[ESP__ERROR_MAX];
-    bool lost = false;
-    esp_status s = esp__usable(ctx);
-    if (!s) s = esp__reconfigure_check(ctx, &lost);
-    if (s) return s;
     for (int32_t tries = ctx->job.size; tries >= 0; tries--) {
-        if (lost) s = esp_shrink(ctx);
+        esp_status s = lost ? esp_shrink(ctx) : ESP_OK;
         if (!s) s = esp__reconfigure(ctx);
         if (!esp__shrink_lost(s)) return s;
         snprintf(text, sizeof text, "%s", esp_last_error(ctx));
         esp__fatal(ctx, s, text);
         lost = true;
-        s = ESP_OK;
     }
     return esp__dead(ctx);
+}
+
+ESPRESSO_API esp_status esp_reconfigure(esp_ctx *ctx) {
+    bool lost = false;
+    esp_status s = esp__usable(ctx);
+    if (!s) s = esp__reconfigure_check(ctx, &lost);
+    return s ? s : esp__reconfigure_all(ctx, lost);
 }
 
 /* ---- a rank that joins ---- */
@@ -255,19 +258,33 @@ static esp_status esp__join_meet(esp_ctx *ctx, const char *description, esp__adm
     }
 }
 
-static esp_status esp__join_build(esp_ctx *ctx, const esp_config *c, const char *text, int32_t members) {
-    esp__comm_plan plans[ESP__SCOPES];
-    memcpy(plans, ctx->config.plans, sizeof plans);
-    esp_status s = esp__open_workers(ctx, c);
-    if (!s) s = esp__comms_open(ctx, plans);
-    if (!s) s = esp__open_progress(ctx, c);
+static esp_status esp__join_build(esp_ctx *ctx, int32_t members) {
+    esp_status s = esp__shrink_connect(ctx);
     if (!s) s = esp__executor_open(ctx);
-    if (!s) s = esp__shrink_activate(ctx, text);
-    /* a profile of a job that has changed is not recorded */
-    ctx->observers.table[ESP__OBSERVE_PROFILE] = NULL;
+    if (!s) s = esp__shrink_activate(ctx, ctx->config.strategy_spec);
     if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     if (!s) s = esp__shrink_weights(ctx);
     return s ? s : esp__state_share(ctx, members);
+}
+
+/* The members have taken this rank in, and will meet it again if another rank is lost now. */
+static esp_status esp__join_go(esp_ctx *ctx, const esp__admission *got) {
+    char text[ESP__ERROR_MAX];
+    ctx->steps.step = got->step;
+    ctx->steps.weighted = got->weighted != 0;
+    ctx->steps.stats.outer_rounds = got->rounds;
+    esp__outer_joined(ctx, got->compared != 0);
+    ctx->observers.table[ESP__OBSERVE_PROFILE] = NULL; /* a profile of a job that has changed is not recorded */
+    esp_status s = esp__join_build(ctx, got->members);
+    if (!esp__shrink_lost(s)) return s;
+    snprintf(text, sizeof text, "%s", esp_last_error(ctx));
+    esp__fatal(ctx, s, text);
+    ctx->started = true; /* for esp_shrink */
+    s = esp__reconfigure_all(ctx, true);
+    ctx->started = false;
+    if (!s && ctx->job.rank == 0)
+        s = esp__fail(ctx, ESP_E_PEER, "all ranks that had the job's state were lost while this rank joined");
+    return s;
 }
 
 ESP__FN esp_status esp__join_start(esp_ctx *ctx) {
@@ -280,16 +297,16 @@ ESP__FN esp_status esp__join_start(esp_ctx *ctx) {
     if (!s) s = esp__described(ctx, &lines);
     if (!s) s = esp__join_meet(ctx, lines.data, &got, &text);
     esp__text_free(&lines);
-    if (!s) {
-        esp_config *c = ctx->joining;
-        ctx->joining = NULL;
-        ctx->steps.step = got.step;
-        ctx->steps.weighted = got.weighted != 0;
-        ctx->steps.stats.outer_rounds = got.rounds;
-        esp__outer_joined(ctx, got.compared != 0);
-        s = esp__join_build(ctx, c, text, got.members);
-        esp__free(ctx, c);
+    if (s) {
+        esp__free(ctx, text);
+        return s;
     }
-    esp__free(ctx, text);
-    return s;
+    esp_config *c = ctx->joining;
+    ctx->joining = NULL;
+    esp__free(ctx, ctx->config.strategy_spec);
+    ctx->config.strategy_spec = text; /* the job's */
+    s = esp__open_workers(ctx, c);
+    if (!s) s = esp__open_progress(ctx, c);
+    esp__free(ctx, c);
+    return s ? s : esp__join_go(ctx, &got);
 }

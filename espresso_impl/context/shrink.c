@@ -167,8 +167,9 @@ static esp_status esp__shrink_build(esp_ctx *ctx) {
     esp_status s = esp__peers_watch(ctx->job.peers);
     if (!s) s = esp__shrink_connect(ctx);
     if (!s) s = esp__executor_open(ctx);
-    /* the autopilot starts again with fp32 */
-    if (!s) s = esp__shrink_activate(ctx, esp__observers_chose(ctx) ? "fp32" : ctx->active.strategy.text);
+    /* the autopilot starts again with fp32; a rank that is just joining has no active strategy yet */
+    const char *active = ctx->active.strategy.text ? ctx->active.strategy.text : ctx->config.strategy_spec;
+    if (!s) s = esp__shrink_activate(ctx, esp__observers_chose(ctx) ? "fp32" : active);
     if (!s) s = esp__agree_ok(ctx, esp__observers_shrunk(ctx));
     if (!s) s = esp__shrink_weights(ctx);
     if (!s) s = esp__outer_shrunk(ctx);
