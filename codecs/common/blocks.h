@@ -1,7 +1,7 @@
 /* blocks.h: shared by codecs that send each element as a code of 1 to 8 bits. A tensor is divided into blocks, and a
  * codec may send up to two f32 numbers (heads) for each block, such as its largest magnitude. The payload's body has
  * the heads of all blocks, then the codes, the first in the lowest bits, each block padded to whole bytes.
- * A codec gives three functions: heads_of a block, the code of an element, and the value of a code. */
+ * A codec gives three functions: heads_of blocks, the code of an element, and the value of a code. */
 #ifndef ESP_BLOCKS_H
 #define ESP_BLOCKS_H
 #include "codecs/common/quant.h"
@@ -10,13 +10,15 @@
 enum {
     BLOCKS_HEADS = 2,
     BLOCKS_LANES = 16,
-    BLOCKS_SETS = 2,
+    BLOCKS_SETS = 4,
+    BLOCKS_GROUPS = 8 * BLOCKS_SETS, /* groups of eight elements that a step of a noise kernel draws numbers for */
     BLOCKS_TABLE = 128,
     BLOCKS_DRAWS = 64,
+    BLOCKS_PIECE = 128, /* elements encoded between two calls of blocks_fetch() */
     BLOCKS_MOST = (int)DENSE_BLOCK / (int)QUANT_BLOCK_MIN
 };
-/* words of random bits for a block that begins anywhere in a group of eight elements, rounded up to whole lanes */
-enum { BLOCKS_NOISE_WORDS = (DENSE_BLOCK / 8 + BLOCKS_LANES) * 4 };
+/* words of random bits for a block that begins anywhere in a group of eight elements, rounded up to whole steps */
+enum { BLOCKS_NOISE_WORDS = (DENSE_BLOCK / 8 + BLOCKS_GROUPS) * 4 };
 typedef uint16_t blocks_u16 __attribute__((may_alias));
 
 /* What codes of a block depend on: numbers that the codec computes from the block's heads and its parameters. */
@@ -31,8 +33,8 @@ typedef struct blocks_format {
     const char *name;
     uint32_t heads; /* numbers for each block, at most BLOCKS_HEADS */
     bool noise;     /* codes depend on random numbers */
-    /* Computes the heads of a block of n finite numbers. NULL without heads. */
-    void (*heads_of)(const blocks_self *s, float *head, const float *phi, uint64_t n);
+    /* Computes the heads of all blocks of n finite numbers, at most DENSE_BLOCK. NULL without heads. */
+    void (*heads_of)(const blocks_self *s, float *heads, const float *phi, uint64_t n);
     blocks_scale (*scale_of)(const blocks_self *s, const float *head);
     /* Returns the kernels for an instruction set: see BLOCKS_KERNELS. */
     uint64_t (*(*encode)(int level))(uint8_t *restrict codes, float *restrict e, const float *restrict phi,
@@ -53,10 +55,23 @@ struct blocks_self {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 /* Defines NAME_encode_for and NAME_decode_for from two functions, which must be ESP_ELEMENT:
- *     uint32_t NAME_code(float x, uint32_t noise, blocks_scale h);     float NAME_value(uint32_t code, blocks_scale h);
+ *     float NAME_round(float x, uint32_t noise, blocks_scale h, uint32_t *code);   stores x's code, returns its value
+ *     float NAME_value(uint32_t code, blocks_scale h);
  * Encoding writes a byte per code, and x minus the code's value to `e` if that is not NULL. NOISE(i) is element i's
  * random number: BLOCKS_NOISE(i) of 16 bits, or BLOCKS_NO_NOISE(i). Decoding adds values times `scale` to `out`, or
- * overwrites it if `set`. */
+ * overwrites it if `set`. BLOCKS_ROUND defines NAME_round by NAME_code(x, noise, h) and NAME_value, and BLOCKS_CODE
+ * defines NAME_code by NAME_round. */
+#define BLOCKS_ROUND(name)                                                                                             \
+    ESP_ELEMENT float name##_round(float x, uint32_t noise, blocks_scale h, uint32_t *code) {                          \
+        *code = name##_code(x, noise, h);                                                                              \
+        return name##_value(*code, h);                                                                                 \
+    }
+#define BLOCKS_CODE(name)                                                                                              \
+    ESP_ELEMENT uint32_t name##_code(float x, uint32_t noise, blocks_scale h) {                                        \
+        uint32_t code;                                                                                                 \
+        (void)name##_round(x, noise, h, &code);                                                                        \
+        return code;                                                                                                   \
+    }
 #define BLOCKS_NOISE(i) noise[i]
 #define BLOCKS_NO_NOISE(i) 0
 #define BLOCKS_KERNELS(name, NOISE)                                                                                    \
@@ -66,13 +81,17 @@ struct blocks_self {
         if (e) {                                                                                                       \
             ESP_SIMD                                                                                                   \
             for (uint64_t i = 0; i < n; i++) {                                                                         \
-                const uint32_t code = name##_code(phi[i], NOISE(i), h);                                                \
+                uint32_t code;                                                                                         \
+                e[i] = phi[i] - name##_round(phi[i], NOISE(i), h, &code);                                              \
                 codes[i] = (uint8_t)code;                                                                              \
-                e[i] = phi[i] - name##_value(code, h);                                                                 \
             }                                                                                                          \
         } else {                                                                                                       \
             ESP_SIMD                                                                                                   \
-            for (uint64_t i = 0; i < n; i++) codes[i] = (uint8_t)name##_code(phi[i], NOISE(i), h);                     \
+            for (uint64_t i = 0; i < n; i++) {                                                                         \
+                uint32_t code;                                                                                         \
+                (void)name##_round(phi[i], NOISE(i), h, &code);                                                        \
+                codes[i] = (uint8_t)code;                                                                              \
+            }                                                                                                          \
         }                                                                                                              \
         return 0;                                                                                                      \
     }                                                                                                                  \
@@ -162,7 +181,7 @@ ESP_KERNEL_PICK(blocks_pack)
 ESP_KERNEL_PICK(blocks_unpack)
 
 /* Writes the four words of esp_philox() for each of n groups of eight elements: 16 random bits per element. `first` is
- * the index of the first element in the whole tensor, divided by eight. Writes up to BLOCKS_LANES groups too many. */
+ * the index of the first element in the whole tensor, divided by eight. May write BLOCKS_GROUPS - 1 groups too many. */
 ESP_TARGET_SCALAR static uint64_t blocks_noise_scalar(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         const esp_philox_t r = esp_philox(key, first + i, 0);
@@ -174,22 +193,30 @@ ESP_TARGET_SCALAR static uint64_t blocks_noise_scalar(uint32_t *out, uint64_t ke
 /* Each vector has one of the four words of 4 or 8 counters, in the lower halves of 64 bits; the upper halves are
  * arbitrary, as multiplication ignores them. Counters are in an order in which a transposition within each 128 bits
  * puts their words beside each other. The processor overlaps the rounds of BLOCKS_SETS sets of counters. */
-#define BLOCKS_PHILOX(P, S, XOR, SET1, a, b, c, d, key)                                                                \
+#define BLOCKS_PHILOX(P, S, XOR3, SET1, a, b, c, d, key)                                                               \
     do {                                                                                                               \
         const P m0 = SET1((int)0xD2511F53u), m1 = SET1((int)0xCD9E8D57u);                                              \
         uint32_t k0 = (uint32_t)(key), k1 = (uint32_t)((key) >> 32);                                                   \
-        for (int round = 0; round < 10; round++) {                                                                     \
+        for (int j = 0; j < BLOCKS_SETS; j++) { /* the first round, in which c and d are 0 */                          \
+            d[j] = S(mul_epu32)(a[j], m0);                                                                             \
+            c[j] = XOR3(S(srli_epi64)(d[j], 32), SET1((int)k1), SET1(0));                                              \
+            a[j] = XOR3(b[j], SET1((int)k0), SET1(0));                                                                 \
+            b[j] = SET1(0);                                                                                            \
+        }                                                                                                              \
+        for (int round = 1; round < 10; round++) {                                                                     \
+            k0 += 0x9E3779B9u;                                                                                         \
+            k1 += 0xBB67AE85u;                                                                                         \
             for (int j = 0; j < BLOCKS_SETS; j++) {                                                                    \
                 const P p = S(mul_epu32)(a[j], m0), q = S(mul_epu32)(c[j], m1);                                        \
-                a[j] = XOR(XOR(S(srli_epi64)(q, 32), b[j]), SET1((int)k0));                                            \
-                c[j] = XOR(XOR(S(srli_epi64)(p, 32), d[j]), SET1((int)k1));                                            \
+                a[j] = XOR3(S(srli_epi64)(q, 32), b[j], SET1((int)k0));                                                \
+                c[j] = XOR3(S(srli_epi64)(p, 32), d[j], SET1((int)k1));                                                \
                 b[j] = q;                                                                                              \
                 d[j] = p;                                                                                              \
             }                                                                                                          \
-            k0 += 0x9E3779B9u;                                                                                         \
-            k1 += 0xBB67AE85u;                                                                                         \
         }                                                                                                              \
     } while (0)
+#define BLOCKS_XOR256(x, y, z) _mm256_xor_si256(x, _mm256_xor_si256(y, z))
+#define BLOCKS_XOR512(x, y, z) _mm512_ternarylogic_epi32(x, y, z, 0x96)
 #define BLOCKS_S256(name) _mm256_##name
 #define BLOCKS_S512(name) _mm512_##name
 ESP_TARGET_AVX2 static uint64_t blocks_noise_avx2(uint32_t *out, uint64_t key, uint64_t first, uint64_t n) {
@@ -199,9 +226,8 @@ ESP_TARGET_AVX2 static uint64_t blocks_noise_avx2(uint32_t *out, uint64_t key, u
         for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
             a[j] = _mm256_add_epi64(_mm256_set1_epi64x((long long)(first + i + 4 * j)), step);
             b[j] = _mm256_srli_epi64(a[j], 32);
-            c[j] = d[j] = _mm256_setzero_si256();
         }
-        BLOCKS_PHILOX(__m256i, BLOCKS_S256, _mm256_xor_si256, _mm256_set1_epi32, a, b, c, d, key);
+        BLOCKS_PHILOX(__m256i, BLOCKS_S256, BLOCKS_XOR256, _mm256_set1_epi32, a, b, c, d, key);
         for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
             const __m256i ab = _mm256_blend_epi32(a[j], _mm256_slli_epi64(b[j], 32), 0xAA);
             const __m256i cd = _mm256_blend_epi32(c[j], _mm256_slli_epi64(d[j], 32), 0xAA);
@@ -219,9 +245,8 @@ ESP_TARGET_AVX512 static uint64_t blocks_noise_avx512(uint32_t *out, uint64_t ke
         for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
             a[j] = _mm512_add_epi64(_mm512_set1_epi64((long long)(first + i + 8 * j)), step);
             b[j] = _mm512_srli_epi64(a[j], 32);
-            c[j] = d[j] = _mm512_setzero_si512();
         }
-        BLOCKS_PHILOX(__m512i, BLOCKS_S512, _mm512_xor_si512, _mm512_set1_epi32, a, b, c, d, key);
+        BLOCKS_PHILOX(__m512i, BLOCKS_S512, BLOCKS_XOR512, _mm512_set1_epi32, a, b, c, d, key);
         for (uint32_t j = 0; j < BLOCKS_SETS; j++) {
             const __m512i ab = _mm512_mask_blend_epi32(0xAAAA, a[j], _mm512_slli_epi64(b[j], 32));
             const __m512i cd = _mm512_mask_blend_epi32(0xAAAA, c[j], _mm512_slli_epi64(d[j], 32));
@@ -239,9 +264,9 @@ ESP_INLINE float blocks_tree(float part[BLOCKS_LANES]) {
         for (int j = 0; j < width; j++) part[j] += part[j + width];
     return part[0];
 }
-/* Returns the bits of the sum of (x * inverse)^2. Partial sum j of 16 adds elements j, j + 16, ..., so that all
- * instruction sets give the same bits. */
-ESP_INLINE uint64_t blocks_square_body(const float *x, float inverse, uint64_t n) {
+/* Returns the sum of (x * inverse)^2. Partial sum j of 16 adds elements j, j + 16, ..., so that all instruction sets
+ * give the same bits. */
+ESP_INLINE float blocks_square(const float *x, float inverse, uint64_t n) {
     float acc[BLOCKS_LANES] = {0};
     const uint64_t whole = n / BLOCKS_LANES * BLOCKS_LANES;
     for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
@@ -250,19 +275,29 @@ ESP_INLINE uint64_t blocks_square_body(const float *x, float inverse, uint64_t n
             acc[j] += y * y;
         }
     for (uint64_t i = whole; i < n; i++) acc[i - whole] += x[i] * inverse * (x[i] * inverse);
-    return float_bits(blocks_tree(acc));
+    return blocks_tree(acc);
 }
-ESP_KERNEL(blocks_square, (const float *x, float inverse, uint64_t n), (x, inverse, n))
 
 /* ---- what heads_of() may use ------------------------------------------------------------------------------------- */
 /* Returns the largest magnitude, or 0 if it is below 2^-100, so that its inverse is finite. */
 ESP_ELEMENT float blocks_top_of(uint32_t top) { return top < QUANT_LEAST ? 0 : bits_float(top); }
-static inline float blocks_top(const blocks_self *s, const float *phi, uint64_t n) {
-    return blocks_top_of((uint32_t)quant_top_for(s->dense.level)(phi, NULL, 1, 1, n));
+/* Sets top[k] to block k's largest magnitude. */
+ESP_INLINE uint64_t blocks_tops_body(float *top, const float *x, uint64_t block, uint64_t n) {
+    for (uint64_t i = 0; i < n; i += block)
+        top[i / block] = blocks_top_of((uint32_t)quant_top_body(x + i, NULL, 1, 1, n - i < block ? n - i : block));
+    return 0;
 }
-/* Returns the sum of the squares of phi / `top`, which is the result of blocks_top() and not 0. */
-static inline float blocks_squares(const blocks_self *s, const float *phi, float top, uint64_t n) {
-    return bits_float((uint32_t)blocks_square_for(s->dense.level)(phi, 1 / top, n));
+ESP_KERNEL(blocks_tops, (float *top, const float *x, uint64_t block, uint64_t n), (top, x, block, n))
+/* Sets sum[k] to the sum of the squares of block k's elements / top[k], or 0. */
+ESP_INLINE uint64_t blocks_squares_body(float *sum, const float *top, const float *x, uint64_t block, uint64_t n) {
+    for (uint64_t i = 0, k = 0; i < n; i += block, k++)
+        sum[k] = blocks_square(x + i, top[k] > 0 ? 1 / top[k] : 0, n - i < block ? n - i : block);
+    return 0;
+}
+ESP_KERNEL(blocks_squares, (float *sum, const float *top, const float *x, uint64_t block, uint64_t n),
+           (sum, top, x, block, n))
+static inline void blocks_tops(const blocks_self *s, float *top, const float *phi, uint64_t n) {
+    blocks_tops_for(s->dense.level)(top, phi, s->block, n);
 }
 /* Returns the root of the mean of n squares, at most 1. */
 ESP_ELEMENT float blocks_rms(float squares, uint64_t n) {
@@ -287,7 +322,15 @@ typedef struct blocks_job {
     const blocks_self *self;
     unsigned char *heads, *codes;
     uint64_t key, offset;
+    const float *g; /* the gradient, if the next elements shall be fetched from memory, of `count` ones */
+    uint64_t count;
 } blocks_job;
+
+/* Fetches the `n` elements from number i on of `next`, which is NULL or what the next call will read, to the cache. In
+ * small pieces this takes no time, since the processor computes meanwhile. */
+ESP_INLINE void blocks_fetch(const float *next, uint64_t i, uint64_t n) {
+    for (uint64_t end = i + n; next && i < end; i += 16) __builtin_prefetch(next + i, 0, 3);
+}
 
 static inline void blocks_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const blocks_job *j = (const blocks_job *)user;
@@ -297,22 +340,31 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     uint32_t words[BLOCKS_NOISE_WORDS];
     const blocks_u16 *noise = (const blocks_u16 *)(const void *)words + first % 8;
     uint8_t tmp[DENSE_BLOCK];
-    if (f->noise) blocks_noise_for(s->dense.level)(words, j->key, first / 8, (first % 8 + n + 7) / 8);
-    blocks_scale scale[BLOCKS_MOST];
+    float heads[BLOCKS_MOST * BLOCKS_HEADS] = {0};
+    const bool fetch = j->g && residual && j->count - at >= 2 * DENSE_BLOCK;
+    const float *next_g = fetch ? j->g + at + DENSE_BLOCK : NULL, *next_e = fetch ? residual + DENSE_BLOCK : NULL;
     /* heads first: the processor then overlaps the divisions and roots of several blocks */
-    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) {
-        float head[BLOCKS_HEADS] = {0};
-        if (f->heads) {
-            f->heads_of(s, head, phi + i, n - i < s->block ? n - i : s->block);
-            memcpy(j->heads + (at + i) / s->block * f->heads * sizeof *head, head, f->heads * sizeof *head);
-        }
-        scale[k] = f->scale_of(s, head);
+    if (f->heads) {
+        f->heads_of(s, heads, phi, n);
+        memcpy(j->heads + at / s->block * f->heads * sizeof *heads, heads, blocks_heads_bytes(s, n));
     }
-    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) {
+    const uint64_t groups = f->noise ? (first % 8 + n + 7) / 8 : 0, some = next_g ? BLOCKS_GROUPS : groups;
+    for (uint64_t i = 0; i < groups; i += some) {
+        blocks_fetch(next_g, 8 * i, 8 * BLOCKS_GROUPS);
+        blocks_noise_for(s->dense.level)(words + 4 * i, j->key, first / 8 + i, groups - i < some ? groups - i : some);
+    }
+    for (uint64_t i = 0; i < n; i += s->block) {
         const uint64_t m = n - i < s->block ? n - i : s->block;
+        const blocks_scale scale = f->scale_of(s, heads + i / s->block * f->heads);
         unsigned char *to = j->codes + (at + i) * s->bits / 8;
         uint8_t *codes = s->bits == 8 ? to : tmp;
-        f->encode(s->dense.level)(codes, residual ? residual + i : NULL, phi + i, noise + i, scale[k], m);
+        const uint64_t most = fetch && m > BLOCKS_PIECE ? BLOCKS_PIECE : m;
+        for (uint64_t k = i; k < i + m; k += most) {
+            const uint64_t piece = i + m - k < most ? i + m - k : most;
+            if (!f->noise) blocks_fetch(next_g, k, piece);
+            blocks_fetch(next_e, k, piece);
+            f->encode(s->dense.level)(codes + k - i, residual ? residual + k : NULL, phi + k, noise + k, scale, piece);
+        }
         if (s->bits < 8) blocks_pack_for(s->dense.level)(to, tmp, s->bits, m);
     }
 }
@@ -324,7 +376,7 @@ static inline esp_status blocks_compress(void *self, const esp_codec_args *a) {
     const esp_status st = esp_payload_begin(a->payload, &h);
     if (st != ESP_OK || !n) return st;
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
-    blocks_job j = {s, body, body + blocks_heads_bytes(s, n), 0, a->offset[0]};
+    blocks_job j = {s, body, body + blocks_heads_bytes(s, n), 0, a->offset[0], dense_in(a), n};
     if (s->format->noise) j.key = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, a->source);
     return dense_encode(&s->dense, a, &j, blocks_encode) ? ESP_OK : dense_send_nan(a->payload, &h, 0);
 }
@@ -381,7 +433,7 @@ static inline void blocks_normal(float x[DENSE_BLOCK], uint64_t draw) {
 static inline double blocks_error(const blocks_self *s) {
     float x[DENSE_BLOCK], left[DENSE_BLOCK];
     unsigned char heads[BLOCKS_MOST * BLOCKS_HEADS * sizeof(float)], codes[DENSE_BLOCK];
-    blocks_job j = {s, heads, codes, 1, 0};
+    blocks_job j = {s, heads, codes, 1, 0, NULL, 0};
     double error = 0, all = 0;
     for (uint64_t draw = 0; draw < BLOCKS_DRAWS; draw++) {
         blocks_normal(x, draw);

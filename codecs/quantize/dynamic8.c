@@ -53,6 +53,7 @@ ESP_ELEMENT float dynamic8_negated(float y, uint32_t code) { return bits_float(f
 ESP_ELEMENT float dynamic8_value(uint32_t code, blocks_scale h) {
     return dynamic8_negated(h.a * h.table[code & 0x7Fu], code);
 }
+BLOCKS_ROUND(dynamic8)
 BLOCKS_KERNELS(dynamic8, BLOCKS_NO_NOISE)
 
 #ifdef ESP_SIMD_X86
@@ -115,16 +116,12 @@ static dynamic8_encode_fn dynamic8_kernel(int level) {
 #define dynamic8_kernel dynamic8_encode_for
 #endif
 
-static void dynamic8_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
-    head[0] = blocks_top(s, phi, n);
-}
 static blocks_scale dynamic8_scale_of(const blocks_self *s, const float *head) {
     const quant_range r = quant_range_of(float_bits(head[0]) & 0x7FFFFFFFu, 1);
     return (blocks_scale){r.unit, r.inverse, 0, 0, ((const dynamic8_self *)s)->table};
 }
 static const blocks_format dynamic8_format = {
-    "dynamic8",          1,          false, dynamic8_heads_of, dynamic8_scale_of, dynamic8_kernel,
-    dynamic8_decode_for, {4.9, 2.2}, false};
+    "dynamic8", 1, false, blocks_tops, dynamic8_scale_of, dynamic8_kernel, dynamic8_decode_for, {4.9, 2.2}, false};
 
 /* Fills the tables of classes. A class i + 1 divides the range above 10^(i-7) into 2^i parts. */
 static void dynamic8_classes(float *table) {

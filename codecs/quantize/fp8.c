@@ -9,18 +9,18 @@ typedef struct fp8_self {
     uint32_t mantissa;
 } fp8_self;
 
-/* Returns the code of |y|, which is at most the largest number. h.levels is the number of mantissa bits. Numbers below
- * the least normal one are multiples of a step; adding h.c = 2^23 steps rounds to one. */
-ESP_ELEMENT uint32_t fp8_code(float x, uint32_t noise, blocks_scale h) {
+/* h.levels is the number of mantissa bits. Numbers of one exponent, and those below the least normal one, are multiples
+ * of a step; adding 2^23 steps rounds to one. */
+ESP_ELEMENT float fp8_round(float x, uint32_t noise, blocks_scale h, uint32_t *code) {
     const uint32_t y = float_bits(x * h.b), size = y & 0x7FFFFFFFu, shift = 23 - h.levels;
-    const uint32_t bias = h.levels == 3 ? 7 : 15;
-    const uint32_t rounded = size + (1u << (shift - 1)) - 1 + (size >> shift & 1u);
-    const uint32_t normal = (rounded >> shift) - ((127 - bias) << h.levels);
-    const uint32_t small = float_bits(bits_float(size) + h.c) - float_bits(h.c);
-    const uint32_t is_small = 0u - (uint32_t)((int32_t)size < (int32_t)((128 - bias) << 23));
+    const int32_t least = (h.levels == 3 ? 121 : 113) << 23, own = (int32_t)(size & 0x7F800000u);
+    const int32_t exponent = own > least ? own : least;
+    const float all = bits_float((uint32_t)exponent + (shift << 23)), sum = bits_float(size) + all;
     (void)noise;
-    return (small & is_small) | (normal & ~is_small) | (y >> 31 << 7);
+    *code = (float_bits(sum) - float_bits(all) + ((uint32_t)(exponent - least) >> shift)) | (y >> 31 << 7);
+    return h.a * bits_float(float_bits(sum - all) | (y & 0x80000000u));
 }
+BLOCKS_CODE(fp8)
 ESP_ELEMENT float fp8_value(uint32_t code, blocks_scale h) {
     const uint32_t size = code & 0x7Fu, bias = h.levels == 3 ? 7 : 15;
     const float normal = bits_float((size << (23 - h.levels)) + ((127 - bias) << 23));
@@ -31,9 +31,6 @@ ESP_ELEMENT float fp8_value(uint32_t code, blocks_scale h) {
 }
 BLOCKS_KERNELS(fp8, BLOCKS_NO_NOISE)
 
-static void fp8_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
-    head[0] = blocks_top(s, phi, n);
-}
 ESP_ELEMENT blocks_scale fp8_scale(float top, uint32_t mantissa) {
     const quant_range r = quant_range_of(float_bits(top) & 0x7FFFFFFFu, mantissa == 3 ? 448 : 57344);
     const blocks_scale h = {r.unit, r.inverse, mantissa == 3 ? 16384.0f : 128.0f, mantissa, NULL};
@@ -42,7 +39,7 @@ ESP_ELEMENT blocks_scale fp8_scale(float top, uint32_t mantissa) {
 static blocks_scale fp8_scale_of(const blocks_self *s, const float *head) {
     return fp8_scale(head[0], ((const fp8_self *)s)->mantissa);
 }
-static const blocks_format fp8_format = {"fp8",          1,          false, fp8_heads_of, fp8_scale_of, fp8_encode_for,
+static const blocks_format fp8_format = {"fp8",          1,          false, blocks_tops, fp8_scale_of, fp8_encode_for,
                                          fp8_decode_for, {3.9, 1.6}, false};
 
 static const char fp8_params[] = "block=128,mantissa=3";

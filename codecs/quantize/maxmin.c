@@ -5,20 +5,22 @@
 #include "codecs/common/blocks.h"
 
 /* h.a: least element; h.b: a step; h.c: 1 / step; h.levels: the largest code. `up` is added before rounding down. */
-ESP_ELEMENT uint32_t maxmin_round(float x, float up, blocks_scale h) {
+ESP_ELEMENT uint32_t maxmin_step(float x, float up, blocks_scale h) {
     const float most = (float)(int32_t)h.levels, y = (x * h.c - h.a * h.c) + up;
     const float above = y > 0 ? y : 0;
     return (uint32_t)(int32_t)(above < most ? above : most);
 }
 ESP_ELEMENT uint32_t maxmin_code(float x, uint32_t noise, blocks_scale h) {
     (void)noise;
-    return maxmin_round(x, 0.5f, h);
+    return maxmin_step(x, 0.5f, h);
 }
 ESP_ELEMENT uint32_t maxmin_random_code(float x, uint32_t noise, blocks_scale h) {
-    return maxmin_round(x, ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f), h);
+    return maxmin_step(x, ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f), h);
 }
 ESP_ELEMENT float maxmin_value(uint32_t code, blocks_scale h) { return h.a + h.b * (float)(int32_t)code; }
 ESP_ELEMENT float maxmin_random_value(uint32_t code, blocks_scale h) { return maxmin_value(code, h); }
+BLOCKS_ROUND(maxmin)
+BLOCKS_ROUND(maxmin_random)
 BLOCKS_KERNELS(maxmin, BLOCKS_NO_NOISE)
 BLOCKS_KERNELS(maxmin_random, BLOCKS_NOISE)
 
@@ -55,10 +57,12 @@ ESP_ELEMENT blocks_scale maxmin_scale(const float head[2], uint32_t levels) {
     return h;
 }
 static uint32_t maxmin_levels(const blocks_self *s) { return (1u << s->bits) - 1; }
-static void maxmin_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
-    int32_t range[2] = {0, 0};
-    maxmin_range_for(s->dense.level)(phi, range, n);
-    maxmin_heads(head, maxmin_float(range[0]), maxmin_float(range[1]), maxmin_levels(s));
+static void maxmin_heads_of(const blocks_self *s, float *heads, const float *phi, uint64_t n) {
+    for (uint64_t i = 0; i < n; i += s->block, heads += 2) {
+        int32_t range[2] = {0, 0};
+        maxmin_range_for(s->dense.level)(phi + i, range, n - i < s->block ? n - i : s->block);
+        maxmin_heads(heads, maxmin_float(range[0]), maxmin_float(range[1]), maxmin_levels(s));
+    }
 }
 static blocks_scale maxmin_scale_of(const blocks_self *s, const float *head) {
     return maxmin_scale(head, maxmin_levels(s));

@@ -7,13 +7,16 @@
 enum { NATURAL_BIAS = 18 }; /* exponent field of an f32 minus this is the code */
 
 /* The mantissa is the probability of rounding up: a random number of 23 bits is added, and its carry is kept. */
-ESP_ELEMENT uint32_t natural_code(float x, uint32_t noise, blocks_scale h) {
-    const uint32_t bits = float_bits(x), size = bits & 0x7FFFFFFFu;
-    const int32_t exponent = (int32_t)((size + (noise << 7 | 0x40u)) >> 23) - NATURAL_BIAS;
-    const int32_t least = exponent < 0 ? 0 : exponent, code = least > 127 ? 127 : least;
+ESP_ELEMENT float natural_round(float x, uint32_t noise, blocks_scale h, uint32_t *code) {
+    const uint32_t size = float_bits(x) & 0x7FFFFFFFu;
+    const int32_t power = (int32_t)((size + (noise << 7 | 0x40u)) & 0x7F800000u) - (NATURAL_BIAS << 23);
+    const int32_t least = power < 0 ? 0 : power, own = least > 127 << 23 ? 127 << 23 : least;
+    const uint32_t some = 0u - (uint32_t)(own > 0), sign = float_bits(x) & 0x80000000u & some;
     (void)h;
-    return (uint32_t)code | ((bits >> 24 & 0x80u) & (0u - (uint32_t)(code > 0)));
+    *code = ((uint32_t)own << 1 | sign) >> 24;
+    return bits_float(((uint32_t)own + (((uint32_t)NATURAL_BIAS << 23) & some)) | sign);
 }
+BLOCKS_CODE(natural)
 ESP_ELEMENT float natural_value(uint32_t code, blocks_scale h) {
     const uint32_t exponent = code & 0x7Fu;
     (void)h;

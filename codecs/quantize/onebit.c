@@ -9,6 +9,7 @@ ESP_ELEMENT uint32_t onebit_code(float x, uint32_t noise, blocks_scale h) {
     return (uint32_t)(x < 0);
 }
 ESP_ELEMENT float onebit_value(uint32_t code, blocks_scale h) { return code ? h.a : h.b; }
+BLOCKS_ROUND(onebit)
 BLOCKS_KERNELS(onebit, BLOCKS_NO_NOISE)
 
 /* Returns x / 1024, or 0 if x has no sign bit; with `other` = all ones, 0 if it has one. */
@@ -16,30 +17,39 @@ ESP_ELEMENT float onebit_part(float x, uint32_t other) {
     const uint32_t sign = (uint32_t)((int32_t)float_bits(x) >> 31);
     return bits_float(float_bits(x * (1.0f / (float)DENSE_BLOCK)) & (sign ^ other));
 }
-/* Sums x / 1024, which cannot overflow, of the elements that onebit_part(x, other) keeps. */
-ESP_INLINE float onebit_sum(const float *x, uint32_t other, uint64_t n) {
-    float acc[BLOCKS_LANES] = {0};
+/* Sums x / 1024, which cannot overflow, of the negative elements to sum[0], and of the others to sum[1]. Returns the
+ * number of negative ones. */
+ESP_INLINE uint64_t onebit_sums_body(float sum[2], const float *x, uint64_t n) {
+    float less[BLOCKS_LANES] = {0}, more[BLOCKS_LANES] = {0};
+    uint32_t count[BLOCKS_LANES] = {0}, negative = 0;
     const uint64_t whole = n / BLOCKS_LANES * BLOCKS_LANES;
     for (uint64_t i = 0; i < whole; i += BLOCKS_LANES)
-        for (uint32_t j = 0; j < BLOCKS_LANES; j++) acc[j] += onebit_part(x[i + j], other);
-    for (uint64_t i = whole; i < n; i++) acc[i - whole] += onebit_part(x[i], other);
-    return blocks_tree(acc);
-}
-/* Sums the negative elements to sum[0], and the others to sum[1]. Returns the number of negative ones. */
-ESP_INLINE uint64_t onebit_sums_body(float sum[2], const float *x, uint64_t n) {
-    uint32_t negative = 0;
-    for (uint64_t i = 0; i < n; i++) negative += float_bits(x[i]) > 0x80000000u;
-    sum[0] = onebit_sum(x, 0, n);
-    sum[1] = onebit_sum(x, 0xFFFFFFFFu, n);
+        for (uint32_t j = 0; j < BLOCKS_LANES; j++) {
+            less[j] += onebit_part(x[i + j], 0);
+            more[j] += onebit_part(x[i + j], 0xFFFFFFFFu);
+            count[j] += (uint32_t)(x[i + j] < 0);
+        }
+    for (uint64_t i = whole; i < n; i++) {
+        less[i - whole] += onebit_part(x[i], 0);
+        more[i - whole] += onebit_part(x[i], 0xFFFFFFFFu);
+        negative += (uint32_t)(x[i] < 0);
+    }
+    for (int j = 0; j < BLOCKS_LANES; j++) negative += count[j];
+    sum[0] = blocks_tree(less);
+    sum[1] = blocks_tree(more);
     return negative;
 }
 ESP_KERNEL(onebit_sums, (float sum[2], const float *x, uint64_t n), (sum, x, n))
 
 /* A block without negative elements, or without others, has 0 as their mean. */
 ESP_ELEMENT float onebit_mean(float sum, uint64_t n) { return n ? sum * ((float)DENSE_BLOCK / (float)n) : 0.0f; }
-static void onebit_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
-    const uint64_t negative = onebit_sums_for(s->dense.level)(head, phi, n), counts[] = {negative, n - negative};
-    for (int i = 0; i < 2; i++) head[i] = onebit_mean(head[i], counts[i]);
+static void onebit_heads_of(const blocks_self *s, float *heads, const float *phi, uint64_t n) {
+    for (uint64_t i = 0; i < n; i += s->block, heads += 2) {
+        const uint64_t m = n - i < s->block ? n - i : s->block;
+        const uint64_t negative = onebit_sums_for(s->dense.level)(heads, phi + i, m);
+        heads[0] = onebit_mean(heads[0], negative);
+        heads[1] = onebit_mean(heads[1], m - negative);
+    }
 }
 ESP_ELEMENT blocks_scale onebit_scale(const float *head) {
     const blocks_scale h = {head[0], head[1], 0, 0, NULL};

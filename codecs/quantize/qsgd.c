@@ -21,12 +21,14 @@ typedef struct qsgd_self {
 } qsgd_self;
 
 /* Levels are signed integers of `bits` bits. h.a: unit; h.b: 1 / unit; h.c: the largest level. */
-ESP_ELEMENT uint32_t qsgd_code(float x, uint32_t noise, blocks_scale h) {
+ESP_ELEMENT float qsgd_round(float x, uint32_t noise, blocks_scale h, uint32_t *code) {
     const float size = bits_float(float_bits(x) & 0x7FFFFFFFu);
     const float y = size * h.b + ((float)(int32_t)noise + 0.5f) * (1.0f / 65536.0f);
     const int32_t up = (int32_t)(y < h.c ? y : h.c), level = x < 0 ? -up : up;
-    return (uint32_t)level & h.levels;
+    *code = (uint32_t)level & h.levels;
+    return h.a * (float)level;
 }
+BLOCKS_CODE(qsgd)
 ESP_ELEMENT float qsgd_value(uint32_t code, blocks_scale h) {
     const int32_t sign = (int32_t)(h.levels >> 1) + 1;
     return h.a * (float)(((int32_t)code ^ sign) - sign);
@@ -45,12 +47,15 @@ ESP_ELEMENT float qsgd_unit(float top, float squares, uint64_t n, bool norm, flo
     return top * (limit < 1 ? limit : 1) / most;
 }
 static uint32_t qsgd_mask(const blocks_self *s) { return (1u << s->bits) - 1; }
-static void qsgd_heads_of(const blocks_self *s, float *head, const float *phi, uint64_t n) {
+static void qsgd_heads_of(const blocks_self *s, float *heads, const float *phi, uint64_t n) {
     const qsgd_self *q = (const qsgd_self *)s;
-    const float top = blocks_top(s, phi, n);
-    if (!(top > 0)) return;
-    const float squares = q->norm || q->clip > 0 ? blocks_squares(s, phi, top, n) : 0;
-    head[0] = qsgd_unit(top, squares, n, q->norm, q->clip, qsgd_mask(s));
+    float top[BLOCKS_MOST], squares[BLOCKS_MOST] = {0};
+    blocks_tops(s, top, phi, n);
+    if (q->norm || q->clip > 0) blocks_squares_for(s->dense.level)(squares, top, phi, s->block, n);
+    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++)
+        if (top[k] > 0)
+            heads[k] =
+                qsgd_unit(top[k], squares[k], n - i < s->block ? n - i : s->block, q->norm, q->clip, qsgd_mask(s));
 }
 ESP_ELEMENT blocks_scale qsgd_scale(float head, uint32_t mask) {
     const float unit = bits_float(float_bits(head) & 0x7FFFFFFFu), inverse = unit > 0 ? 1 / unit : 0;
@@ -109,7 +114,7 @@ static unsigned char *qsgd_put(const serial_self *self, serial_state *st, unsign
     const qsgd_self *s = qsgd_of(self);
     const esp_codec_args *a = st->args;
     const uint64_t key = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, a->source);
-    blocks_job j = {&s->blocks, NULL, NULL, key, a->offset[0] + st->at};
+    blocks_job j = {&s->blocks, NULL, NULL, key, a->offset[0] + st->at, NULL, 0};
     return qsgd_record(s, &j, to, e, phi, n);
 }
 /* Reads the levels of n elements. Returns the end, or NULL if they are corrupt. */
@@ -188,7 +193,7 @@ static esp_status qsgd_model(void *self, const esp_tensor *like, uint32_t n_redu
     double bytes = 0;
     if (!qsgd_serial(self)) return blocks_model(self, like, n_reduced, d, out);
     for (uint64_t draw = 0; draw < BLOCKS_DRAWS; draw++) {
-        blocks_job j = {&s->blocks, NULL, NULL, 1, draw * DENSE_BLOCK};
+        blocks_job j = {&s->blocks, NULL, NULL, 1, draw * DENSE_BLOCK, NULL, 0};
         blocks_normal(x, draw);
         bytes += (double)(qsgd_record(s, &j, body, NULL, x, DENSE_BLOCK) - body);
     }
