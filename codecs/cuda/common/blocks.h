@@ -70,7 +70,7 @@ static __device__ __forceinline__ T cuda_rows_all(cuda_rows r, Get get, F combin
     for (uint32_t by = 1; by < r.rows; by *= 2) x[0] = combine(x[0], __shfl_xor_sync(0xFFFFFFFFu, x[0], (int)by));
     return x[0];
 }
-/* Returns the block's largest magnitude, as blocks_top() does. */
+/* Returns the block's largest magnitude, as blocks_tops() does. */
 static __device__ __forceinline__ float cuda_rows_top(const float phi[CUDA_ROWS], cuda_rows r) {
     return blocks_top_of(cuda_rows_all<uint32_t>(
         r, [&](uint32_t k) { return cuda_magnitude(phi[k]); }, [](uint32_t a, uint32_t b) { return max(a, b); }));
