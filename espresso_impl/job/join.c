@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum {
+    ESP__JOIN_FAILED = 3,     /* attempts to listen before a warning */
     ESP__JOIN_PART = 1 << 20, /* bytes of a message with a part of the state */
     ESP__JOIN_BODY = 1 << 26  /* most bytes of a description or a strategy */
 };
@@ -27,6 +28,7 @@ struct esp__joins {
     esp__lobby lobby; /* a candidate whose `member` is 0 or more is to be admitted */
     esp__peers me;    /* only for the handshake */
     int32_t n;
+    uint32_t failed; /* attempts to listen */
 };
 
 /* ---- rank 0 ---- */
@@ -37,26 +39,30 @@ ESP__FN void esp__joins_close(esp_ctx *ctx, esp__joins *j) {
     esp__free(ctx, j);
 }
 
+/* If another process listens there, tries again at the next call: it may be a former rank 0, which is ending. */
 static esp_status esp__joins_open(esp_ctx *ctx, const esp__where *w, esp__joins **out) {
     const char *error = "";
-    if (*out || !*w->join) return ESP_OK; /* without an address, no rank can join */
-    esp__joins *j = esp__alloc(ctx, sizeof *j);
-    const bool room = j && esp__lobby_open(ctx, &j->lobby, -1, 0);
-    if (room) j->lobby.listen_fd = esp__listen(w->join, &error);
-    if (room && j->lobby.listen_fd >= 0) {
+    esp__joins *j = *out;
+    if (!*w->join) return ESP_OK; /* without an address, no rank can join */
+    if (!j) {
+        j = esp__alloc(ctx, sizeof *j);
+        if (!j || !esp__lobby_open(ctx, &j->lobby, -1, 0)) {
+            esp__free(ctx, j);
+            return esp__fail(ctx, ESP_E_NOMEM, "esp_reconfigure: out of memory");
+        }
         j->me.ctx = ctx;
         snprintf(j->me.where, sizeof j->me.where, "%s", w->join);
         snprintf(j->me.secret, sizeof j->me.secret, "%s", w->secret ? w->secret : "");
         *out = j;
-        return ESP_OK;
     }
-    if (room) esp__lobby_close(ctx, &j->lobby);
-    esp__free(ctx, j);
-    return room ? esp__fail(ctx, ESP_E_COMM,
-                            "esp_reconfigure: rank 0 cannot listen at %s for ranks that join: %s. Give each context an "
-                            "address of its own in esp_config.root",
-                            w->join, error)
-                : esp__fail(ctx, ESP_E_NOMEM, "esp_reconfigure: out of memory");
+    if (j->lobby.listen_fd >= 0) return ESP_OK;
+    j->lobby.listen_fd = esp__listen(w->join, &error);
+    if (j->lobby.listen_fd < 0 && j->failed++ == ESP__JOIN_FAILED)
+        esp__log(ctx, ESP_LOG_WARN, "join",
+                 "rank 0 cannot listen at %s for ranks that join: %s. Give each context an address of its own in "
+                 "esp_config.root",
+                 w->join, error);
+    return ESP_OK;
 }
 
 static void esp__joins_refuse(esp_ctx *ctx, esp__conn *c, esp_status s) {
@@ -83,7 +89,7 @@ static bool esp__joins_same(esp_ctx *ctx, esp__conn *c, const char *mine) {
     if (!*mine && !*theirs) return true;
     esp__fail(ctx, ESP_E_MISMATCH,
               "a rank that joins must have the job's tensors and options: the job has '%.*s', the rank has '%.*s'",
-              m < 400 ? m : 400, *mine ? mine : "no more tensors", t < 400 ? t : 400,
+              *mine && m < 400 ? m : 400, *mine ? mine : "no more tensors", *theirs && t < 400 ? t : 400,
               *theirs ? theirs : "no more tensors");
     esp__joins_refuse(ctx, c, ESP_E_MISMATCH);
     return false;
@@ -113,6 +119,7 @@ ESP__FN esp_status esp__joins_collect(esp_ctx *ctx, const esp__where *w, const c
     esp__joins *j = *joins;
     if (s || !j) return s;
     j->n = 0;
+    if (j->lobby.listen_fd < 0) return ESP_OK;
     for (int32_t i = j->lobby.n - 1; i >= 0; i--) esp__lobby_drop(ctx, &j->lobby, &j->lobby.candidates[i], -1);
     for (bool waits = true; waits;) {
         struct pollfd polls[2 * ESP__CANDIDATES];

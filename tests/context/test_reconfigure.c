@@ -29,7 +29,7 @@ typedef struct play {
     int32_t n, machines[MOST];
     part of[MOST];
     int rounds;
-    atomic_int joined, round; /* ranks that have joined; the round of the job */
+    atomic_int joined, round, refused; /* ranks that have joined; the round of the job; a rank was refused */
 } play;
 
 static void inner(float *w, int t, int32_t rank, int step) {
@@ -63,6 +63,27 @@ static esp_ctx *open_rank(part *p, int32_t rank, int32_t size, bool joins) {
 
 static uint64_t hash(float w[TENSORS][N]) { return esp__hash64(ESP__HASH0, w, sizeof(float) * TENSORS * N); }
 
+/* Waits, before a round, until the ranks are there that take part in it, and those that do not fit are refused. */
+static esp_status await_ranks(esp_ctx *ctx, play *y, int round) {
+    esp_status s = ESP_OK;
+    if (esp_rank(ctx) == 0) atomic_store(&y->round, round);
+    for (int32_t wait = 1; wait && !s;) {
+        int32_t n = 0;
+        wait = 0;
+        for (int32_t r = 0; r < y->n; r++) {
+            const part *p = &y->of[r];
+            const bool misfit = p->tensors || p->every || p->codec;
+            n += p->first <= round && round < p->last && !misfit;
+            wait |= misfit && p->first <= round && !atomic_load(&y->refused);
+        }
+        wait |= esp_size(ctx) < n;
+        s = esp_broadcast(ctx, &wait, sizeof wait, 0);
+        if (!s && wait) s = esp_reconfigure(ctx);
+        if (wait) usleep(500);
+    }
+    return s;
+}
+
 static void *rank_main(void *arg) {
     part *p = arg;
     play *y = (play *)(uintptr_t)p->play;
@@ -79,17 +100,21 @@ static void *rank_main(void *arg) {
     esp_stats stats = {.struct_size = sizeof stats};
     if (!p->status) p->status = esp_stats_read(ctx, &stats);
     if (!p->status && p->first) atomic_fetch_add(&y->joined, 1);
-    for (int round = (int)stats.outer_rounds; round < y->rounds && round < p->last && !p->status; round++) {
-        if (esp_rank(ctx) == 0) atomic_store(&y->round, round);
+    for (int round = (int)stats.outer_rounds; round < p->last && !p->status; round++) {
+        if (round >= y->rounds) break;
+        p->status = await_ranks(ctx, y, round);
         for (int k = 0; k < EVERY && !p->status; k++) {
             for (int t = 0; t < TENSORS; t++) inner(w[t], t, p->me, round * EVERY + k);
             p->status = esp_outer_step(ctx, here);
         }
-        if (!p->status) p->bits[round] = hash(w);
+        if (!p->status) p->bits[round] = hash(w), p->status = esp_stats_read(ctx, &stats);
+        p->rounds[round] = (int)stats.outer_rounds;
+        if (round + 1 == p->last) break; /* leaves */
         if (!p->status) p->status = esp_reconfigure(ctx);
         p->size = esp_size(ctx);
     }
     snprintf(p->text, sizeof p->text, "%s", p->status ? esp_last_error(ctx) : "");
+    if (p->status == ESP_E_MISMATCH) atomic_store(&y->refused, 1);
     esp_close(ctx);
     return NULL;
 }
@@ -100,19 +125,215 @@ static void run(play *y, const char *root) {
     run_threads(y->n, rank_main, y->of, sizeof *y->of);
 }
 
-TEST(test_two_become_three) {
-    static play y;
-    y = (play){.n = 3,
-               .rounds = 20,
-               .o = {.every = EVERY, .lr = 0.7f, .momentum = 0.9f, .nesterov = 1},
-               .of = {{.last = 99}, {.last = 99}, {.first = 2, .last = 99}}};
-    run(&y, test_root(false));
-    for (int r = 0; r < 3; r++)
-        if (y.of[r].status) fail_msg("rank %d: %s", r, y.of[r].text);
-    for (int r = 0; r < 3; r++) assert_int_equal(y.of[r].size, 3);
-    for (int k = 0; k < 20; k++) {
-        assert_true(y.of[0].bits[k] == y.of[1].bits[k]);
-        if (y.of[2].bits[k]) assert_true(y.of[0].bits[k] == y.of[2].bits[k]);
+/* Checks that each rank ended as `status` and `size` say, and that ranks had the same bits in each round. */
+static void expect_same(const play *y, int32_t size) {
+    for (int32_t r = 0; r < y->n; r++) {
+        const part *p = &y->of[r];
+        if (p->status) fail_msg("rank %d: %s", (int)r, p->text);
+        if (p->last > y->rounds) assert_int_equal(p->size, size);
+        for (int k = 0; k < y->rounds; k++)
+            for (int32_t q = 0; q < r; q++)
+                if (p->bits[k] && y->of[q].bits[k] && p->bits[k] != y->of[q].bits[k])
+                    fail_msg("after round %d, ranks %d and %d differ", k, (int)q, (int)r);
+        if (p->last > y->rounds) assert_true(p->bits[y->rounds - 1] != 0);
     }
-    assert_true(y.of[2].bits[19] && !y.of[2].bits[2]);
+}
+
+static int threads(void) { return test_count_files("/proc/self/task", ""); }
+
+#define DILOCO                                                                                                         \
+    { .every = EVERY, .lr = 0.7f, .momentum = 0.9f, .nesterov = 1 }
+
+TEST(test_ranks_join) {
+    static play y;
+    static const char *const codecs[] = {NULL, "topk:ratio=0.1", "int8"};
+    const int files = test_count_files("/proc/self/fd", ""), shared = test_count_files("/dev/shm", "espresso");
+    for (int i = 0; i < 6; i++) {
+        y = (play){.n = 3 + i % 2,
+                   .rounds = 20,
+                   .o = DILOCO,
+                   .codec = codecs[i / 2],
+                   .machines = {0, i % 2, 0, i % 2},
+                   .of = {{.last = 99}, {.last = 99}, {.first = 2, .last = 99}, {.first = 5, .last = 99}}};
+        run(&y, test_root(i == 5));
+        expect_same(&y, y.n);
+        assert_true(!y.of[2].bits[1]);
+        assert_int_equal(y.of[2].rounds[19], 20);
+    }
+    assert_int_equal(test_count_files("/proc/self/fd", ""), files);
+    assert_int_equal(test_count_files("/dev/shm", "espresso"), shared);
+    assert_int_equal(threads(), 1);
+}
+
+TEST(test_one_becomes_two) {
+    static play y;
+    y = (play){.n = 2, .rounds = 12, .o = DILOCO, .of = {{.last = 99}, {.first = 1, .last = 99}}};
+    run(&y, test_root(false));
+    expect_same(&y, 2);
+}
+
+/* A rank leaves while others join. Rank 0 may be the one that leaves; then another rank listens. */
+TEST(test_fewer_and_more) {
+    for (int32_t leaves = 0; leaves < 3; leaves++) {
+        static play y;
+        y = (play){
+            .n = 5,
+            .rounds = 40,
+            .o = DILOCO,
+            .codec = "topk:ratio=0.1",
+            .of = {{.last = 99}, {.last = 99}, {.last = 99}, {.first = 3, .last = 99}, {.first = 6, .last = 99}}};
+        y.of[leaves].last = 8;
+        run(&y, test_root(false));
+        expect_same(&y, 4);
+    }
+}
+
+/* Ranks that do not fit are refused by name, and the job goes on. */
+TEST(test_refused) {
+    static play y;
+    static const char *const words[] = {"name w3", "no more tensors", "every=5", "codec int8"};
+    for (int i = 0; i < 4; i++) {
+        y = (play){.n = 4,
+                   .rounds = 16,
+                   .o = DILOCO,
+                   .of = {{.last = 99}, {.last = 99}, {.first = 2, .last = 99}, {.first = 2, .last = 99}}};
+        part *p = &y.of[3];
+        p->tensors = i == 0 ? 4 : i == 1 ? 2 : 0;
+        p->every = i == 2 ? 5 : 0;
+        p->codec = i == 3 ? "int8" : NULL;
+        run(&y, test_root(false));
+        assert_int_equal(p->status, ESP_E_MISMATCH);
+        if (!strstr(p->text, words[i])) fail_msg("%s", p->text);
+        y.n = 3;
+        expect_same(&y, 3);
+    }
+}
+
+/* Another version of the library, a rank that proves itself and goes, one that stays silent. */
+static void *unknown_main(void *arg) {
+    play *y = arg;
+    char root[80], answer[4096];
+    hello_bytes sent[2], old;
+    esp__peers me = {.rank = -1};
+    esp__hello hello;
+    int fds[3];
+    snprintf(root, sizeof root, "%s/join", y->root);
+    while (atomic_load(&y->round) < 1) usleep(1000);
+    for (int i = 0; i < 3; i++) fds[i] = hello_connect(root, 10000);
+    esp__hello_make(&me, 0, &hello);
+    snprintf(hello.version, sizeof hello.version, "0.0.1/1");
+    old = hello_message(ESP__MSG_HELLO, &hello, sizeof hello);
+    CHECK(hello_send(fds[0], &old) && hello_receive(fds[0], answer, sizeof answer) == ESP__MSG_REFUSE);
+    CHECK(strstr(answer, "a rank that joins runs espresso 0.0.1") != NULL);
+    CHECK(hello_as(fds[1], 1, 2, "", sent, answer, sizeof answer) == ESP__MSG_REFUSE);
+    CHECK(strstr(answer, "needs ESP_JOIN") != NULL);
+    for (int i = 0; i < 2; i++) close(fds[i]);
+    while (atomic_load(&y->joined) < 1) usleep(1000);
+    close(fds[2]);
+    return NULL;
+}
+TEST(test_unknown_peers) {
+    static play y;
+    pthread_t thread;
+    y = (play){.n = 3,
+               .rounds = 40,
+               .o = DILOCO,
+               .root = test_root(false),
+               .of = {{.last = 99}, {.last = 99}, {.first = 4, .last = 99}}};
+    atomic_store(&failures, 0);
+    pthread_create(&thread, NULL, unknown_main, &y);
+    run(&y, y.root);
+    pthread_join(thread, NULL);
+    expect_same(&y, 3);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+/* ---- contexts that average gradients in every step, and wrong calls ---- */
+typedef struct trainee {
+    const char *root;
+    int32_t rank; /* 2 joins */
+    int failed;
+} trainee;
+static void *trainee_main(void *arg) {
+    trainee *k = arg;
+    const esp_config c = {.rank = k->rank % 2,
+                          .size = 2,
+                          .root = k->root,
+                          .timeout_ms = 20000,
+                          .cpu_workers = 1,
+                          .codec = "topk:ratio=0.5",
+                          .min_compress_elements = 1,
+                          .backend = "shm",
+                          .flags = k->rank == 2 ? ESP_JOIN : 0,
+                          .log_level = ESP_LOG_ERROR};
+    esp_stats stats = {.struct_size = sizeof stats};
+    float g[N], x = 1;
+    int step = 0, end = 0;
+    esp_ctx *ctx;
+    CHECK(esp_open(&c, &ctx) == ESP_OK);
+    CHECK(esp_reconfigure(ctx) == ESP_E_STATE && error_has(ctx, "esp_start"));
+    if (k->rank == 2) CHECK(esp_broadcast(ctx, &x, 4, 0) == ESP_E_STATE && error_has(ctx, "ESP_JOIN"));
+    tensor_add(ctx, "w", N);
+    CHECK(esp_start(ctx) == ESP_OK);
+    if (k->rank == 2) CHECK(esp_broadcast(ctx, &step, sizeof step, 0) == ESP_OK && step > 0);
+    for (end = step + 20; esp_size(ctx) == 2 || step < end;) {
+        for (int i = 0; i < N; i++) g[i] = (float)(i % 7);
+        CHECK(esp_push(ctx, 0, g, here) == ESP_OK);
+        if (!step) CHECK(esp_reconfigure(ctx) == ESP_E_STATE && error_has(ctx, "esp_wait_all"));
+        CHECK(esp_wait_all(ctx) == ESP_OK);
+        check_same_bits(ctx, g, sizeof g);
+        step++;
+        if (esp_size(ctx) == 2) {
+            CHECK(esp_reconfigure(ctx) == ESP_OK && esp_stats_read(ctx, &stats) == ESP_OK);
+            CHECK(stats.ranks_joined == (esp_size(ctx) == 3));
+            if (stats.ranks_joined) CHECK(esp_broadcast(ctx, &step, sizeof step, 0) == ESP_OK);
+            end = step + 20;
+        }
+        if (atomic_load(&failures)) break;
+    }
+    CHECK(esp_size(ctx) == 3 && esp_rank(ctx) == k->rank);
+    esp_close(ctx);
+    return NULL;
+}
+TEST(test_steps) {
+    trainee k[3] = {{test_root(false), 0}, {0}, {0}};
+    char root[64];
+    snprintf(root, sizeof root, "%s", k[0].root);
+    for (int32_t r = 0; r < 3; r++) k[r] = (trainee){root, r};
+    atomic_store(&failures, 0);
+    run_threads(3, trainee_main, k, sizeof *k);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+static void body_mid_round(esp_ctx *ctx, void *user) {
+    const esp_outer_desc o = {.every = 4, .delay = 2};
+    float w[N] = {0};
+    CHECK(esp_outer_open(ctx, &o) == ESP_OK);
+    tensor_add(ctx, "w", N);
+    CHECK(esp_start(ctx) == ESP_OK && esp_outer_add(ctx, 0, w) == ESP_OK);
+    CHECK(esp_reconfigure(ctx) == ESP_OK);
+    for (int k = 0; k < 4; k++) {
+        CHECK(esp_outer_step(ctx, here) == ESP_OK);
+        CHECK(esp_reconfigure(ctx) == ESP_E_STATE && error_has(ctx, "esp_outer_sync"));
+    }
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK && esp_reconfigure(ctx) == ESP_OK && esp_size(ctx) == 3);
+}
+TEST(test_mid_round_is_refused) { RUN_RANKS(.size = 3, .body = body_mid_round); }
+
+static esp_status no_allgather(void *user, const void *in, void *out, uint64_t bytes) { return ESP_E_STATE; }
+TEST(test_open_refuses) {
+    esp_config c = {.flags = ESP_JOIN, .log_level = ESP_LOG_ERROR};
+    esp_ctx *ctx;
+    unsetenv("ESPRESSO_ROOT");
+    assert_int_equal(esp_open(&c, &ctx), ESP_E_ARG);
+    assert_non_null(strstr(esp_last_error(NULL), "esp_config.root"));
+    c.root = test_root(false), c.oob_allgather = no_allgather;
+    assert_int_equal(esp_open(&c, &ctx), ESP_E_ARG);
+    assert_non_null(strstr(esp_last_error(NULL), "oob_allgather"));
+    c.oob_allgather = NULL, c.timeout_ms = 200;
+    assert_int_equal(esp_open(&c, &ctx), ESP_OK);
+    tensor_add(ctx, "w", N);
+    assert_int_equal(esp_start(ctx), ESP_E_TIMEOUT); /* there is no job */
+    assert_non_null(strstr(esp_last_error(ctx), "esp_reconfigure"));
+    esp_close(ctx);
 }
