@@ -4,6 +4,7 @@
  * fragment together. At most one fragment is under way, so all fragments share memory for what they push. */
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/context/state.h"
+#include "espresso_impl/strategy/fragments.h"
 #include <stdlib.h>
 
 typedef struct esp__outer_tensor {

@@ -75,10 +75,4 @@ ESP__FN esp_status esp__strategy_read(const esp_ctx *ctx, const char *name, char
 ESP__FN void esp__strategy_put_head(esp__text *t, const char *comments);
 ESP__FN void esp__strategy_put_unit(esp__text *t, const esp__text_tensors *tensors, const esp__unit_line *u);
 ESP__FN void esp__strategy_put_entry(esp__text *t, uint32_t i, uint32_t n, const esp__order_entry *e);
-
-/* ---- fragments.c ---- */
-/* Divides tensors 0 to n_tensors - 1, of count(user, tensor) elements, into contiguous fragments of about equal size,
- * none of them empty. Fragment f has tensors first[f] to first[f + 1] - 1; `first` has fragments + 1 entries. */
-ESP__FN void esp__fragments_divide(uint64_t (*count)(const void *user, uint32_t tensor), const void *user,
-                                   uint32_t n_tensors, uint32_t fragments, uint32_t *first);
 #endif

@@ -2,35 +2,29 @@
  * each fragment of the model is pushed once, and used `delay` steps later. A fragment's plan is that of a model of its
  * tensors, whose gradients are all ready at once. What does not end within the delay, training waits for. */
 #include "tools/plan/plan.h"
+#include "espresso_impl/strategy/fragments.h"
 #include "espresso_impl/strategy/text.h"
 #include <math.h>
 
-enum { OUTER_MOST_FRAGMENTS = 64, OUTER_MOST_STEPS = 100000 };
+enum { OUTER_MOST_STEPS = 100000 };
 
-/* A division into fragments: for each, the time until its mean is there, the part of it in which training cannot use
- * the processor, and a lower bound. */
-typedef struct outer_division {
-    uint32_t n;
-    uint32_t first[OUTER_MOST_FRAGMENTS + 1];
-    plan_made plan[OUTER_MOST_FRAGMENTS];
-    double ns[OUTER_MOST_FRAGMENTS], busy_ns[OUTER_MOST_FRAGMENTS], bound_ns, bytes;
-} outer_division;
-
-typedef struct outer_round {
-    uint32_t every, delay;
-    const outer_division *of;
-    double exposed_ns, used; /* time that training waits in a round; part of a round in which it trains */
-} outer_round;
+/* What a division into fragments has besides its costs. */
+typedef struct outer_plans {
+    uint32_t first[ESP__FRAGMENTS_MOST + 1];
+    plan_made plan[ESP__FRAGMENTS_MOST];
+    double bound_ns, bytes;
+} outer_plans;
 
 typedef struct outer_job {
     const plan_inputs *in;
     const plan_outer_ranges *ranges;
     double alone_ns;             /* an inner step */
     double every_ns, fp32_bytes; /* a step that averages gradients; bytes of one without compression */
-    outer_division *all;
     uint32_t n;
-    outer_round at95, at99, last; /* the shortest rounds that reach 95% and 99%; the longest allowed */
-    outer_round best;             /* what is recommended */
+    esp__division *all;
+    outer_plans *plans;                /* [n] those of all[n] */
+    esp__outer_round at95, at99, last; /* the shortest rounds that reach 95% and 99%; the longest allowed */
+    esp__outer_round best;             /* what is recommended */
 } outer_job;
 
 static bool outer_range(const char *text, uint32_t least, uint32_t most, uint32_t out[2]) {
@@ -46,7 +40,7 @@ static bool outer_range(const char *text, uint32_t least, uint32_t most, uint32_
 
 ESP__FN void plan_outer_read(const tool_command *c, const char *text, plan_outer_ranges *out) {
     static const char *const keys[] = {"every", "fragments", "delay"};
-    static const uint32_t least[] = {1, 1, 0}, most[] = {OUTER_MOST_STEPS, OUTER_MOST_FRAGMENTS, OUTER_MOST_STEPS};
+    static const uint32_t least[] = {1, 1, 0}, most[] = {OUTER_MOST_STEPS, ESP__FRAGMENTS_MOST, OUTER_MOST_STEPS};
     uint32_t *const to[] = {out->every, out->fragments, out->delay};
     char key[32], value[64];
     const char *at = text;
@@ -75,25 +69,25 @@ static uint64_t outer_count(const void *model, uint32_t tensor) {
     return ((const esp_plan_model *)model)->tensors[tensor].elements;
 }
 
-static int outer_plan_fragment(const plan_inputs *in, outer_division *d, uint32_t f) {
+static int outer_plan_fragment(const plan_inputs *in, esp__division *d, outer_plans *p, uint32_t f) {
     plan_inputs part = *in;
-    const uint32_t n = d->first[f + 1] - d->first[f];
+    const uint32_t n = p->first[f + 1] - p->first[f];
     esp_plan_tensor *tensors = tool_realloc(NULL, n * sizeof *tensors);
-    memcpy(tensors, in->model.tensors + d->first[f], n * sizeof *tensors);
+    memcpy(tensors, in->model.tensors + p->first[f], n * sizeof *tensors);
     for (uint32_t i = 0; i < n; i++) tensors[i].compute_ns = 0;
     part.model.tensors = tensors;
     part.model.n_tensors = n;
     part.model.forward_ns = part.model.update_ns = 0;
-    const esp_status s = plan_make(&part, NULL, 0, &d->plan[f]);
+    const esp_status s = plan_make(&part, NULL, 0, &p->plan[f]);
     free(tensors);
     if (s) return tool_fail(in->command, "--outer: fragment %u of %u: %s", f + 1, d->n, esp_last_error(NULL));
-    const esp_plan_report *r = &d->plan[f].report;
+    const esp_plan_report *r = &p->plan[f].report;
     d->ns[f] = r->iteration_ns;
     d->busy_ns[f] = r->lane_ns[ESP__LANE_COMPUTE];
     if (in->system.cores_per_rank == 1) /* collectives and codecs take the core that trains */
         d->busy_ns[f] += r->lane_ns[ESP__LANE_CPU] + r->lane_ns[ESP__LANE_PROGRESS];
-    d->bound_ns += r->bound_ns;
-    d->bytes += (double)r->inter_bytes;
+    p->bound_ns += r->bound_ns;
+    p->bytes += (double)r->inter_bytes;
     return TOOL_OK;
 }
 
@@ -104,49 +98,26 @@ static int outer_plan_all(outer_job *j) {
         return tool_fail(j->in->command, "--outer: fragments is %u, but the model has %u tensors",
                          j->ranges->fragments[0], j->in->model.n_tensors);
     j->all = tool_zeroed((most - j->ranges->fragments[0] + 1) * sizeof *j->all);
+    j->plans = tool_zeroed((most - j->ranges->fragments[0] + 1) * sizeof *j->plans);
     for (uint32_t n = j->ranges->fragments[0]; n <= most; n++) {
-        outer_division *d = &j->all[j->n++];
+        outer_plans *p = &j->plans[j->n];
+        esp__division *d = &j->all[j->n++];
         d->n = n;
-        esp__fragments_divide(outer_count, &j->in->model, j->in->model.n_tensors, n, d->first);
+        esp__fragments_divide(outer_count, &j->in->model, j->in->model.n_tensors, n, p->first);
         for (uint32_t f = 0; f < n; f++)
-            if (outer_plan_fragment(j->in, d, f) != TOOL_OK) return TOOL_FAILED;
+            if (outer_plan_fragment(j->in, d, p, f) != TOOL_OK) return TOOL_FAILED;
     }
     return TOOL_OK;
 }
 
 /* ---- rounds ---- */
-static outer_round outer_simulate(const outer_job *j, const outer_division *d, uint32_t every, uint32_t delay) {
-    outer_round r = {every, delay, d, 0, 0};
-    for (uint32_t f = 0; f < d->n; f++) {
-        const double late = d->ns[f] - delay * j->alone_ns;
-        r.exposed_ns += late > d->busy_ns[f] ? late : d->busy_ns[f];
-    }
-    r.used = every * j->alone_ns / (every * j->alone_ns + r.exposed_ns);
-    return r;
-}
-
-/* The best round of `every` steps: no other waits less, and of these it has the fewest fragments and the least delay.
- * Its `of` is NULL if none is allowed. */
-static outer_round outer_best(const outer_job *j, uint32_t every) {
-    outer_round best = {0};
-    for (uint32_t k = 0; k < j->n; k++) {
-        const outer_division *d = &j->all[k];
-        const uint32_t gap = every / d->n, most = gap < j->ranges->delay[1] ? gap : j->ranges->delay[1];
-        double longest = 0;
-        if (d->n > every || j->ranges->delay[0] > most) continue;
-        for (uint32_t f = 0; f < d->n; f++) longest = fmax(longest, d->ns[f] - d->busy_ns[f]);
-        const double need = ceil(longest / j->alone_ns - 1e-9); /* more delay hides no more */
-        uint32_t delay = need < most ? (uint32_t)need : most;
-        if (delay < j->ranges->delay[0]) delay = j->ranges->delay[0];
-        const outer_round r = outer_simulate(j, d, every, delay);
-        if (!best.of || r.exposed_ns < best.exposed_ns * (1 - 1e-9)) best = r;
-    }
-    return best;
+static const outer_plans *outer_plans_of(const outer_job *j, const esp__outer_round *r) {
+    return &j->plans[r->of - j->all];
 }
 
 static void outer_search(outer_job *j) {
     for (uint32_t every = j->ranges->every[0]; every <= j->ranges->every[1]; every++) {
-        const outer_round r = outer_best(j, every);
+        const esp__outer_round r = esp__outer_round_best(j->all, j->n, j->alone_ns, every, j->ranges->delay);
         if (!r.of) continue;
         if (!j->at95.of && r.used >= 0.95) j->at95 = r;
         if (!j->at99.of && r.used >= 0.99) j->at99 = r;
@@ -157,9 +128,11 @@ static void outer_search(outer_job *j) {
     if (j->at95.of) j->best = j->at95;
 }
 
-static double outer_step_ns(const outer_job *j, const outer_round *r) { return j->alone_ns + r->exposed_ns / r->every; }
-static double outer_bound_ns(const outer_job *j, const outer_round *r) {
-    return fmax(j->alone_ns, r->of->bound_ns / r->every);
+static double outer_step_ns(const outer_job *j, const esp__outer_round *r) {
+    return j->alone_ns + r->exposed_ns / r->every;
+}
+static double outer_bound_ns(const outer_job *j, const esp__outer_round *r) {
+    return fmax(j->alone_ns, outer_plans_of(j, r)->bound_ns / r->every);
 }
 /* True if averaging gradients in every step is as fast as the recommended round. */
 static bool outer_needless(const outer_job *j) { return j->every_ns <= outer_step_ns(j, &j->best) * 1.005; }
@@ -185,8 +158,9 @@ static int outer_run(outer_job *j, const plan_inputs *in, const plan_outer_range
 
 static void outer_free(outer_job *j) {
     for (uint32_t k = 0; k < j->n; k++)
-        for (uint32_t f = 0; f < j->all[k].n; f++) plan_free(&j->all[k].plan[f]);
+        for (uint32_t f = 0; f < j->all[k].n; f++) plan_free(&j->plans[k].plan[f]);
     free(j->all);
+    free(j->plans);
 }
 
 /* ---- the strategy ---- */
@@ -212,11 +186,11 @@ static void outer_add_text(const char *text, uint32_t before, esp__text *units, 
 
 static int outer_write(const outer_job *j, const char *path) {
     esp__text text = {NULL, 0, 0, 0, NULL}, order = {NULL, 0, 0, 0, NULL};
-    const outer_division *d = j->best.of;
+    const outer_plans *p = outer_plans_of(j, &j->best);
     uint32_t before = 0;
     esp__text_add(&text, "espresso-strategy 1\n");
-    for (uint32_t f = 0; f < d->n; before += d->plan[f++].n_units)
-        outer_add_text(esp_plan_text(d->plan[f].plan), before, &text, &order);
+    for (uint32_t f = 0; f < j->best.of->n; before += p->plan[f++].n_units)
+        outer_add_text(esp_plan_text(p->plan[f].plan), before, &text, &order);
     if (order.data) esp__text_add(&text, "order%s\n", order.data);
     int status = TOOL_OK;
     if (text.failed || order.failed || esp__output_write(path, text.data, strlen(text.data)) != ESP_OK)
@@ -227,14 +201,15 @@ static int outer_write(const outer_job *j, const char *path) {
 }
 
 /* ---- output ---- */
-static void outer_print_round(FILE *to, const outer_job *j, const char *label, const outer_round *r) {
+static void outer_print_round(FILE *to, const outer_job *j, const char *label, const esp__outer_round *r) {
     if (!r->of) return;
     fprintf(to, "%-11s %7u %9u %5u  %10s  %10s %6.1f%%  %9s\n", label, r->every, r->of->n, r->delay,
             tool_time(outer_step_ns(j, r)), tool_time(r->exposed_ns), 100 * r->used,
-            tool_bytes(r->of->bytes / r->every));
+            tool_bytes(outer_plans_of(j, r)->bytes / r->every));
 }
 
 static void outer_print(FILE *to, const outer_job *j) {
+    const double bytes = outer_plans_of(j, &j->best)->bytes;
     plan_print_inputs(to, j->in);
     fprintf(to, "\n%-11s %7s %9s %5s  %10s  %10s %7s  %9s\n", "rounds", "every", "fragments", "delay", "a step",
             "waits/round", "trains", "sent/step");
@@ -249,13 +224,13 @@ static void outer_print(FILE *to, const outer_job *j) {
         plan_line(to, "advice", "average gradients in every step: it takes no longer, so no outer loop is needed");
     plan_line(to, "bound", "a step takes at least %s in such a round", tool_time(outer_bound_ns(j, &j->best)));
     plan_line(to, "sent", "%.4g times fewer bytes between machines than without compression in every step",
-              j->best.of->bytes > 0 ? j->fp32_bytes * j->best.every / j->best.of->bytes : NAN);
+              bytes > 0 ? j->fp32_bytes * j->best.every / bytes : NAN);
     plan_line(to, "assumed", "the loss allows such rounds; anchors and momenta are updated in no time");
     plan_line(to, "use", "ESPRESSO_OUTER=average:every=%u,fragments=%u,delay=%u, or a method with these numbers",
               j->best.every, j->best.of->n, j->best.delay);
 }
 
-static void outer_json_round(json_t *to, const char *key, const outer_job *j, const outer_round *r) {
+static void outer_json_round(json_t *to, const char *key, const outer_job *j, const esp__outer_round *r) {
     if (!r->of) {
         json_add(to, key, json_null());
         return;
@@ -268,7 +243,7 @@ static void outer_json_round(json_t *to, const char *key, const outer_job *j, co
     json_us(o, "exposed_us", r->exposed_ns);
     json_us(o, "bound_us", outer_bound_ns(j, r));
     json_double(o, "utilisation", r->used);
-    json_double(o, "bytes_per_step", r->of->bytes / r->every);
+    json_double(o, "bytes_per_step", outer_plans_of(j, r)->bytes / r->every);
 }
 
 static json_t *outer_json(const outer_job *j) {
