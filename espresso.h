@@ -377,8 +377,9 @@ typedef struct esp_outer_desc {
     uint32_t struct_size; /* 0 means the size in this header */
     uint32_t flags;       /* ESP_OUTER_HOST */
     /** "average" (of the parameters; the default), "diloco", "streaming" or "sparseloco" (docs/use/outer.md), also with
-     *  parameters named as the members below: "streaming:every=50,fragments=8". Environment variable ESPRESSO_OUTER
-     *  overrides it. What the text sets overrides the members. */
+     *  parameters named as the members below: "streaming:every=50,fragments=8". max_every=N instead of every=N lets the
+     *  library choose up to N, and so do max_fragments and max_delay. Environment variable ESPRESSO_OUTER overrides it.
+     *  What the text sets overrides the members. */
     const char *method;
     uint32_t every; /* inner steps of a round, in which each tensor is synchronized once; the paper calls them H */
     /** The tensors are divided, in their order, into this many parts of about equal size, which are synchronized one

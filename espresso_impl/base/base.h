@@ -40,6 +40,8 @@ ESP__FN bool esp__log_speaks(const esp_ctx *ctx);
 /* Returns true in the log callback of `ctx`, which may be called with a lock held. */
 ESP__FN bool esp__in_log(const esp_ctx *ctx);
 ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, const char *fmt, ...) ESP__PRINTF(4, 5);
+/* Logs a line on rank 0 about what the library decides, at a level that users see by default. */
+ESP__FN void esp__say(const esp_ctx *ctx, const char *component, const char *fmt, ...) ESP__PRINTF(3, 4);
 /* Returns the log level of a text such as "warn" or "2", or 0 if it is none. */
 ESP__FN int32_t esp__log_level_read(const char *text);
 ESP__FN uint64_t esp__now_ns(void); /* CLOCK_MONOTONIC, which all processes of a machine share */

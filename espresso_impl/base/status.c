@@ -90,6 +90,24 @@ ESP__FN void esp__log(const esp_ctx *ctx, int32_t level, const char *component, 
     esp__log_event(ctx, &ev);
 }
 
+ESP__FN void esp__say(const esp_ctx *ctx, const char *component, const char *fmt, ...) {
+    char text[ESP__ERROR_MAX];
+    const esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, component, text, NULL};
+    va_list ap;
+    if (esp__base_of(ctx)->rank || esp__log_level(ctx) < ESP_LOG_WARN) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (esp__log_is_own(ctx)) {
+        esp__base_of(ctx)->user_host->log(esp__base_of(ctx)->user_host->user, &ev);
+        return;
+    }
+    esp__held_signals held;
+    esp__signals_hold(&held);
+    fprintf(stderr, "espresso: %s: %s\n", component, text);
+    esp__signals_release(&held);
+}
+
 ESP__FN esp_status esp__fail(const esp_ctx *ctx, esp_status s, const char *fmt, ...) {
     char text[ESP__ERROR_MAX]; /* the arguments may point into esp__error_text */
     struct rlimit most;

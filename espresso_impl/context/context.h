@@ -86,7 +86,7 @@ ESP__FN void esp__outer_close(esp_ctx *ctx);
 typedef void (*esp__outer_put)(const esp_ctx *ctx, void *user, uint32_t device, const void *data, uint64_t bytes);
 ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user);
 /* Checks the `bytes` bytes of a saved state that esp__outer_save has put, or loads them. */
-ESP__FN esp_status esp__outer_check(const esp_ctx *ctx, const void *saved, uint64_t bytes);
+ESP__FN esp_status esp__outer_check(esp_ctx *ctx, const void *saved, uint64_t bytes);
 ESP__FN esp_status esp__outer_load(esp_ctx *ctx, const void *saved);
 
 /* ---- lent.c ---- */

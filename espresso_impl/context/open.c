@@ -374,8 +374,10 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
             "strategy auto is not in this build (ESP_NO_PLANNER): compile espresso.c without that define, or link "
             "libespresso; or use fp32, layerwise or a strategy file, which `espresso plan -o FILE` writes");
     if (ctx->outer && esp__auto_asked(*spec))
-        return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                         "strategy auto cannot choose for an outer context: use fp32, layerwise or a strategy file");
+        return esp__fail(
+            ctx, ESP_E_UNSUPPORTED,
+            "strategy auto cannot choose for an outer context: use fp32, layerwise or a strategy file, and "
+            "max_every in ESPRESSO_OUTER or esp_outer_desc.method to let the library choose rounds");
     return esp__observers_strategy(ctx, spec);
 }
 

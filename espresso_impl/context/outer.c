@@ -3,30 +3,10 @@
  * DiLoCo, Douillard et al. 2025). A round is a step of the executor: each tensor is pushed once, and the tensors of a
  * fragment together. At most one fragment is under way, so all fragments share memory for what they push. */
 #include "espresso_impl/context/context.h"
+#include "espresso_impl/context/outer.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/fragments.h"
 #include <stdlib.h>
-
-typedef struct esp__outer_tensor {
-    void *params; /* the caller's */
-    float *anchor, *momentum;
-    void *pushed; /* anchor - params, then its mean; in esp__outer.room */
-    bool whole;   /* the parameters themselves were pushed */
-} esp__outer_tensor;
-
-typedef struct esp__outer {
-    uint32_t flags, every, fragments, delay;
-    float alpha, lr, momentum;
-    bool nesterov, compared, calls; /* all ranks' anchors were compared; the library itself pushes */
-    bool joined;                    /* this rank has the anchors of a job that it joined */
-    uint32_t at;                    /* inner steps of this round */
-    uint32_t pushed, applied;       /* fragments of this round */
-    uint32_t left;                  /* inner steps until the fragment that is under way is applied */
-    uint32_t *first;                /* [fragments + 1] fragment f has tensors first[f] to first[f + 1] - 1 */
-    esp__outer_tensor *tensors;     /* [n_tensors], NULL before esp_start */
-    uint8_t *room[ESP__DEVICES_MAX];
-    uint64_t room_bytes[ESP__DEVICES_MAX];
-} esp__outer;
 
 static uint64_t esp__outer_bytes(const esp__tensor *t) { return t->count * esp_dtype_bytes(t->dtype); }
 
@@ -53,28 +33,41 @@ static bool esp__outer_number(double v, bool whole, double least, double most) {
     return v >= least && v <= most && (!whole || v == (double)(uint64_t)v);
 }
 
-/* Sets the member that `key` names. */
+/* Sets the member or limit that `key` names. */
 static esp_status esp__outer_set(const esp_ctx *ctx, esp__outer *o, const char *key, double v, const char *said) {
-    static const char *const keys[] = {"every", "fragments", "delay", "nesterov", "alpha", "lr", "momentum"};
-    static const double most[] = {1e9, 1e6, 1e9, 1, 0.9999999, 1e6, 0.9999999}, least[] = {1, 1, 0, 0, 0, 1e-9, 0};
-    uint32_t *const counts[] = {&o->every, &o->fragments, &o->delay};
+    static const struct {
+        const char *key;
+        double least, most;
+        bool whole;
+    } keys[] = {{"every", 1, 1e9, true},
+                {"fragments", 1, 1e6, true},
+                {"delay", 0, 1e9, true},
+                {"max_every", 1, 1e5, true},
+                {"max_fragments", 1, ESP__FRAGMENTS_MOST, true},
+                {"max_delay", 1, 1e5, true},
+                {"nesterov", 0, 1, true},
+                {"alpha", 0, 0.9999999, false},
+                {"lr", 1e-9, 1e6, false},
+                {"momentum", 0, 0.9999999, false}};
+    enum { KEYS = sizeof keys / sizeof *keys };
+    static const uint32_t least[] = {1, 1, 0};
     float *const numbers[] = {&o->alpha, &o->lr, &o->momentum};
     size_t k = 0;
-    while (k < 7 && strcmp(key, keys[k])) k++;
-    if (k == 7)
+    while (k < KEYS && strcmp(key, keys[k].key)) k++;
+    if (k == KEYS)
         return esp__fail(ctx, ESP_E_ARG,
-                         "outer: '%s' is no parameter: known are every, fragments, delay, alpha, lr, momentum and "
-                         "nesterov (0 or 1)",
+                         "outer: '%s' is no parameter: known are every, fragments, delay, the same with max_ before, "
+                         "alpha, lr, momentum and nesterov (0 or 1)",
                          key);
-    if (!esp__outer_number(v, k < 4, least[k], most[k]))
+    if (!esp__outer_number(v, keys[k].whole, keys[k].least, keys[k].most))
         return esp__fail(ctx, ESP_E_ARG, "outer: %s is %s: expected %s from %g to %g", key, said,
-                         k < 4 ? "a whole number" : "a number", least[k], most[k]);
-    if (k < 3)
-        *counts[k] = (uint32_t)v;
-    else if (k == 3)
+                         keys[k].whole ? "a whole number" : "a number", keys[k].least, keys[k].most);
+    if (k < 6)
+        o->low[k % 3] = k < 3 ? (uint32_t)v : least[k % 3], o->high[k % 3] = (uint32_t)v;
+    else if (k == 6)
         o->nesterov = v != 0;
     else
-        *numbers[k - 4] = (float)v;
+        *numbers[k - 7] = (float)v;
     return ESP_OK;
 }
 
@@ -114,9 +107,13 @@ static uint32_t esp__outer_turn(const esp__outer *o, uint32_t f) {
     return (uint32_t)((uint64_t)(f + 1) * o->every / o->fragments);
 }
 
-static esp_status esp__outer_fits(const esp_ctx *ctx, const esp__outer *o) {
+/* Checks the longest round that is allowed. */
+static esp_status esp__outer_fits(const esp_ctx *ctx, esp__outer *o) {
+    o->every = o->high[0], o->fragments = o->low[1], o->delay = o->low[2];
     if (!o->every)
-        return esp__fail(ctx, ESP_E_ARG, "outer: every is not set: give the inner steps of a round, such as every=30");
+        return esp__fail(ctx, ESP_E_ARG,
+                         "outer: every is not set: give the inner steps of a round, such as every=30, or max_every=100 "
+                         "to let the library choose");
     if (o->fragments > o->every)
         return esp__fail(ctx, ESP_E_ARG,
                          "outer: fragments is %u, but a round has only %u inner steps (every): fragments take turns, "
@@ -127,6 +124,9 @@ static esp_status esp__outer_fits(const esp_ctx *ctx, const esp__outer *o) {
                          "outer: delay is %u, but with every=%u and fragments=%u a fragment's turn comes %u inner "
                          "steps after the one before: delay is at most that",
                          o->delay, o->every, o->fragments, o->every / o->fragments);
+    if (esp__outer_chooses(o) && o->high[1] > ESP__FRAGMENTS_MOST)
+        return esp__fail(ctx, ESP_E_ARG, "outer: fragments is %u: at most %d, if the library chooses something",
+                         o->fragments, (int)ESP__FRAGMENTS_MOST);
     if (o->nesterov && o->momentum == 0.0f)
         return esp__fail(ctx, ESP_E_ARG, "outer: nesterov is set without momentum: set momentum, such as 0.9");
     return ESP_OK;
@@ -146,7 +146,9 @@ static esp_status esp__outer_configure(const esp_ctx *ctx, esp__outer *o, const 
                          "outer: flags is %u: known is ESP_OUTER_HOST (%u); was the struct zeroed (ESP_ZERO)?",
                          (unsigned)d->flags, (unsigned)ESP_OUTER_HOST);
     o->flags = d->flags;
-    o->every = m->every, o->fragments = m->fragments, o->delay = m->delay;
+    o->low[0] = o->high[0] = m->every;
+    o->low[1] = o->high[1] = m->fragments;
+    o->low[2] = o->high[2] = m->delay;
     o->alpha = m->alpha, o->lr = m->lr, o->momentum = m->momentum, o->nesterov = m->nesterov != 0;
     s = esp__outer_set_members(ctx, o, d);
     if (!s) s = esp__outer_set_text(ctx, o, params);
@@ -201,7 +203,7 @@ static void esp__outer_give(esp_ctx *ctx, const esp__outer *o, const esp__tensor
 }
 
 /* Gives the tensors of each fragment their places in o->room; the first pass only counts. */
-static void esp__outer_place(esp_ctx *ctx, esp__outer *o, bool count) {
+static void esp__outer_place(const esp_ctx *ctx, esp__outer *o, bool count) {
     for (uint32_t f = 0; f < o->fragments; f++) {
         uint64_t at[ESP__DEVICES_MAX] = {0};
         for (uint32_t i = o->first[f]; i < o->first[f + 1]; i++) {
@@ -252,10 +254,23 @@ ESP__FN esp_status esp__outer_start(esp_ctx *ctx) {
         return esp__fail(ctx, ESP_E_ARG, "outer: fragments is %u, but there are only %u tensors", o->fragments,
                          ctx->model.n_tensors);
     if (o->tensors) return ESP_OK; /* esp_start had failed */
-    o->first = esp__alloc(ctx, ((uint64_t)o->fragments + 1) * sizeof *o->first);
+    o->first = esp__alloc(ctx, ((uint64_t)o->high[1] + 1) * sizeof *o->first);
     if (!o->first) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
-    esp__fragments_divide(esp__outer_count, &ctx->model, ctx->model.n_tensors, o->fragments, o->first);
-    return esp__outer_memory(ctx, o);
+    esp__outer_divide(ctx, o->fragments, o->first); /* into the fewest fragments, which need the most memory */
+    const esp_status s = esp__outer_memory(ctx, o);
+    if (!s && esp__outer_chooses(o)) esp__outer_timer_begin(ctx);
+    return s;
+}
+
+ESP__FN void esp__outer_divide(const esp_ctx *ctx, uint32_t fragments, uint32_t *first) {
+    esp__fragments_divide(esp__outer_count, &ctx->model, ctx->model.n_tensors, fragments, first);
+}
+
+ESP__FN void esp__outer_shape(esp_ctx *ctx, uint32_t every, uint32_t fragments, uint32_t delay) {
+    esp__outer *o = ctx->outer;
+    o->every = every, o->fragments = fragments, o->delay = delay;
+    esp__outer_divide(ctx, fragments, o->first);
+    esp__outer_place(ctx, o, false);
 }
 
 ESP__FN void esp__outer_close(esp_ctx *ctx) {
@@ -277,6 +292,9 @@ ESP__FN void esp__outer_agree(const esp_ctx *ctx, esp__text *lines) {
     if (!o) return;
     esp__text_add(lines, "outer every=%u,fragments=%u,delay=%u,alpha=%g,lr=%g,momentum=%g,nesterov=%d\n", o->every,
                   o->fragments, o->delay, (double)o->alpha, (double)o->lr, (double)o->momentum, (int)o->nesterov);
+    if (esp__outer_chooses(o))
+        esp__text_add(lines, "outer every from %u to %u, fragments from %u to %u, delay from %u to %u\n", o->low[0],
+                      o->high[0], o->low[1], o->high[1], o->low[2], o->high[2]);
 }
 
 static uint32_t esp__outer_fragment(const esp__outer *o, uint32_t tensor) {
@@ -378,6 +396,7 @@ static esp_status esp__outer_compare(esp_ctx *ctx) {
     }
     s = esp__agree_lines(ctx, &lines, s);
     o->compared = !s;
+    o->timer.begin_ns = esp__now_ns();
     return s;
 }
 
@@ -419,6 +438,7 @@ static esp_status esp__outer_push_one(esp_ctx *ctx, uint32_t id) {
 static esp_status esp__outer_push(esp_ctx *ctx, uint32_t f, esp_stream stream) {
     esp__outer *o = ctx->outer;
     esp_status s = esp__outer_settle(ctx, f, stream);
+    o->timer.pushed_ns = esp__now_ns();
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) s = esp__outer_push_one(ctx, i);
     if (s) return s;
     o->pushed++;
@@ -510,10 +530,12 @@ static esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
     if (!finite && esp__log_speaks(ctx))
         esp__log(ctx, ESP_LOG_WARN, "outer",
                  "a mean of fragment %u has NaN or Inf: all ranks return to the fragment's anchor", f + 1);
+    o->timer.exchange_ns += esp__now_ns() - o->timer.pushed_ns;
     if (++o->applied < o->fragments) return ESP_OK;
     o->pushed = o->applied = 0;
     ctx->steps.stats.outer_rounds++;
-    return esp_wait_all(ctx);
+    s = esp_wait_all(ctx);
+    return s || !o->timer.on ? s : esp__outer_timed(ctx);
 }
 
 static esp_status esp__outer_step(esp_ctx *ctx, esp_stream stream) {
@@ -535,6 +557,7 @@ static esp_status esp__outer_step(esp_ctx *ctx, esp_stream stream) {
 static esp_status esp__outer_sync(esp_ctx *ctx, esp_stream stream) {
     esp__outer *o = ctx->outer;
     esp_status s = o->compared ? ESP_OK : esp__outer_compare(ctx);
+    o->timer.early |= o->at || o->pushed;
     if (!s && o->pushed > o->applied) s = esp__outer_apply(ctx, stream);
     for (bool more = o->at || o->pushed; more && !s; more = o->pushed) {
         s = esp__outer_push(ctx, o->pushed, stream);
@@ -612,6 +635,7 @@ ESP__FN void esp__outer_restart(esp_ctx *ctx) {
     if (!ctx->outer) return;
     ctx->outer->at = ctx->outer->left = ctx->outer->pushed = ctx->outer->applied = 0;
     ctx->outer->calls = false;
+    if (esp__outer_chooses(ctx->outer)) esp__outer_timer_begin(ctx);
 }
 
 ESP__FN esp_status esp__outer_shrunk(esp_ctx *ctx) {
@@ -633,13 +657,15 @@ ESP__FN esp_status esp__outer_shrunk(esp_ctx *ctx) {
 ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user) {
     const esp__outer *o = ctx->outer;
     if (!o) return;
-    const esp__state_outer head = {o->every, o->fragments, o->delay,  o->momentum != 0.0f,
-                                   o->at,    o->left,      o->pushed, o->applied};
+    const bool momentum = o->momentum != 0.0f, chosen = esp__outer_chooses(o) && !o->timer.on;
+    const esp__state_outer head = {
+        o->every, o->fragments, o->delay,  (momentum ? ESP__STATE_MOMENTUM : 0u) | (chosen ? ESP__STATE_CHOSEN : 0u),
+        o->at,    o->left,      o->pushed, o->applied};
     put(ctx, user, ESP__CPU_INDEX, &head, sizeof head);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         put(ctx, user, t->device, o->tensors[i].anchor, t->count * sizeof(float));
-        if (head.has_momentum) put(ctx, user, t->device, o->tensors[i].momentum, t->count * sizeof(float));
+        if (momentum) put(ctx, user, t->device, o->tensors[i].momentum, t->count * sizeof(float));
     }
     for (uint32_t i = o->first[o->applied]; i < o->first[o->pushed]; i++) {
         const uint32_t whole = o->tensors[i].whole;
@@ -648,17 +674,56 @@ ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user)
     }
 }
 
-static uint64_t esp__outer_saved_bytes(const esp_ctx *ctx, const esp__state_outer *h) {
-    const esp__outer *o = ctx->outer;
+static uint64_t esp__outer_saved_bytes(const esp_ctx *ctx, const esp__state_outer *h, const uint32_t *first) {
     uint64_t bytes = esp__state_padded(sizeof *h);
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        bytes += (h->has_momentum ? 2u : 1u) * esp__state_padded(ctx->model.tensors[i].count * sizeof(float));
-    for (uint32_t i = o->first[h->applied]; i < o->first[h->pushed]; i++)
+        bytes +=
+            (h->flags & ESP__STATE_MOMENTUM ? 2u : 1u) * esp__state_padded(ctx->model.tensors[i].count * sizeof(float));
+    for (uint32_t i = first[h->applied]; i < first[h->pushed]; i++)
         bytes += esp__state_padded(sizeof(uint32_t)) + esp__state_padded(esp__outer_bytes(&ctx->model.tensors[i]));
     return bytes;
 }
 
-ESP__FN esp_status esp__outer_check(const esp_ctx *ctx, const void *saved, uint64_t bytes) {
+/* Whether loading the state changes a round's numbers to the saved ones: if the library chooses, and it had chosen them
+ * or the state is of mid-round. */
+static bool esp__outer_adopts(const esp__outer *o, const esp__state_outer *h) {
+    return esp__outer_chooses(o) && (h->flags & ESP__STATE_CHOSEN || h->at || h->pushed);
+}
+
+static esp_status esp__outer_check_shape(const esp_ctx *ctx, const esp__state_outer *h) {
+    const esp__outer *o = ctx->outer;
+    if (esp__outer_adopts(o, h) &&
+        (h->every > o->high[0] || h->fragments < o->low[1] || h->fragments > o->high[1] || h->delay > o->high[2]))
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "the state was saved with every=%u,fragments=%u,delay=%u, which this job's limits do not "
+                         "allow: max_every=%u, fragments from %u to %u, max_delay=%u",
+                         h->every, h->fragments, h->delay, o->high[0], o->low[1], o->high[1], o->high[2]);
+    if (!esp__outer_chooses(o) && (h->at || h->pushed) &&
+        (h->every != o->every || h->fragments != o->fragments || h->delay != o->delay))
+        return esp__fail(ctx, ESP_E_MISMATCH,
+                         "the state was saved in mid-round with every=%u,fragments=%u,delay=%u, this job has every=%u,"
+                         "fragments=%u,delay=%u: start with the saved ones; only a state from the end of a round may "
+                         "change them",
+                         h->every, h->fragments, h->delay, o->every, o->fragments, o->delay);
+    return ESP_OK;
+}
+
+/* Checks the place in the round, and that the state has all parts. */
+static esp_status esp__outer_check_parts(esp_ctx *ctx, const esp__state_outer *h, uint64_t bytes) {
+    bool whole = h->every && h->fragments && h->fragments <= h->every && h->fragments <= ctx->model.n_tensors &&
+                 h->pushed <= h->fragments && h->applied <= h->pushed && h->pushed - h->applied <= 1 &&
+                 h->left <= h->delay && h->delay <= h->every / h->fragments && h->at < h->every;
+    uint32_t *first = whole ? esp__alloc(ctx, ((uint64_t)h->fragments + 1) * sizeof *first) : NULL;
+    if (whole && !first) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
+    if (whole) esp__outer_divide(ctx, h->fragments, first);
+    whole = whole && esp__outer_saved_bytes(ctx, h, first) == bytes;
+    esp__free(ctx, first);
+    return whole ? ESP_OK
+                 : esp__fail(ctx, ESP_E_CORRUPT,
+                             "the state's outer part does not fit its tensors: use a state saved whole");
+}
+
+ESP__FN esp_status esp__outer_check(esp_ctx *ctx, const void *saved, uint64_t bytes) {
     const esp__outer *o = ctx->outer;
     esp__state_outer h;
     if (!o && !bytes) return ESP_OK;
@@ -668,20 +733,28 @@ ESP__FN esp_status esp__outer_check(const esp_ctx *ctx, const void *saved, uint6
                          o ? "load a state that an outer context saved" : "call esp_outer_open before esp_start");
     if (bytes < sizeof h) return esp__fail(ctx, ESP_E_CORRUPT, "the state ends too early: use a state saved whole");
     memcpy(&h, saved, sizeof h);
-    if (h.has_momentum != (o->momentum != 0.0f))
+    const bool momentum = h.flags & ESP__STATE_MOMENTUM;
+    if (momentum != (o->momentum != 0.0f))
         return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved with%s outer momentum, this job has %s",
-                         h.has_momentum ? "" : "out", h.has_momentum ? "none" : "it");
-    if ((h.at || h.pushed) && (h.every != o->every || h.fragments != o->fragments || h.delay != o->delay))
-        return esp__fail(ctx, ESP_E_MISMATCH,
-                         "the state was saved in mid-round with every=%u,fragments=%u,delay=%u, this job has every=%u,"
-                         "fragments=%u,delay=%u: start with the saved ones; only a state from the end of a round may "
-                         "change them",
-                         h.every, h.fragments, h.delay, o->every, o->fragments, o->delay);
-    if (h.pushed > o->fragments || h.applied > h.pushed || h.pushed - h.applied > 1 || h.left > o->delay ||
-        h.at >= o->every || esp__outer_saved_bytes(ctx, &h) != bytes)
-        return esp__fail(ctx, ESP_E_CORRUPT,
-                         "the state's outer part does not fit its tensors: use a state saved whole");
-    return ESP_OK;
+                         momentum ? "" : "out", momentum ? "none" : "it");
+    const esp_status s = esp__outer_check_shape(ctx, &h);
+    return s ? s : esp__outer_check_parts(ctx, &h, bytes);
+}
+
+/* Drops the round, and takes the numbers of the saved one. */
+static esp_status esp__outer_load_shape(esp_ctx *ctx, const esp__state_outer *h) {
+    esp__outer *o = ctx->outer;
+    esp__step_free(ctx);
+    pthread_mutex_lock(&ctx->lanes.lock);
+    esp__step_reset(ctx);
+    pthread_mutex_unlock(&ctx->lanes.lock);
+    o->at = o->left = o->pushed = o->applied = 0;
+    if (!esp__outer_chooses(o)) return ESP_OK;
+    const uint32_t before = o->fragments;
+    esp__outer_timer_begin(ctx);
+    if (esp__outer_adopts(o, h)) esp__outer_shape(ctx, h->every, h->fragments, h->delay);
+    o->timer.on = !(h->flags & ESP__STATE_CHOSEN);
+    return o->fragments == before ? ESP_OK : esp__outer_activate(ctx);
 }
 
 static esp_status esp__outer_get(const esp_ctx *ctx, uint32_t device, void *to, uint64_t bytes, const uint8_t **saved) {
@@ -695,10 +768,11 @@ ESP__FN esp_status esp__outer_load(esp_ctx *ctx, const void *saved) {
     const uint8_t *p = saved;
     esp__state_outer h;
     esp_status s = esp__outer_get(ctx, ESP__CPU_INDEX, &h, sizeof h, &p);
+    if (!s) s = esp__outer_load_shape(ctx, &h);
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         s = esp__outer_get(ctx, t->device, o->tensors[i].anchor, t->count * sizeof(float), &p);
-        if (!s && h.has_momentum)
+        if (!s && h.flags & ESP__STATE_MOMENTUM)
             s = esp__outer_get(ctx, t->device, o->tensors[i].momentum, t->count * sizeof(float), &p);
     }
     for (uint32_t i = o->first[h.applied]; i < o->first[h.pushed] && !s; i++) {
@@ -708,9 +782,7 @@ ESP__FN esp_status esp__outer_load(esp_ctx *ctx, const void *saved) {
         o->tensors[i].whole = whole != 0;
         if (!s) s = esp__outer_get(ctx, t->device, o->tensors[i].pushed, esp__outer_bytes(t), &p);
     }
-    esp__step_free(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
-    esp__step_reset(ctx);
     o->at = h.at, o->left = h.left, o->pushed = h.pushed, o->applied = h.applied;
     esp__outer_resume(ctx);
     pthread_mutex_unlock(&ctx->lanes.lock);

@@ -37,8 +37,10 @@ typedef struct esp__state_comp {
     uint32_t has, reserved0;
 } esp__state_comp;
 
+/* esp__state_outer.flags; CHOSEN: the library chose every, fragments and delay */
+enum { ESP__STATE_MOMENTUM = 1, ESP__STATE_CHOSEN = 2 };
 typedef struct esp__state_outer {
-    uint32_t every, fragments, delay, has_momentum;
+    uint32_t every, fragments, delay, flags;
     uint32_t at, left, pushed, applied;
 } esp__state_outer;
 

@@ -239,8 +239,7 @@ ESP__UNUSED static inline bool esp__auto_compresses(const esp_ctx *ctx, const es
 }
 
 /* ---- options.c ---- */
-/* Logs a line on rank 0, at a level that users see by default. */
-ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) ESP__PRINTF(2, 3);
+#define esp__auto_say(ctx, ...) esp__say(ctx, "autopilot", __VA_ARGS__)
 /* Writes the trainer's optimizer, such as "adam:0.9", to `text`. */
 ESP__FN const char *esp__auto_optimizer(const esp_ctx *ctx, char *text, size_t room);
 ESP__FN esp_status esp__auto_options_read(const esp_ctx *ctx, const char *spec, esp__auto_options *o);

@@ -1,26 +1,7 @@
-/* options.c: reads "auto:key=value,..." and the list of codecs that may be used; logs decisions. */
-#include "espresso_impl/base/limits.h"
+/* options.c: reads "auto:key=value,..." and the list of codecs that may be used. */
 #include "planner/auto/autopilot.h"
 #include <ctype.h>
 #include <math.h>
-
-ESP__FN void esp__auto_say(const esp_ctx *ctx, const char *fmt, ...) {
-    char text[ESP__ERROR_MAX];
-    esp_log_event ev = {sizeof ev, ESP_LOG_INFO, ESP_OK, 0, "autopilot", text, NULL};
-    va_list ap;
-    if (ctx->job.rank || ctx->base.log_level < ESP_LOG_WARN) return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (ESP_HAS(esp_host, ctx->base.user_host, log)) {
-        ctx->base.user_host->log(ctx->base.user_host->user, &ev);
-        return;
-    }
-    esp__held_signals held;
-    esp__signals_hold(&held);
-    fprintf(stderr, "espresso: autopilot: %s\n", text);
-    esp__signals_release(&held);
-}
 
 static const char esp__auto_keys[] =
     "steps=20, min_gain=0.02, drift=0.2, window=50, cooldown=200, warmup=0, max_error=X, merge=0, merge_gain=0.02";

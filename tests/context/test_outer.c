@@ -2,6 +2,7 @@
  * saved states and changes of strategy in mid-round, NaN, f16 and bf16, and wrong inputs. Ranks are threads. */
 /* runs: tsan */
 #include "tests/lib/test.h"
+#include "espresso_impl/context/outer.h"
 #include <poll.h>
 
 enum { TENSORS = 5, MOST = 900, SIZE = 3, STEPS = 40 };
@@ -314,13 +315,232 @@ TEST(test_change_of_strategy) {
     RUN_RANKS(.size = SIZE, .body = body_strategy, .config.codec = "topk:ratio=0.1", .config.min_compress_elements = 1);
 }
 
+/* ---- numbers that the library chooses ---------------------------------------------------------------------------- */
+/* An inner step takes alone_ms, on rank 1 slow_ms. An exchange takes each_ms for each fragment and all_ms for all of
+ * them, more on ranks that wait for others, and busy is the part of it that is no wait. */
+typedef struct network {
+    esp_outer_desc o;
+    double alone_ms, slow_ms, each_ms, all_ms, busy;
+    uint32_t every, fragments, delay; /* expected */
+} network;
+static void network_times(void *user, const esp_ctx *ctx, esp__outer_times *out) {
+    const network *k = user;
+    out->alone_ns = (ctx->job.rank == 1 ? k->slow_ms : k->alone_ms) * 1e6;
+    out->exchange_ns = (k->each_ms * ctx->outer->fragments + k->all_ms) * 1e6;
+    out->busy_ns = out->exchange_ns * k->busy;
+    if (ctx->job.rank != 1 && ctx->job.size > 1) out->exchange_ns += 3e6;
+    if (ctx->outer->timer.n % 3 == 1) out->exchange_ns *= 50; /* a disturbed round */
+}
+static void start_chosen(esp_ctx *ctx, const network *k, model w) {
+    start(ctx, &k->o, w);
+    ctx->outer->timer.times = network_times;
+    ctx->outer->timer.user = (void *)(uintptr_t)k;
+}
+static bool chosen(const esp_ctx *ctx, const network *k) {
+    const esp__outer *o = ctx->outer;
+    if (o->timer.on) CHECK(o->every <= o->high[0] && o->fragments <= o->high[1] && o->delay == 0);
+    if (!o->timer.on && (o->every != k->every || o->fragments != k->fragments || o->delay != k->delay))
+        fprintf(stderr, "%s: chose %u, %u, %u\n", k->o.method, o->every, o->fragments, o->delay);
+    if (!o->timer.on) CHECK(o->every == k->every && o->fragments == k->fragments && o->delay == k->delay);
+    return !o->timer.on;
+}
+/* Takes inner steps until the library has chosen. Returns their number. */
+static int choose(esp_ctx *ctx, const network *k, model w) {
+    int n = 0;
+    while (!chosen(ctx, k) && n < 100) steps(ctx, w, n, n + 1), n++;
+    CHECK(chosen(ctx, k));
+    return n;
+}
+static const network networks[] = {
+    /* 19 of 20 ms; the limit is shorter than what would be enough; the slowest rank decides */
+    {.o.method = "diloco:max_every=100", .alone_ms = 1, .slow_ms = 1, .all_ms = 1, .every = 19, .fragments = 1},
+    {.o.method = "diloco:max_every=100", .alone_ms = 1, .slow_ms = 1, .all_ms = 40, .every = 100, .fragments = 1},
+    {.o.method = "average:max_every=100", .alone_ms = 1, .slow_ms = 4, .all_ms = 4, .every = 19, .fragments = 1},
+    {.o.method = "average:max_every=100", .alone_ms = 9, .slow_ms = 9, .every = 1, .fragments = 1},
+    /* a delay hides the wait, but not what is busy */
+    {.o.method = "average:max_every=100,max_delay=50",
+     .alone_ms = 1,
+     .slow_ms = 1,
+     .all_ms = 10,
+     .every = 10,
+     .fragments = 1,
+     .delay = 10},
+    {.o.method = "average:max_every=100,max_delay=50",
+     .alone_ms = 1,
+     .slow_ms = 1,
+     .all_ms = 1,
+     .busy = 1,
+     .every = 19,
+     .fragments = 1},
+    /* four fragments wait 3.93 ms in all, and five as long; with a constant time each, they wait longer than a single
+       one */
+    {.o.method = "average:max_every=100,max_fragments=9,max_delay=2",
+     .alone_ms = 1,
+     .slow_ms = 1,
+     .all_ms = 10,
+     .every = 75,
+     .fragments = 4,
+     .delay = 2},
+    {.o.method = "average:max_every=200,max_fragments=5,max_delay=2",
+     .alone_ms = 1,
+     .slow_ms = 1,
+     .each_ms = 9,
+     .all_ms = 1,
+     .every = 152,
+     .fragments = 1,
+     .delay = 2},
+    /* some numbers are the user's */
+    {.o.method = "streaming:max_every=40,fragments=3,delay=2,alpha=0",
+     .alone_ms = 1,
+     .slow_ms = 1,
+     .all_ms = 6,
+     .every = 17,
+     .fragments = 3,
+     .delay = 2},
+    {.o.method = "diloco:every=12,max_delay=9",
+     .alone_ms = 2,
+     .slow_ms = 2,
+     .all_ms = 7,
+     .every = 12,
+     .fragments = 1,
+     .delay = 4}};
+enum { NETWORKS = sizeof networks / sizeof *networks, FRAGMENTS = 6 };
+
+static void body_chosen(esp_ctx *ctx, void *user) {
+    const network *k = user;
+    model w;
+    start_chosen(ctx, k, w);
+    const int n = choose(ctx, k, w);
+    steps(ctx, w, n, n + 30);
+    CHECK(chosen(ctx, k) && esp_outer_sync(ctx, here) == ESP_OK);
+    for (int t = 0; t < TENSORS; t++) check_same_bits(ctx, w[t], counts[t] * sizeof(float));
+}
+TEST(test_the_library_chooses_rounds_by_measured_times) {
+    char heard[4096] = "";
+    const esp_host host = {.struct_size = sizeof host, .log = hear, .user = heard};
+    for (int i = 0; i < NETWORKS; i++)
+        RUN_RANKS(.size = SIZE, .body = body_chosen, .user = (void *)(uintptr_t)&networks[i], .config.codec = "int4",
+                  .config.min_compress_elements = 1);
+    RUN_RANKS(.size = 1, .body = body_chosen, .user = (void *)(uintptr_t)&networks[0], .config.host = &host,
+              .config.log_level = ESP_LOG_WARN);
+    assert_int_equal(count_of(heard, "chose every=19,fragments=1,delay=0: an inner step takes 1.000 ms"), 1);
+}
+
+/* Saves at the end of the round in which the library has chosen, or later. A job that was opened with these numbers,
+ * and one in which the library chooses, then go on with the same bits. A sync while rounds are timed does not matter.
+ */
+static void body_chosen_save(esp_ctx *ctx, void *user) {
+    const network *k = &networks[FRAGMENTS];
+    model w;
+    start_chosen(ctx, k, w);
+    steps(ctx, w, 0, 13);
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+    choose(ctx, k, w);
+    steps(ctx, w, 0, *(const int *)user);
+    CHECK(esp_state_save(ctx, saved) == ESP_OK);
+    for (int i = 0; i <= STEPS; i++) {
+        memcpy(resumed[esp_rank(ctx)][i], w, sizeof w);
+        if (i < STEPS) steps(ctx, w, i, i + 1);
+    }
+}
+static void body_chosen_resume(esp_ctx *ctx, void *user) {
+    const network *k = user, by_hand = {.o.method = "average:every=75,fragments=4,delay=2"};
+    model w;
+    start_chosen(ctx, k ? k : &by_hand, w);
+    CHECK(ctx->outer->timer.on == (k != NULL));
+    steps(ctx, w, 0, k ? 24 : 0);
+    memcpy(w, resumed[esp_rank(ctx)][0], sizeof w);
+    CHECK(esp_state_load(ctx, saved) == ESP_OK && !ctx->outer->timer.on);
+    for (int i = 0; i < STEPS; i++) {
+        steps(ctx, w, i, i + 1);
+        for (int t = 0; t < TENSORS; t++)
+            CHECK(!memcmp(w[t], resumed[esp_rank(ctx)][i + 1][t], counts[t] * sizeof(float)));
+    }
+}
+/* In a job whose limits are narrower, nothing is loaded. */
+static void body_chosen_refused(esp_ctx *ctx, void *user) {
+    const network k = {.o.method = user};
+    model w;
+    start_chosen(ctx, &k, w);
+    CHECK(esp_state_load(ctx, saved) == ESP_E_MISMATCH && error_has(ctx, "limits"));
+    steps(ctx, w, 0, 5);
+}
+TEST(test_chosen_numbers_are_saved, folder_make, folder_remove) {
+    static char every[] = "average:max_every=74,max_fragments=5,max_delay=2",
+                delay[] = "average:max_every=90,max_fragments=5";
+    int after[] = {0, 19, 25};
+    snprintf(saved, sizeof saved, "%s", in_folder("state"));
+    for (int i = 0; i < 3; i++) {
+        RUN_RANKS(.size = SIZE, .body = body_chosen_save, .user = &after[i], .config.codec = "topk:ratio=0.1",
+                  .config.min_compress_elements = 1);
+        for (int by_hand = 0; by_hand < 2; by_hand++)
+            RUN_RANKS(.size = SIZE, .body = body_chosen_resume,
+                      .user = by_hand ? NULL : (void *)(uintptr_t)&networks[FRAGMENTS],
+                      .config.codec = "topk:ratio=0.1", .config.min_compress_elements = 1);
+    }
+    RUN_RANKS(.size = SIZE, .body = body_chosen_refused, .user = every);
+    RUN_RANKS(.size = SIZE, .body = body_chosen_refused, .user = delay);
+}
+
+/* A state from a timed round: the saved round goes on bit by bit, and then the library times rounds again. */
+static void body_timed_save(esp_ctx *ctx, void *user) {
+    model w;
+    (void)user;
+    start_chosen(ctx, &networks[FRAGMENTS], w);
+    steps(ctx, w, 0, 47); /* in a round of five fragments */
+    CHECK(ctx->outer->fragments == 5 && esp_state_save(ctx, saved) == ESP_OK);
+    for (int i = 0; i <= 3; i++) {
+        memcpy(resumed[esp_rank(ctx)][i], w, sizeof w);
+        steps(ctx, w, i, i + 1);
+    }
+}
+static void body_timed_resume(esp_ctx *ctx, void *user) {
+    model w;
+    (void)user;
+    start_chosen(ctx, &networks[FRAGMENTS], w);
+    steps(ctx, w, 0, 5);
+    memcpy(w, resumed[esp_rank(ctx)][0], sizeof w);
+    CHECK(esp_state_load(ctx, saved) == ESP_OK && ctx->outer->fragments == 5);
+    for (int i = 0; i < 3; i++) {
+        steps(ctx, w, i, i + 1);
+        for (int t = 0; t < TENSORS; t++)
+            CHECK(!memcmp(w[t], resumed[esp_rank(ctx)][i + 1][t], counts[t] * sizeof(float)));
+    }
+    CHECK(ctx->outer->fragments == 1);
+    choose(ctx, &networks[FRAGMENTS], w);
+}
+TEST(test_a_timed_round_is_saved, folder_make, folder_remove) {
+    snprintf(saved, sizeof saved, "%s", in_folder("state"));
+    RUN_RANKS(.size = SIZE, .body = body_timed_save, .config.codec = "int4", .config.min_compress_elements = 1);
+    RUN_RANKS(.size = SIZE, .body = body_timed_resume, .config.codec = "int4", .config.min_compress_elements = 1);
+}
+
+/* With groups, only divisions that leave them whole are allowed. */
+static void body_chosen_groups(esp_ctx *ctx, void *user) {
+    network k = networks[FRAGMENTS];
+    model w;
+    (void)user;
+    k.every = 79, k.fragments = 3; /* {w0}, {w1, w2}, {w3, w4} */
+    start_chosen(ctx, &k, w);
+    choose(ctx, &k, w);
+    steps(ctx, w, 0, 30);
+}
+TEST(test_chosen_fragments_leave_groups_whole) {
+    RUN_RANKS(.size = SIZE, .body = body_chosen_groups,
+              .config.strategy = "espresso-strategy 1\ntensor w0 700 none flat.allreduce\ntensor w1 40 group\n"
+                                 "tensor w2 900 group\ngroup 940 none flat.allreduce\n"
+                                 "tensor w3 300 none flat.allreduce\ntensor w4 77 none flat.allreduce\n");
+}
+
+/* ---- lost ranks -------------------------------------------------------------------------------------------------- */
 /* A rank leaves, here while a fragment is under way, and another one later. Anchors stay the same on all that are left;
  * rank 0, whose anchors they take, may be among those that leave. */
 static void body_shrink(esp_ctx *ctx, void *user) {
     const int32_t origin = esp_rank(ctx), *leaves = user;
+    const esp_outer_desc limits = {.method = "streaming:max_every=4,max_fragments=3,max_delay=1"};
     model w;
     esp_status s = ESP_OK;
-    start(ctx, &streaming, w);
+    start(ctx, leaves[4] ? &limits : &streaming, w);
     for (int k = 0; k < 60 && !s; k++) {
         if (k == leaves[origin]) return;
         for (int t = 0; t < TENSORS; t++) inner(w[t], t, origin, k);
@@ -334,8 +554,9 @@ static void body_shrink(esp_ctx *ctx, void *user) {
         for (uint64_t i = 0; i < counts[t]; i++) CHECK(fabsf(w[t][i]) < 10.0f);
 }
 TEST(test_shrink) {
-    static int32_t leaves[][4] = {{99, 14, 99, 33}, {14, 99, 24, 99}};
-    for (int i = 0; i < 2; i++)
+    /* with limits, while rounds are timed, and after the choice */
+    static int32_t leaves[][5] = {{99, 14, 99, 33, 0}, {14, 99, 24, 99, 0}, {9, 99, 99, 46, 1}};
+    for (int i = 0; i < 3; i++)
         RUN_RANKS(.size = 4, .body = body_shrink, .user = leaves[i], .config.codec = i ? "topk:ratio=0.1" : NULL,
                   .config.min_compress_elements = 1, .config.timeout_ms = 20000, .config.progress = "threads");
 }
@@ -417,7 +638,10 @@ static void body_wrong(esp_ctx *ctx, void *user) {
                                 {{.method = "diloco:evry=3"}, "'evry' is no parameter"},
                                 {{.method = "diloco:every=3.5"}, "every is 3.5"},
                                 {{.method = "diloco:every=x"}, "no number"},
-                                {{.method = "diloco:every"}, "position"}};
+                                {{.method = "diloco:every"}, "position"},
+                                {{.method = "diloco:max_every=0"}, "max_every is 0"},
+                                {{.method = "streaming:max_every=7"}, "fragments is 8"},
+                                {{.method = "diloco:max_every=99,fragments=65"}, "at most 64"}};
     const esp_outer_desc fine = {.every = 4}, many = {.every = 9, .fragments = 6};
     model w;
     float x[4] = {0};
