@@ -290,11 +290,13 @@ ESP__FN void esp__outer_close(esp_ctx *ctx) {
 ESP__FN void esp__outer_agree(const esp_ctx *ctx, esp__text *lines) {
     const esp__outer *o = ctx->outer;
     if (!o) return;
-    esp__text_add(lines, "outer every=%u,fragments=%u,delay=%u,alpha=%g,lr=%g,momentum=%g,nesterov=%d\n", o->every,
-                  o->fragments, o->delay, (double)o->alpha, (double)o->lr, (double)o->momentum, (int)o->nesterov);
     if (esp__outer_chooses(o))
-        esp__text_add(lines, "outer every from %u to %u, fragments from %u to %u, delay from %u to %u\n", o->low[0],
+        esp__text_add(lines, "outer every from %u to %u, fragments from %u to %u, delay from %u to %u", o->low[0],
                       o->high[0], o->low[1], o->high[1], o->low[2], o->high[2]);
+    else
+        esp__text_add(lines, "outer every=%u,fragments=%u,delay=%u", o->every, o->fragments, o->delay);
+    esp__text_add(lines, ",alpha=%g,lr=%g,momentum=%g,nesterov=%d\n", (double)o->alpha, (double)o->lr,
+                  (double)o->momentum, (int)o->nesterov);
 }
 
 static uint32_t esp__outer_fragment(const esp__outer *o, uint32_t tensor) {

@@ -177,6 +177,7 @@ static esp_status esp__take_in(esp_ctx *ctx, esp__peers *peers, int32_t n) {
         esp__log(ctx, ESP_LOG_WARN, "join", "%d rank(s) failed while they joined: the job goes on without them: %s",
                  (int)n, esp_last_error(ctx));
     const int32_t members = grown ? was_size : ctx->job.size;
+    if (grown) esp__outer_restart(ctx);
     if (!s) s = esp__members_build(ctx);
     if (!s) s = esp__state_share(ctx, members);
     if (!s) ctx->steps.stats.ranks_joined += (uint64_t)(ctx->job.size - members);
