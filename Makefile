@@ -189,7 +189,7 @@ bench: lib tools $(BENCHES)
 	@echo "benchmarks are in $(BUILD)/bench: $(notdir $(BENCHES))"
 truth: lib tools examples $(BUILD)/bench/trainer # TRUTH_FLAGS="gpt 4 1gbit", or --costs-only an hour before: see bench/validate/truth --help
 	@BUILD=$(BUILD) bench/validate/truth $(TRUTH_FLAGS)
-accuracy: lib tools examples # what codecs cost in accuracy: about an hour; see bench/accuracy/accuracy.sh
+accuracy: lib tools examples $(BUILD)/bench/trainer # what codecs cost in accuracy: about an hour; see bench/accuracy/accuracy.sh
 	@BUILD=$(BUILD) sh bench/accuracy/accuracy.sh
 # texts and pictures of the CSV of bench/results
 results:

@@ -1,18 +1,18 @@
 #!/bin/sh
-# accuracy.sh: what codecs cost in accuracy: both trainers of examples/, each with two optimizers, with every row of
-# bench/accuracy/accuracy.rows and three seeds. Loss by steps does not depend on the clock, so these runs emulate no
-# link. Step times come from short runs of their own on each link, a codec after the other, again and again; time to a
-# step = steps x median step. Writes accuracy.csv and accuracy-ends.csv; make results draws the curves. vnmse.csv has how
-# much of the GPT's gradients codecs leave out (vnmse.c).
-#   make accuracy, or sh bench/accuracy/accuracy.sh [run] [time] [table] [vnmse]     (default: all; about an hour)
+# accuracy.sh: what codecs cost in accuracy: the trainers of examples/ with two optimizers each, and an LSTM, with every
+# row of bench/accuracy/accuracy.rows and three seeds. Loss by steps does not depend on the clock, so these runs emulate
+# no link, and accuracy_table.py computes step times from the bytes sent. Writes accuracy.csv and accuracy-ends.csv;
+# make results draws the curves. vnmse.csv has how much of the GPT's gradients codecs leave out (vnmse.c).
+#   make accuracy, or sh bench/accuracy/accuracy.sh [run] [size] [check] [table] [vnmse]    (default: all; about an hour)
 # Runs that are done are not repeated: remove $BUILD/bench/accuracy for that. Rows without runs keep their results.
+# size: how many bytes rows without runs send. check: some step times on emulated links.
 # Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), TRAINERS, ROWS
-# (bench/accuracy/accuracy.rows), ROUNDS (3; of the short runs).
+# (bench/accuracy/accuracy.rows), ROUNDS (3; of check).
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 SEEDS=${SEEDS:-1 2 3}
-TRAINERS=${TRAINERS:-gpt-adamw gpt-momentum0.9 fashion-momentum0.5 fashion-momentum0.9}
+TRAINERS=${TRAINERS:-gpt-adamw gpt-momentum0.9 lstm-momentum0.5 fashion-momentum0.5 fashion-momentum0.9}
 ROWS=${ROWS:-bench/accuracy/accuracy.rows}
 RESULTS=${RESULTS:-bench/results/accuracy}
 ROUNDS=${ROUNDS:-3}
@@ -28,6 +28,7 @@ trainer() {
     case $1 in
     gpt-adamw) momentum=0.9 steps=300 program="$gpt --optimizer adamw --lr 0.004" ;;
     gpt-momentum0.9) momentum=0.9 steps=300 program="$gpt --optimizer sgd --lr 0.1" ;;
+    lstm-momentum0.5) momentum=0.5 steps=300 program="$BUILD/bench/trainer lstm --width 32 --hidden 64 --length 16 --batch 4" ;;
     fashion-momentum0.5) momentum=0.5 steps=200 program="$fashion --lr 0.3" ;;
     fashion-momentum0.9) momentum=0.9 steps=200 program="$fashion --lr 0.06" ;;
     *)
@@ -45,10 +46,11 @@ $row
 LINE
     codec=$(echo "$codec" | sed "s/=M/=$momentum/g; s/=W/=$((steps / 6))/g")
     if [ "$own" = M ]; then own=$momentum; fi
-    small=4096
-    if [ "$tensors" = all ]; then small=0; fi
+    small=4096 strategy=layerwise
+    if [ "$tensors" != large ]; then small=0; fi
+    if [ "$tensors" = merged ]; then strategy=merged:groups=1; fi
     if ! ESPRESSO_MIN_COMPRESS_ELEMENTS=$small "$BUILD/bin/espresso" run -n 4 --machines 2 ${link:+--inter "$link"} -- $program --momentum "$own" \
-        --max-steps "$limit" --strategy layerwise --codec "$codec" --json "$out.json.part" --curve "$out.csv" "$@" >"$out.log" 2>&1; then
+        --max-steps "$limit" --strategy $strategy --codec "$codec" --json "$out.json.part" --curve "$out.csv" "$@" >"$out.log" 2>&1; then
         tail -n 5 "$out.log" >&2
         echo "accuracy.sh: '$name' failed: $out.log" >&2
         return 1
@@ -71,19 +73,33 @@ runs() {
     done
 }
 
-# Step times: as many steps as settle, of every row that differs in bytes or codec work, all rows one after the other.
-step_times() {
+# Three steps, but all of them of rows whose sizes change from step to step.
+sizes() {
+    for t in gpt-adamw lstm-momentum0.5 fashion-momentum0.5; do
+        trainer "$t"
+        grep -v '^#' "$ROWS" | while IFS= read -r row; do
+            out=$(file "$t.1" "$row") n=3
+            case $row in
+            *=W* | threshold* | inceptionn* | threelc* | adaptive* | lossless*) n=$steps ;;
+            *) [ -f "$out.json" ] || out=$(file "size.$t" "$row") ;;
+            esac
+            [ -f "$out.json" ] || one "$out" "" "$n" "$row" --seed 1 </dev/null || :
+        done
+    done
+}
+
+# Step times with emulated links, to compare the computed ones with.
+checks() {
     for round in $(seq "$ROUNDS"); do
-        for t in gpt-adamw fashion-momentum0.5; do
+        for t in gpt-adamw lstm-momentum0.5 fashion-momentum0.5; do
             trainer "$t"
-            for link in 100mbit,50us 1gbit,50us ""; do
-                grep -v '^#' "$ROWS" | grep -v 'no momentum\|momentum twice\|warm-up\|decays\|all tensors\|the trainer' | while IFS= read -r row; do
-                    out=$(file "time.$t.$round.${link:-none}" "$row")
-                    [ -f "$out.json" ] || one "$out" "$link" 24 "$row" --seed 1 </dev/null || :
+            for link in 100mbit,50us 1gbit,50us; do
+                grep '^fp32;\|^int4;\|^efsignsgd;\|^topk 1%;\|^powersgd rank 4;' "$ROWS" | while IFS= read -r row; do
+                    out=$(file "time.$t.$round.$link" "$row")
+                    [ -f "$out.json" ] || one "$out" "$link" 30 "$row" --seed 1 </dev/null || :
                 done
             done
         done
-        echo "step times, round $round: done"
     done
 }
 
@@ -95,14 +111,15 @@ vnmse() {
 }
 
 load=$(cut -d' ' -f1-3 /proc/loadavg)
-for part in ${*:-run time table vnmse}; do
+for part in ${*:-run size check table vnmse}; do
     case $part in
     run) runs ;;
-    time) step_times ;;
+    size) sizes ;;
+    check) checks ;;
     table) python3 -B bench/accuracy/accuracy_table.py "$work" "$ROWS" "$RESULTS" "$load" ;;
     vnmse) vnmse ;;
     *)
-        echo "usage: bench/accuracy/accuracy.sh [run] [time] [table] [vnmse]" >&2
+        echo "usage: bench/accuracy/accuracy.sh [run] [size] [check] [table] [vnmse]" >&2
         exit 2
         ;;
     esac

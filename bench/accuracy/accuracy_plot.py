@@ -1,5 +1,6 @@
-"""accuracy_plot.py: draws accuracy.csv: accuracy.svg, loss by steps and by time on three links, of the rows that show
-most; and accuracy-ends.csv: codecs.svg, the final loss by the bits an element, of all codecs."""
+"""accuracy_plot.py: draws accuracy.csv: accuracy.svg, loss by steps and by time on two links, of the rows that show
+most, and codecs-time.svg, a part of it for docs/use/codecs.md; and accuracy-ends.csv: codecs.svg, the final loss by the
+bits an element, of all codecs."""
 import math
 import os
 
@@ -9,17 +10,24 @@ from svg import Svg, legend
 ROWS = {
     "fp32": "#8a8a8a",
     "int4": "#1f5fbf",
-    "efsignsgd": "#56b4e9",
-    "efsignsgd, no momentum": "#009e73",
+    "terngrad": "#000000",
+    "threelc": "#8a6d00",
+    "chunktopk, 64 of 4096": "#b00060",
     "topk 1%": "#e69f00",
     "topk 1%, no momentum": "#d55e00",
     "dgc 10%, its own momentum": "#cc79a7",
-    "powersgd rank 4": "#000000",
-    "twobit relative 1.2": "#8a6d00"
+    "efsignsgd": "#56b4e9",
+    "efsignsgd, no momentum": "#009e73"
 }
-AXES = [("step", "step"), ("seconds_100mbit", "seconds, 100 Mbit/s"), ("seconds_1gbit", "seconds, 1 Gbit/s"),
-        ("seconds_unshaped", "seconds, no link emulated")]
-WIDTH, HEIGHT, LEFT, TOP = 270, 170, 60, 110
+AXES = [("step", "step"), ("seconds_100mbit", "seconds, 100 Mbit/s"), ("seconds_1gbit", "seconds, 1 Gbit/s")]
+TITLES = {
+    "gpt-adamw": "small GPT, AdamW",
+    "gpt-momentum0.9": "small GPT, SGD with momentum 0.9",
+    "lstm-momentum0.5": "LSTM, SGD with momentum 0.5",
+    "fashion-momentum0.5": "Fashion-MNIST, SGD with momentum 0.5",
+    "fashion-momentum0.9": "Fashion-MNIST, SGD with momentum 0.9"
+}
+WIDTH, HEIGHT, LEFT, TOP = 270, 170, 60, 132
 
 
 def panel(svg, x, y, curves, words, low, top, colours=None):
@@ -41,32 +49,37 @@ def panel(svg, x, y, curves, words, low, top, colours=None):
         svg.line([at(*p) for p in points], (colours or ROWS)[row], 1.4)
 
 
-def accuracy(table, to):
+def panels(table, path, trainers, axes, title):
+    """A row of panels for each trainer. An axis of time ends when the slowest row but fp32 has done all steps."""
     points = [p for p in table.rows if p["row"] in ROWS and p["loss"] != "nan"]
-    trainers = list(dict.fromkeys(p["trainer"] for p in points))
-    svg = Svg(LEFT + 4 * (WIDTH + 60), TOP + len(trainers) * (HEIGHT + 75),
-              "Loss by steps and by time, with several codecs")
-    svg.text(LEFT, 24, "What codecs cost in accuracy", 14, bold=True)
-    svg.text(
-        LEFT, 42,
-        "training loss of rank 0 (mean of up to 50 steps, and of the seeds); 2 machines x 2 ranks; time = steps x "
-        "median step",
-        11, colour="#555")
-    legend(svg, LEFT, 62, [(row, colour, "") for row, colour in ROWS.items()], lambda label: 43 + 6.3 * len(label))
+    width = LEFT + max(2, len(axes)) * (WIDTH + 60)
+    svg = Svg(width, TOP + len(trainers) * (HEIGHT + 75), title)
+    svg.text(LEFT, 24, title, 14, bold=True)
+    words = "training loss of rank 0 (mean of up to 50 steps, and of the seeds); 2 machines x 2 ranks; "
+    svg.text(LEFT, 42, words + "computed step times", 11, colour="#555")
+    entries = [(row, colour, "") for row, colour in ROWS.items()]
+    for k in range(0, len(entries), 4):
+        legend(svg, LEFT, 60 + 4 * k, entries[k:k + 4], lambda label: 40 + 6.3 * len(label))
     for i, trainer in enumerate(trainers):
         mine = [p for p in points if p["trainer"] == trainer]
         base = [float(p["loss"]) for p in mine if p["row"] == "fp32"]
         y = TOP + i * (HEIGHT + 75)
-        svg.text(LEFT, y - 10, trainer, 12, bold=True)
-        for j, (column, words) in enumerate(AXES):
-            curves = {
-                row: [(float(p[column]), float(p["loss"])) for p in mine if p["row"] == row and p[column]]
-                for row in ROWS
-            }
+        svg.text(LEFT, y - 10, TITLES[trainer], 12, bold=True)
+        for j, (column, words) in enumerate(axes):
+            curves = {row: [(float(p[column]), float(p["loss"])) for p in mine if p["row"] == row] for row in ROWS}
             curves = {row: c for row, c in curves.items() if c}
-            if curves:
-                panel(svg, LEFT + j * (WIDTH + 60), y, curves, words, 0.97 * min(base), base[0])
-    svg.save(os.path.join(to, "accuracy.svg"))
+            until = max(c[-1][0] for row, c in curves.items() if not row.startswith("fp32"))
+            curves = {row: [p for p in c if p[0] <= until] for row, c in curves.items()}
+            low = 0.97 * min(min(loss for c in curves.values() for _, loss in c), min(base))
+            panel(svg, LEFT + j * (WIDTH + 60), y, curves, words, low, base[0])
+    svg.save(path)
+
+
+def accuracy(table, to):
+    trainers = list(dict.fromkeys(p["trainer"] for p in table.rows))
+    panels(table, os.path.join(to, "accuracy.svg"), trainers, AXES, "What codecs cost in accuracy")
+    panels(table, os.path.join(to, "codecs-time.svg"), ["gpt-adamw", "gpt-momentum0.9", "lstm-momentum0.5"], AXES[1:],
+           "Loss against time")
 
 
 CLASSES = {"rounds": "#1f5fbf", "sends some": "#d55e00", "low rank": "#009e73", "signs": "#8a6d00"}
@@ -97,7 +110,8 @@ def place(x, y, width, taken, within):
 
 def volume(table, to):
     """GRACE's figure: quality against volume, with both optimizers of the GPT."""
-    hidden = ("all tensors", "no momentum", "decays", "threshold 0.01") # threshold's size depends on the gradients
+    # threshold's size depends on the gradients
+    hidden = ("all tensors", "merged", "no momentum", "decays", "threshold 0.01")
     shown = [r for r in table.rows if r["bits"] and not r["row"].endswith(hidden)]
     svg = Svg(LEFT + 2 * (SIDE + 60), 80 + HIGH + 50, "Final loss by the bits an element, of all codecs")
     svg.text(LEFT, 24, "Quality against volume", 14, bold=True)
