@@ -16,10 +16,14 @@ ESP__FN void esp__fragments_divide(uint64_t (*count)(const void *user, uint32_t 
     first[fragments] = n_tensors;
 }
 
+ESP__FN double esp__outer_exposed(const esp__division *d, uint32_t f, double alone_ns, uint32_t delay) {
+    return fmax(d->ns[f] - delay * alone_ns, d->busy_ns[f]);
+}
+
 static esp__outer_round esp__outer_round_predict(const esp__division *d, double alone_ns, uint32_t every,
                                                  uint32_t delay) {
     esp__outer_round r = {every, delay, d, 0, 0};
-    for (uint32_t f = 0; f < d->n; f++) r.exposed_ns += fmax(d->ns[f] - delay * alone_ns, d->busy_ns[f]);
+    for (uint32_t f = 0; f < d->n; f++) r.exposed_ns += esp__outer_exposed(d, f, alone_ns, delay);
     r.used = every * alone_ns / (every * alone_ns + r.exposed_ns);
     return r;
 }

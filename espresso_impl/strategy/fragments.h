@@ -24,6 +24,8 @@ typedef struct esp__outer_round {
     double exposed_ns, used; /* time that training waits in a round; part of a round in which it trains */
 } esp__outer_round;
 
+/* Returns how long training waits for fragment f. */
+ESP__FN double esp__outer_exposed(const esp__division *d, uint32_t f, double alone_ns, uint32_t delay);
 /* Returns the best round of `every` inner steps, each of which takes alone_ns: no other waits less, and of these it has
  * the fewest fragments and the least delay. Delays are from delay[0] to delay[1]. */
 ESP__FN esp__outer_round esp__outer_round_best(const esp__division *all, uint32_t n, double alone_ns, uint32_t every,

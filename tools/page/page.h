@@ -23,6 +23,7 @@ typedef struct page_info {
     const char *warning;                         /* for example that times are noisy, or NULL */
     uint32_t racks, machines, ranks_per_machine; /* machines in each rack, ranks in each machine */
     uint32_t cores_per_rank;
+    uint32_t inner_steps; /* if the page is about a round of an outer loop, else 0 */
 } page_info;
 
 /* These write a complete file, and return 0, or -1 with errno. The page loads no other files. */

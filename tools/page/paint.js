@@ -181,6 +181,7 @@ Object.assign(Lanes.prototype, {
 
     // Paints lines at the end of backward and at the end of the step.
     paintEnd(pen, { plan, title, bottom }) {
+        if (data.info.inner) return; // a round shows the begin of the next one
         this.font(pen, 12, 600);
         const label = `step ${format.time(plan.total)}`, x = this.x(plan.total);
         const wide = pen.measureText(label).width;

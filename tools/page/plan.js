@@ -150,7 +150,7 @@ class Plan {
         switch (op.kind) {
         case kinds.forward: return "Forward";
         case kinds.update: return "Update";
-        case kinds.backward: return "Backward";
+        case kinds.backward: return data.info.inner ? this.tensors[op.unit][0] : "Backward";
         case kinds.copy: return op.up ? "Copy from the host" : "Copy to the host";
         case kinds.pack: return op.first ? "Pack the group" : "Unpack the group";
         default: {

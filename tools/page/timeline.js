@@ -10,13 +10,13 @@ function stepCard({ report }) {
         return card("step", "Step, predicted \u2192 measured", `${format.time(base.report.iteration_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
             `predicted is ${format.percent(Math.abs(error))} ${error < 0 ? "less" : "more"}`);
     }
-    return card("step", "Step, fp32 \u2192 planned", `${format.time(report.fp32_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
+    return card("step", data.info.inner ? `${data.info.inner} steps, fp32 in each \u2192 a round` : "Step, fp32 \u2192 planned", `${format.time(report.fp32_ns, report.iteration_ns)} \u2192 ${format.time(report.iteration_ns)}`,
         `${format.ratio(report.fp32_ns / report.iteration_ns)} the speed of fp32${certificate(report) && `; ${certificate(report)}`}`);
 }
 
 function summary() {
     const { report } = plan;
-    heading("Timeline of a step");
+    heading(data.info.inner ? "Timeline of a round" : "Timeline of a step");
     stepCard(plan);
     find("summary").lastElementChild.classList.add("first");
     if (report.bound_ns) card("bound", "No strategy is faster than", format.time(report.bound_ns));
@@ -181,7 +181,7 @@ function touchesUnit(unit, range) {
     return plan.units.includes(range.unit) ? unit === range.unit : unit.first < range.first + range.n && range.first < unit.first + unit.n;
 }
 
-legend([["backward", "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp; exposed compression"],
+legend([["backward", data.info.inner ? "Inner step" : "Backward"], ["raw", "Collective"], ["payload", "Collective of payloads"], ["comp", "Comp; exposed compression"],
     ["decomp", "Decomp"],
     ...[["copy", "Copy to or from the host"], ["pack", "Pack, unpack"], ["block", "Forward, update"]].filter(([color]) =>
         plans.some((p) => p.ops.some((op) => p.color(op) === color))),
@@ -194,7 +194,7 @@ find("zoom-tail").addEventListener("click", () => view.tail());
 find("zoom-reset").addEventListener("click", () => view.reset());
 const table = unitTable();
 summary();
-find("lanes").setAttribute("aria-label", plans.map((p) => `${p.name}: a step takes ${format.time(p.total)}, exposed communication ` +
+find("lanes").setAttribute("aria-label", plans.map((p) => `${p.name}: ${data.info.inner ? "it" : "a step"} takes ${format.time(data.info.inner ? p.report.iteration_ns : p.total)}, exposed communication ` +
     `${format.time(p.report.exposed_communication_ns)}`).join("; ") + ". The table below lists every tensor.");
 filter();
 view.reset();

@@ -8,25 +8,6 @@
 
 enum { OUTER_MOST_STEPS = 100000 };
 
-/* What a division into fragments has besides its costs. */
-typedef struct outer_plans {
-    uint32_t first[ESP__FRAGMENTS_MOST + 1];
-    plan_made plan[ESP__FRAGMENTS_MOST];
-    double bound_ns, bytes;
-} outer_plans;
-
-typedef struct outer_job {
-    const plan_inputs *in;
-    const plan_outer_ranges *ranges;
-    double alone_ns;             /* an inner step */
-    double every_ns, fp32_bytes; /* a step that averages gradients; bytes of one without compression */
-    uint32_t n;
-    esp__division *all;
-    outer_plans *plans;                /* [n] those of all[n] */
-    esp__outer_round at95, at99, last; /* the shortest rounds that reach 95% and 99%; the longest allowed */
-    esp__outer_round best;             /* what is recommended */
-} outer_job;
-
 static bool outer_range(const char *text, uint32_t least, uint32_t most, uint32_t out[2]) {
     const char *dots = strstr(text, "..");
     char low[32];
@@ -147,6 +128,7 @@ static int outer_run(outer_job *j, const plan_inputs *in, const plan_outer_range
         return tool_fail(in->command, "%s", esp_last_error(NULL));
     }
     j->every_ns = every.report.iteration_ns;
+    j->fp32_ns = fp32.report.iteration_ns;
     j->fp32_bytes = (double)fp32.report.inter_bytes;
     plan_free(&every);
     plan_free(&fp32);
@@ -281,6 +263,7 @@ ESP__FN int plan_outer(const plan_inputs *in, const plan_outer_ranges *ranges, c
     outer_job j = {0};
     int status = outer_run(&j, in, ranges);
     if (status == TOOL_OK && files->strategy) status = outer_write(&j, files->strategy);
+    if (status == TOOL_OK && files->timeline) status = plan_outer_timeline(&j, files);
     json_t *out = status == TOOL_OK && json ? outer_json(&j) : NULL;
     json_t *rows = out && n_what_if ? json_add(out, "what_if", json_array()) : NULL;
     if (status == TOOL_OK && !json) outer_print(to, &j);

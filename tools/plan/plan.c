@@ -63,10 +63,10 @@ static void plan_parse(plan_job *j, int argc, char **argv) {
     if (j->sweep.n && (j->files.strategy || j->files.timeline || j->files.trace || j->n_what_if || j->explain))
         tool_usage(c, "-o, --timeline, --trace, --what-if and --explain are about one plan: give --machines one "
                       "number");
-    if (j->outer && (j->sweep.n || j->strategy || j->explain || j->in.n_shard || j->files.timeline || j->files.trace))
+    if (j->outer && (j->sweep.n || j->strategy || j->explain || j->in.n_shard || j->files.trace))
         tool_usage(c,
-                   "--outer plans a round of its own: leave out --strategy, --explain, --shard, --timeline, --trace, "
-                   "and several --machines");
+                   "--outer plans a round of its own: leave out --strategy, --explain, --shard, --trace, and several "
+                   "--machines");
     if (plan_to_stdout(&j->files) + j->json > 1)
         tool_usage(c, "only one of --json and '-' files can go to standard output");
     plan_complete(&j->in);
@@ -150,11 +150,10 @@ static int plan_show_json(const plan_job *j) {
     return json_print(json);
 }
 
-static int plan_main_one(plan_job *j, int argc, char **argv) {
+static int plan_main_one(plan_job *j) {
     int status = plan_main_plan(j);
     if (status == TOOL_OK) status = plan_more(j);
     if (status != TOOL_OK) return status;
-    j->files.command = plan_command_line(j->in.command, argc, argv);
     status = plan_write(&j->in, &j->plan, &j->files);
     if (status != TOOL_OK || j->json) return status == TOOL_OK ? plan_show_json(j) : status;
     plan_show_text(j);
@@ -166,10 +165,11 @@ static int plan_main(const tool_command *self, int argc, char **argv) {
     plan_open(&j->in, self, argc);
     plan_parse(j, argc, argv);
     int status = plan_read(&j->in);
+    if (status == TOOL_OK) j->files.command = plan_command_line(self, argc, argv);
     if (status == TOOL_OK && j->outer)
         status = plan_outer(&j->in, &j->ranges, j->what_if, j->n_what_if, &j->files, j->json);
     else if (status == TOOL_OK)
-        status = j->sweep.n ? plan_main_sweep(j) : plan_main_one(j, argc, argv);
+        status = j->sweep.n ? plan_main_sweep(j) : plan_main_one(j);
     plan_explanation_free(&j->explanation);
     plan_free(&j->plan);
     plan_close(&j->in);

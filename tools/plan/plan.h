@@ -8,6 +8,7 @@
 #include "planner/files/files.h"
 #include "tools/common/json.h"
 #include "tools/common/quantity.h"
+#include "espresso_impl/strategy/fragments.h"
 #include "tools/page/page.h"
 
 enum { PLAN_CODECS_MAX = 16, PLAN_SCENARIOS_MAX = 16, PLAN_NOISY = 400 };
@@ -143,6 +144,26 @@ typedef struct plan_outer_ranges {
     uint32_t every[2], fragments[2], delay[2];
 } plan_outer_ranges;
 
+/* What a division into fragments has besides its costs. */
+typedef struct outer_plans {
+    uint32_t first[ESP__FRAGMENTS_MOST + 1];
+    plan_made plan[ESP__FRAGMENTS_MOST];
+    double bound_ns, bytes;
+} outer_plans;
+
+typedef struct outer_job {
+    const plan_inputs *in;
+    const plan_outer_ranges *ranges;
+    double alone_ns;            /* an inner step */
+    double every_ns;            /* a step that averages gradients */
+    double fp32_ns, fp32_bytes; /* one without compression; its bytes */
+    uint32_t n;
+    esp__division *all;
+    outer_plans *plans;                /* [n] those of all[n] */
+    esp__outer_round at95, at99, last; /* the shortest rounds that reach 95% and 99%; the longest allowed */
+    esp__outer_round best;             /* what is recommended */
+} outer_job;
+
 /* Defined in artifact.c: */
 ESP__FN int artifact_read(const tool_command *c, const char *path, esp__text *text);
 /* Defined in flags.c: */
@@ -205,6 +226,8 @@ ESP__FN int plan_write(const plan_inputs *in, const plan_made *m, const plan_fil
 ESP__FN void plan_outer_read(const tool_command *c, const char *text, plan_outer_ranges *out);
 ESP__FN int plan_outer(const plan_inputs *in, const plan_outer_ranges *ranges, const char *const *what_if,
                        uint32_t n_what_if, const plan_files *files, bool json);
+/* Defined in round.c: */
+ESP__FN int plan_outer_timeline(const outer_job *j, const plan_files *files);
 /* Defined in plan.c: */
 ESP__FN _Noreturn void plan_no_strategy(const tool_command *c, const char *name);
 /* Defined in text.c: */
