@@ -54,6 +54,86 @@ ESP_KERNEL(inceptionn_round,
 ESP_ELEMENT unsigned char inceptionn_byte(uint32_t code) { return (unsigned char)((code & 0x7F) | code >> 15 << 7); }
 ESP_ELEMENT uint32_t inceptionn_code(uint32_t byte) { return (byte & 0x7F) | byte >> 7 << 15; }
 
+/* Writes the widths of n elements, 8 bits for those of width 1 to `one`, and 16 for those of width 2 to `two`, which
+ * have room for n + 16 elements each. Returns how many of either, the latter in the upper half. */
+static uint64_t inceptionn_pack_scalar(unsigned char *widths, unsigned char *one, unsigned char *two,
+                                       const uint16_t *width, const uint16_t *code, uint64_t n) {
+    const unsigned char *first = one, *begin = two;
+    for (uint64_t i = 0; i < n; i += 4) {
+        uint32_t four = 0;
+        for (uint64_t k = i; k < n && k < i + 4; k++) four |= (uint32_t)width[k] << 2 * (k % 4);
+        *widths++ = (unsigned char)four;
+    }
+    /* writes each element, and keeps it only if it has the width: without unpredictable branches */
+    for (uint64_t i = 0; i < n; i++) *one = inceptionn_byte(code[i]), one += width[i] == 1;
+    for (uint64_t i = 0; i < n; i++) memcpy(two, &code[i], 2), two += 2 * (width[i] == 2);
+    return (uint64_t)(one - first) | (uint64_t)(two - begin) / 2 << 32;
+}
+/* The reverse: sets the codes of the elements of widths 1 and 2, and 0 for others. May read 16 elements too many. */
+static uint64_t inceptionn_unpack_scalar(uint16_t *code, const unsigned char *widths, const unsigned char *one,
+                                         const unsigned char *two, uint64_t n) {
+    for (uint64_t k = 0; k < n; k++) {
+        const uint32_t width = widths[k / 4] >> 2 * (k % 4) & 3, is_one = width == 1, is_two = width == 2;
+        uint16_t word;
+        memcpy(&word, two, 2);
+        code[k] = (uint16_t)((inceptionn_code(*one) & (0u - is_one)) | (word & (0u - is_two)));
+        one += is_one;
+        two += 2 * is_two;
+    }
+    return 0;
+}
+#ifdef ESP_SIMD_X86
+#define inceptionn_pack_avx2 inceptionn_pack_scalar /* AVX2 has no instruction that compresses */
+#define inceptionn_unpack_avx2 inceptionn_unpack_scalar
+#define INCEPTIONN_LOW 0x55555555u /* the lower bits of 16 widths */
+ESP_TARGET_AVX512 static uint64_t inceptionn_pack_avx512(unsigned char *widths, unsigned char *one, unsigned char *two,
+                                                         const uint16_t *width, const uint16_t *code, uint64_t n) {
+    const __m512i low = _mm512_set1_epi32(0x7F), sign = _mm512_set1_epi32(0x80);
+    uint64_t i = 0, ones = 0, twos = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512i c = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(code + i)));
+        const __m512i byte = _mm512_or_si512(_mm512_and_si512(c, low), _mm512_and_si512(_mm512_srli_epi32(c, 8), sign));
+        const __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)(width + i));
+        const uint32_t b = _mm256_test_epi16_mask(w, _mm256_set1_epi16(1));
+        const uint32_t c2 = _mm256_test_epi16_mask(w, _mm256_set1_epi16(2)), all = _pdep_u32(b, INCEPTIONN_LOW);
+        const uint32_t four = all | _pdep_u32(c2, ~INCEPTIONN_LOW), is_one = b & ~c2, is_two = c2 & ~b;
+        memcpy(widths + i / 4, &four, sizeof four);
+        _mm_storeu_si128((__m128i *)(void *)(one + ones),
+                         _mm512_cvtepi32_epi8(_mm512_maskz_compress_epi32((__mmask16)is_one, byte)));
+        _mm256_storeu_si256((__m256i *)(void *)(two + 2 * twos),
+                            _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32((__mmask16)is_two, c)));
+        ones += (uint64_t)__builtin_popcount(is_one);
+        twos += (uint64_t)__builtin_popcount(is_two);
+    }
+    return inceptionn_pack_scalar(widths + i / 4, one + ones, two + 2 * twos, width + i, code + i, n - i) + ones +
+           (twos << 32);
+}
+ESP_TARGET_AVX512 static uint64_t inceptionn_unpack_avx512(uint16_t *code, const unsigned char *widths,
+                                                           const unsigned char *one, const unsigned char *two,
+                                                           uint64_t n) {
+    const __m512i low = _mm512_set1_epi32(0x7F), sign = _mm512_set1_epi32(0x8000);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        uint32_t four;
+        memcpy(&four, widths + i / 4, sizeof four);
+        const uint32_t b = _pext_u32(four, INCEPTIONN_LOW), c = _pext_u32(four, ~INCEPTIONN_LOW);
+        const uint32_t is_one = b & ~c, is_two = c & ~b;
+        const __m512i byte = _mm512_maskz_expand_epi32(
+            (__mmask16)is_one, _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)one)));
+        const __m512i word = _mm512_maskz_expand_epi32(
+            (__mmask16)is_two, _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)two)));
+        const __m512i wide =
+            _mm512_or_si512(_mm512_and_si512(byte, low), _mm512_and_si512(_mm512_slli_epi32(byte, 8), sign));
+        _mm256_storeu_si256((__m256i *)(void *)(code + i), _mm512_cvtepi32_epi16(_mm512_or_si512(wide, word)));
+        one += __builtin_popcount(is_one);
+        two += 2 * __builtin_popcount(is_two);
+    }
+    return inceptionn_unpack_scalar(code + i, widths + i / 4, one, two, n - i);
+}
+#endif
+ESP_KERNEL_PICK(inceptionn_pack)
+ESP_KERNEL_PICK(inceptionn_unpack)
+
 static unsigned char *inceptionn_begin(const serial_self *s, serial_state *st, unsigned char *to) {
     (void)s;
     return to + (st->args->tensor[0]->count + 3) / 4;
@@ -61,22 +141,20 @@ static unsigned char *inceptionn_begin(const serial_self *s, serial_state *st, u
 static unsigned char *inceptionn_encode(const serial_self *self, serial_state *st, unsigned char *to, float *e,
                                         const float *phi, uint64_t n) {
     const inceptionn_self *s = (const inceptionn_self *)self;
-    uint16_t width[INCEPTIONN_BLOCK + 4], code[INCEPTIONN_BLOCK];
+    uint16_t width[INCEPTIONN_BLOCK], code[INCEPTIONN_BLOCK];
+    unsigned char one[INCEPTIONN_BLOCK + 16], two[2 * INCEPTIONN_BLOCK + 32];
     unsigned char *widths = st->body + inceptionn_widths(st->args->tensor[0]->count) + st->at / 4;
     const uint64_t any = inceptionn_round_for(self->dense.level)(width, code, e, phi, s->unit, s->inverse, n);
-    memset(width + n, 0, 4 * sizeof *width);
-    for (uint64_t i = 0; i < n; i += 4)
-        *widths++ = (unsigned char)(width[i] | width[i + 1] << 2 | width[i + 2] << 4 | width[i + 3] << 6);
-    /* writes each element, and keeps it only if it has the width: without unpredictable branches */
-    for (uint64_t i = 0; i < n; i++) *to = inceptionn_byte(code[i]), to += width[i] == 1;
-    for (uint64_t i = 0; i < n; i++) memcpy(to, &code[i], 2), to += 2 * (width[i] == 2);
+    const uint64_t counts = inceptionn_pack_for(self->dense.level)(widths, one, two, width, code, n);
+    memcpy(to, one, (uint32_t)counts), to += (uint32_t)counts;
+    memcpy(to, two, 2 * (counts >> 32)), to += 2 * (counts >> 32);
     for (uint64_t i = 0; any && i < n; i++)
         if (width[i] == 3) memcpy(to, &phi[i], 4), to += 4;
     return to;
 }
 
 /* Counts the elements of each width but 0 in a block of n elements. */
-static void inceptionn_count(const unsigned char *widths, uint64_t n, uint64_t count[4]) {
+ESP_INLINE uint64_t inceptionn_count_body(const unsigned char *widths, uint64_t n, uint64_t count[4]) {
     const uint64_t low = 0x5555555555555555u;
     memset(count, 0, 4 * sizeof *count);
     for (uint64_t i = 0; i < n; i += 32) {
@@ -88,16 +166,17 @@ static void inceptionn_count(const unsigned char *widths, uint64_t n, uint64_t c
         count[2] += (uint64_t)__builtin_popcountll(two & ~one);
         count[3] += (uint64_t)__builtin_popcountll(one & two);
     }
+    return 0;
 }
+ESP_KERNEL(inceptionn_count, (const unsigned char *widths, uint64_t n, uint64_t count[4]), (widths, n, count))
 
 static bool inceptionn_valid(const serial_self *s, const unsigned char *body, uint64_t bytes, uint64_t n) {
     const unsigned char *widths = body + inceptionn_widths(n);
     uint64_t at = inceptionn_first(n), count[4], last;
-    (void)s;
     if (!serial_ends_ok(body, bytes, at, serial_segments(INCEPTIONN_BLOCK, n))) return false;
     for (uint64_t i = 0; i < n; i += INCEPTIONN_BLOCK) {
         const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK;
-        inceptionn_count(widths + i / 4, len, count);
+        inceptionn_count_for(s->dense.level)(widths + i / 4, len, count);
         const uint64_t whole = at + count[1] + 2 * count[2], end = whole + 4 * count[3];
         memcpy(&last, body + 8 * (i / INCEPTIONN_BLOCK / SERIAL_SEGMENT), sizeof last);
         const bool ends = i / INCEPTIONN_BLOCK % SERIAL_SEGMENT == SERIAL_SEGMENT - 1 || len == n - i;
@@ -136,7 +215,7 @@ static void inceptionn_decode(const serial_self *self, const unsigned char *body
                               float scale, bool set, uint64_t n) {
     const float unit = ((const inceptionn_self *)self)->unit;
     const unsigned char *widths = body + inceptionn_widths(n);
-    unsigned char copy[4 * INCEPTIONN_BLOCK + 2]; /* reads go up to two bytes too far */
+    unsigned char copy[4 * INCEPTIONN_BLOCK + 32]; /* for what inceptionn_unpack() reads too far */
     uint16_t code[INCEPTIONN_BLOCK];
     float v[INCEPTIONN_BLOCK];
     uint64_t count[4];
@@ -144,18 +223,11 @@ static void inceptionn_decode(const serial_self *self, const unsigned char *body
     body += inceptionn_first(n);
     for (uint64_t i = 0; i < n; i += INCEPTIONN_BLOCK, widths += INCEPTIONN_BLOCK / 4) {
         const uint64_t len = n - i < INCEPTIONN_BLOCK ? n - i : INCEPTIONN_BLOCK;
-        inceptionn_count(widths, len, count);
+        inceptionn_count_for(self->dense.level)(widths, len, count);
         const uint64_t all = count[1] + 2 * count[2] + 4 * count[3];
         memcpy(copy, body, all);
         const unsigned char *one = copy, *two = one + count[1], *four = two + 2 * count[2];
-        for (uint64_t k = 0; k < len; k++) {
-            const uint32_t width = widths[k / 4] >> 2 * (k % 4) & 3, is_one = width == 1, is_two = width == 2;
-            uint16_t word;
-            memcpy(&word, two, 2);
-            code[k] = (uint16_t)((inceptionn_code(*one) & (0u - is_one)) | (word & (0u - is_two)));
-            one += is_one;
-            two += 2 * is_two;
-        }
+        inceptionn_unpack_for(self->dense.level)(code, widths, one, two, len);
         inceptionn_values_for(self->dense.level)(v, code, unit, len);
         for (uint64_t k = 0; count[3] && k < len; k++)
             if ((widths[k / 4] >> 2 * (k % 4) & 3) == 3) memcpy(&v[k], four, 4), four += 4;
