@@ -209,14 +209,14 @@ check-parts:
 check-style: all
 	BUILD=$(BUILD) sh .ci/check-style.sh
 # programs that test_mpi.sh starts: `options` links the tests' objects, as every test does
-MPI_PROGRAMS := $(if $(and $(MPICC),$(TESTS)),$(BUILD)/tests/jobs/mpi/options $(BUILD)/tests/jobs/mpi/joined)
+MPI_PROGRAMS := $(if $(and $(MPICC),$(TESTS)),$(addprefix $(BUILD)/tests/jobs/mpi/,options joined outer))
 mpi-programs: $(MPI_PROGRAMS)
 .PHONY: mpi-programs
 $(BUILD)/tests/jobs/mpi/joined: tests/jobs/mpi/joined.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(BASE) -O2 $(WARN) $(DEP) $< -o $@ $(LIB) $(LIBS)
-# the program of test_exits.sh, linked as users do
-$(BUILD)/tests/jobs/faults/exits: tests/jobs/faults/exits.c $(LIB) $(STAMP)
+# programs of test_exits.sh and test_mpi.sh, linked as users do
+$(BUILD)/tests/jobs/faults/exits $(BUILD)/tests/jobs/mpi/outer: $(BUILD)/%: %.c $(LIB) $(STAMP)
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $< -o $@ $(LIB) $(LIBS)
 

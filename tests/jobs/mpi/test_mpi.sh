@@ -52,6 +52,21 @@ passes "options, gradients on a device" 4 env ESPRESSO_NCCL="$BUILD/tests/nccl/n
     sh -c "$(at 'm$((r / 2))' "$BUILD/tests/jobs/mpi/options 80 $PWD/$BUILD/tests/nccl/libespresso-standin.so")"
 passes "options, three levels" 8 sh -c "$(at 'k$((r / 4))/m$((r / 2))' "$BUILD/tests/jobs/mpi/options 2000")"
 
+# an outer loop has the same bits on all ways between processes
+outer="$BUILD/tests/jobs/mpi/outer"
+for backend in shm gloo mpi; do
+    [ $backend != gloo ] || [ -e "$BUILD/lib/espresso/libespresso-gloo.so" ] || continue
+    if [ $backend = mpi ]; then
+        mpi 3 "$outer" || bad "an outer loop on mpi: exit status $?"
+    else
+        ESPRESSO_BACKEND=$backend timeout 100 "$ESPRESSO_COMMAND" run -n 3 -- "$outer" >"$dir/log" 2>&1 || bad "an outer loop on $backend: exit status $?"
+    fi
+    bits=$(grep -o 'outer: .* on 3 ranks' "$dir/log") || bad "an outer loop on $backend: no hash in"
+    [ $backend = shm ] && shm=$bits
+    [ "$bits" = "$shm" ] || bad "an outer loop on $backend: '$bits', on shm '$shm'"
+    echo "outer loop: $backend"
+done
+
 unset ESPRESSO_BACKEND
 for mode in funnelled serialized multiple half; do passes "its own MPI" 4 "$BUILD/tests/jobs/mpi/joined" $mode; done
 fails "funnelled, with threads" "only the trainer's threads may call" 2 env ESPRESSO_PROGRESS=threads "$BUILD/tests/jobs/mpi/joined" funnelled
