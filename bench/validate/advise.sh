@@ -1,14 +1,15 @@
 #!/bin/sh
 # advise.sh: is the answer of `espresso advise` true? Trains with DistributedDataParallel on two hosts with one rank
-# each (tests/jobs/hosts), records traces of the unchanged job, and asks for advice. Then trains with codecs, as the advice
-# says. The ways take turns, ROUNDS times. Writes RESULT, with predicted and measured gains over the unchanged job.
+# each (tests/jobs/hosts), unchanged and with codecs, in turns of a few steps, so that other load slows all ways alike.
+# Records traces of the unchanged job, and asks for advice. Writes RESULT, with predicted and measured gains over the
+# unchanged job.
 # Needs root, backend gloo, and python3 with a torch that has Kineto.
 # Usage: bench/validate/advise.sh [RATE...]      default: 100mbit 1gbit
-# Environment: PYTHON=python3 ROUNDS=3 STEPS=120 RESULT=bench/results/validate/advise.csv
+# Environment: PYTHON=python3 ROUNDS=3 STEPS=60 RESULT=bench/results/validate/advise.csv
 set -eu
 cd "$(dirname "$0")/../.."
 RESULT=${RESULT:-bench/results/validate/advise.csv} BUILD=${BUILD:-build} PYTHON=${PYTHON:-python3}
-ROUNDS=${ROUNDS:-3} STEPS=${STEPS:-120} TESTBED=$$
+ROUNDS=${ROUNDS:-3} STEPS=${STEPS:-60} TESTBED=$$
 export BUILD TESTBED
 export PYTHONPATH="$PWD/python" ESPRESSO_LIBRARY="$PWD/$BUILD/lib/libespresso.so" PYTHONDONTWRITEBYTECODE=1
 export MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 WORLD_SIZE=2 GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1
@@ -19,22 +20,19 @@ trap 'exit 1' INT TERM
 [ $# -gt 0 ] || set -- 100mbit 1gbit
 LOAD=$(cut -d' ' -f1-3 /proc/loadavg)
 export LOAD
-job() { # WAY [TRACE]: prints the median step in ms
-    MASTER_PORT=$((MASTER_PORT + 2))
-    for rank in 1 0; do
-        RANK=$rank timeout 300 $hosts enter $((rank + 1)) "$PYTHON" bench/validate/advise.py "$1" "$STEPS" ${2:+"$2"} \
-            >"$dir/$rank" 2>"$dir/errors$rank" &
-    done
-    wait
-    [ -s "$dir/0" ] || { tail -n 5 "$dir"/errors* >&2 && exit 1; }
-    measured=$(cat "$dir/0")
-}
+ways="torch auto+fp16 auto+int8 auto+int4 auto+fp16+int8+int4"
 for rate in "$@"; do
     $hosts up 2 "$rate"
     round=0
     while [ $((round += 1)) -le "$ROUNDS" ]; do
-        job torch "$dir/$rate$round-"
-        echo "$rate torch $measured" >>"$dir/all"
+        MASTER_PORT=$((MASTER_PORT + 2))
+        for rank in 1 0; do
+            RANK=$rank timeout 300 $hosts enter $((rank + 1)) "$PYTHON" bench/validate/advise.py "$STEPS" \
+                "$dir/$rate$round-" $ways >"$dir/$rank" 2>"$dir/errors$rank" &
+        done
+        wait
+        [ -s "$dir/0" ] || { tail -n 5 "$dir"/errors* >&2 && exit 1; }
+        sed "s/^/$rate /" "$dir/0" >>"$dir/all"
         LC_ALL=C "$BUILD/bin/espresso" advise --gc fp16 --gc int8 --gc int4 "$dir/$rate$round-"[01].json >"$dir/advice"
         # a row of the table: codec, step, unit, gain, ...
         awk -v rate="$rate" '/^(fp16|int8|int4|as it is|the safe ones) / {
@@ -45,16 +43,12 @@ for rate in "$@"; do
                     print rate, "predicted", way, ms, $i + 0
                 }
         }' "$dir/advice" >>"$dir/all"
-        for way in espresso+fp16 espresso+int8 espresso+int4 auto+fp16+int8+int4; do
-            job "$way"
-            echo "$rate $way $measured" >>"$dir/all"
-        done
     done
     $hosts down
 done
 {
-    echo "# bench/validate/advise.sh: two hosts x one rank; $ROUNDS rounds of $STEPS steps, medians of the rounds (of" \
-        "steps: of the second half)"
+    echo "# bench/validate/advise.sh: two hosts x one rank; $ROUNDS rounds of $STEPS steps a way, in turns of five; medians." \
+        "Other programs kept the machine busy: only ratios tell"
     env -u OMP_NUM_THREADS sh bench/head.sh
     echo "# predicted: by espresso advise, from traces of way torch; gain: step of way torch / this step"
     echo "link,way,predicted_ms,measured_ms,predicted_gain,measured_gain,error_percent"

@@ -65,6 +65,7 @@ typedef struct advise_job {
     double step;
     advise_link link;
     const char *system_note; /* what was assumed about the machines */
+    esp_cost_point points[2][ESP_PLAN_COLLS][2][2];
     /* For NCCL's traces: the model's tensors without time between them, so that nothing overlaps. in.model has those
      * that overlap as much as possible. */
     esp_plan_tensor *apart;
@@ -79,6 +80,8 @@ ESP__FN int advise_read(const tool_command *c, const char *path, advise_trace *o
 ESP__FN void advise_free(advise_trace *t);
 ESP__FN double advise_elements(const advise_span *s, const json_t **dims);
 ESP__FN const char *advise_text(const json_t *object, const char *key);
+/* Compares structs whose first member is a double, for qsort. */
+ESP__FN int advise_ascending(const void *a, const void *b);
 ESP__FN void advise_add(advise_trace *t, int kind, advise_span span);
 /* Defined in nccl.c: */
 ESP__FN int advise_nccl(const tool_command *c, const char *text, size_t len, advise_trace *t);

@@ -48,6 +48,10 @@ ESP__FN int advise_now(const advise_job *j, plan_made *now) {
     esp_status s = ESP_E_ARG;
     plan_inputs in = j->in;
     in.config = (esp_plan_config){.struct_size = sizeof in.config, .flags = ESP_PLAN_NO_BOUND};
+    /* the trace's times include what its own all-reduces take of the cores */
+    for (uint32_t k = 0; !in.system_name && k < ESP_PLAN_COLLS; k++)
+        in.system.inter.table[k].n = in.system.inter.core[k].n = in.system.flat.table[k].n = in.system.flat.core[k].n =
+            0;
     if (advise_buckets(j, &text)) s = plan_simulate(&in, text.data, "ddp", now);
     if (s) s = plan_make(&in, "ddp", 0, now);
     esp__text_free(&text);
@@ -94,7 +98,7 @@ static int advise_plans(const advise_job *j, advise_results *r) {
 /* ---- the answer -------------------------------------------------------------------------------------------------- */
 /* The median error of predicted gains in docs/plan/truth.md, and how much too high at most the answers were where their
  * codecs were adopted (bench/results/validate/advise.csv). */
-static const double advise_median_error = 0.045, advise_large_error = 0.32;
+static const double advise_median_error = 0.045, advise_large_error = 0.18;
 /* A prediction for the step as it is that is farther off says that the planner's model of the job is wrong. */
 static const double advise_far_off = 0.15;
 
@@ -183,7 +187,7 @@ static void advise_print_codecs(const advise_job *j, const advise_results *r) {
     printf(
         "\nGains predicted from measured costs were wrong by 4.5%% in the median, and 90%% of them by at most 15%%. "
         "Here\n"
-        "the costs of codecs are estimates: gains of the safe ones were 17 to 32%% too high (docs/plan/advise.md).\n");
+        "the costs of codecs are estimates: gains of the safe ones were 2 to 18%% too high (docs/plan/advise.md).\n");
 }
 
 /* Prints what changes of the cluster would bring. */

@@ -71,11 +71,6 @@ static void nccl_add(nccl_file *f, json_t *line) {
     f->at[f->n++] = x;
 }
 
-static int nccl_by_begin(const void *a, const void *b) {
-    const double x = ((const nccl_coll *)a)->begin, y = ((const nccl_coll *)b)->begin;
-    return (x > y) - (x < y);
-}
-
 /* Finds the shortest sequence that repeats over more than half of the collectives: the steps, without those at first,
  * which differ, and without what follows the training. Returns its length, or 0. Keeps only the collectives where it
  * repeats. */
@@ -152,7 +147,7 @@ static const char *nccl_read(nccl_file *f, advise_trace *t) {
     if (!(c->reduced > 0))
         return "it has no gradients: no AllReduce, and no ReduceScatter among a known number of ranks";
     if (2 * c->f32 < c->reduced) return "its gradients are not float32, and the planner knows no others";
-    qsort(f->at, n, sizeof *f->at, nccl_by_begin);
+    qsort(f->at, n, sizeof *f->at, advise_ascending);
     if (n > 1 && !(f->at[n - 1].begin > f->at[0].begin))
         return "it has no times, from which the step would follow: record it with NCCL_INSPECTOR_DUMP_VERBOSE=1";
     if (n > LATEST) memmove(f->at, f->at + n - LATEST, LATEST * sizeof *f->at), f->n = LATEST;

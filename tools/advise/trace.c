@@ -66,8 +66,8 @@ static size_t advise_sort_events(advise_trace *t, const json_t *events) {
     return n;
 }
 
-static int advise_by_begin(const void *a, const void *b) {
-    const double x = ((const advise_span *)a)->begin, y = ((const advise_span *)b)->begin;
+ESP__FN int advise_ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 static json_int_t advise_correlation(const advise_span *s) { return json_integer_value(advise_arg(s, "correlation")); }
@@ -92,7 +92,7 @@ static void advise_order_kernels(advise_trace *t) {
         kernels->at[n++].begin = launch->begin;
     }
     kernels->n = n;
-    qsort(kernels->at, n, sizeof *kernels->at, advise_by_begin);
+    qsort(kernels->at, n, sizeof *kernels->at, advise_ascending);
     for (size_t i = 1; i < n; i++)
         if (kernels->at[i].end < kernels->at[i - 1].end) kernels->at[i].end = kernels->at[i - 1].end;
 }
@@ -173,7 +173,7 @@ ESP__FN int advise_read(const tool_command *c, const char *path, advise_trace *o
     const char *why = advise_lacks(out, n);
     if (why) return tool_fail(c, "%s: %s", path, why);
     for (int k = 0; k < ADVISE_LAUNCH; k++)
-        if (out->of[k].n) qsort(out->of[k].at, out->of[k].n, sizeof *out->of[k].at, advise_by_begin);
+        if (out->of[k].n) qsort(out->of[k].at, out->of[k].n, sizeof *out->of[k].at, advise_ascending);
     advise_order_kernels(out);
     return advise_steps(c, out);
 }

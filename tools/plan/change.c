@@ -170,9 +170,10 @@ ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed
             tool_usage(from->command,
                        "--what-if %.*s: expected NAME=CHANGE, such as inter=2x or machines=16.\n" CHANGE_HELP, (int)n,
                        at);
-        if (!at[n]) return;
+        if (!at[n]) break;
         at += n + 1;
     }
+    if (out->in.after_change) out->in.after_change(&out->in.system);
 }
 
 ESP__FN void change_free(plan_changed *c) {

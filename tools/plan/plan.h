@@ -51,6 +51,7 @@ typedef struct plan_inputs {
     const char *costs_name, *model_name, *system_name, *gc[PLAN_CODECS_MAX];
     long machines; /* 0 if not given: the system file's number is used */
     bool quiet;
+    void (*after_change)(esp_plan_system *); /* completes a system that was changed; may be NULL */
     bool simulated;
     const char **forbid, **only, **keep, **shard;
     uint32_t n_shard;
