@@ -2,10 +2,13 @@
  * an anchor, which is the same on all ranks (DiLoCo: Douillard et al. 2023; fragments, delay and alpha: Streaming
  * DiLoCo, Douillard et al. 2025). A round is a step of the executor: each tensor is pushed once, and the tensors of a
  * fragment together. At most one fragment is under way, so all fragments share memory for what they push. */
+#include "codecs/common/half.h"
+#include "espresso_impl/base/quantile.h"
 #include "espresso_impl/context/context.h"
 #include "espresso_impl/context/outer.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/strategy/fragments.h"
+#include <math.h>
 #include <stdlib.h>
 
 static uint64_t esp__outer_bytes(const esp__tensor *t) { return t->count * esp_dtype_bytes(t->dtype); }
@@ -48,16 +51,17 @@ static esp_status esp__outer_set(const esp_ctx *ctx, esp__outer *o, const char *
                 {"nesterov", 0, 1, true},
                 {"alpha", 0, 0.9999999, false},
                 {"lr", 1e-9, 1e6, false},
-                {"momentum", 0, 0.9999999, false}};
+                {"momentum", 0, 0.9999999, false},
+                {"check", 1, 1e9, false}};
     enum { KEYS = sizeof keys / sizeof *keys };
     static const uint32_t least[] = {1, 1, 0};
-    float *const numbers[] = {&o->alpha, &o->lr, &o->momentum};
+    float *const numbers[] = {&o->alpha, &o->lr, &o->momentum, &o->check};
     size_t k = 0;
     while (k < KEYS && strcmp(key, keys[k].key)) k++;
     if (k == KEYS)
         return esp__fail(ctx, ESP_E_ARG,
                          "outer: '%s' is no parameter: known are every, fragments, delay, the same with max_ before, "
-                         "alpha, lr, momentum and nesterov (0 or 1)",
+                         "alpha, lr, momentum, nesterov (0 or 1) and check",
                          key);
     if (!esp__outer_number(v, keys[k].whole, keys[k].least, keys[k].most))
         return esp__fail(ctx, ESP_E_ARG, "outer: %s is %s: expected %s from %g to %g", key, said,
@@ -295,8 +299,8 @@ ESP__FN void esp__outer_agree(const esp_ctx *ctx, esp__text *lines) {
                       o->high[0], o->low[1], o->high[1], o->low[2], o->high[2]);
     else
         esp__text_add(lines, "outer every=%u,fragments=%u,delay=%u", o->every, o->fragments, o->delay);
-    esp__text_add(lines, ",alpha=%g,lr=%g,momentum=%g,nesterov=%d\n", (double)o->alpha, (double)o->lr,
-                  (double)o->momentum, (int)o->nesterov);
+    esp__text_add(lines, ",alpha=%g,lr=%g,momentum=%g,nesterov=%d,check=%g\n", (double)o->alpha, (double)o->lr,
+                  (double)o->momentum, (int)o->nesterov, (double)o->check);
 }
 
 static uint32_t esp__outer_fragment(const esp__outer *o, uint32_t tensor) {
@@ -408,7 +412,7 @@ static esp_status esp__outer_compare(esp_ctx *ctx) {
 static bool esp__outer_whole(const esp_ctx *ctx, uint32_t id) {
     const esp__outer *o = ctx->outer;
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
-    bool whole = o->lr == 1.0f && o->momentum == 0.0f;
+    bool whole = o->lr == 1.0f && o->momentum == 0.0f && o->check == 0.0f;
     for (uint32_t i = of->first; i < of->first + of->n && whole; i++)
         whole = !strcmp(ctx->active.strategy.units[i].codec->table->name, ESP__CODEC_NONE);
     return whole;
@@ -423,10 +427,9 @@ static esp_status esp__outer_settle(esp_ctx *ctx, uint32_t f, esp_stream stream)
 }
 
 /* The difference begins at the anchor as the parameters can represent it: what f16 or bf16 round is no progress. */
-static esp_status esp__outer_push_one(esp_ctx *ctx, uint32_t id) {
+static esp_status esp__outer_difference(esp_ctx *ctx, uint32_t id) {
     const esp__tensor *t = &ctx->model.tensors[id];
     esp__outer_tensor *x = &ctx->outer->tensors[id];
-    const esp_stream none = {{0, 0}, NULL};
     x->whole = esp__outer_whole(ctx, id);
     esp_status s = ESP_OK;
     if (!x->whole)
@@ -434,14 +437,70 @@ static esp_status esp__outer_push_one(esp_ctx *ctx, uint32_t id) {
     if (!s)
         s = esp__device_convert(ctx, t->device, x->pushed, t->dtype, x->params, t->dtype, x->whole ? 1.0f : -1.0f,
                                 !x->whole, t->count);
-    return s ? s : esp_push(ctx, id, x->pushed, none);
+    return s;
+}
+
+typedef struct esp__outer_square {
+    esp_dtype dtype;
+    double sum;
+} esp__outer_square;
+static void esp__outer_square_in(void *user, const void *block, uint64_t bytes) {
+    esp__outer_square *q = user;
+    const float *x = block;
+    const uint16_t *h = block;
+    for (uint64_t i = 0; q->dtype == ESP_F32 && i < bytes / 4; i++) q->sum += (double)x[i] * (double)x[i];
+    for (uint64_t i = 0; q->dtype != ESP_F32 && i < bytes / 2; i++) {
+        const double v = (double)(q->dtype == ESP_F16 ? half_from_f16(h[i]) : half_from_bf16(h[i]));
+        q->sum += v * v;
+    }
+}
+
+/* Finds the ranks whose difference in fragment f is not finite, or is longer than `check` times the median of the other
+ * ranks' lengths. All ranks find the same. Collective. */
+static esp_status esp__outer_outliers(esp_ctx *ctx, uint32_t f) {
+    esp__outer *o = ctx->outer;
+    const int32_t n = ctx->job.size;
+    esp__outer_square mine = {.sum = 0};
+    double *all = esp__alloc(ctx, 2 * (uint64_t)n * sizeof *all), *others = all + n;
+    esp_status s = all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        mine.dtype = t->dtype;
+        s = esp__outer_look(ctx, t->device, o->tensors[i].pushed, esp__outer_bytes(t), esp__outer_square_in, &mine);
+    }
+    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, n, &mine.sum, all, sizeof mine.sum);
+    o->outliers = 0;
+    o->outlier = false;
+    for (int32_t r = 0; r < n && !s; r++) {
+        uint32_t k = 0;
+        for (int32_t q = 0; q < n; q++)
+            if (q != r && all[q] < INFINITY) others[k++] = all[q];
+        const double median = k ? esp__median(others, k) : 0;
+        const double limit = median > 0 ? (double)o->check * (double)o->check * median : INFINITY;
+        if (all[r] < INFINITY && all[r] <= limit) continue;
+        o->outliers++;
+        o->outlier |= r == ctx->job.rank;
+        if (ctx->job.rank == 0)
+            esp__log(ctx, ESP_LOG_WARN, "outer",
+                     "rank %d is left out of the mean of fragment %u: its difference has length %g, the median of the "
+                     "others is %g (check=%g)",
+                     r, f + 1, sqrt(all[r]), sqrt(median), (double)o->check);
+    }
+    esp__free(ctx, all);
+    if (esp__shrink_lost(s)) esp__fatal(ctx, s, esp_last_error(ctx));
+    return s;
 }
 
 static esp_status esp__outer_push(esp_ctx *ctx, uint32_t f, esp_stream stream) {
     esp__outer *o = ctx->outer;
+    const esp_stream none = {{0, 0}, NULL};
     esp_status s = esp__outer_settle(ctx, f, stream);
     o->timer.pushed_ns = esp__now_ns();
-    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) s = esp__outer_push_one(ctx, i);
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) s = esp__outer_difference(ctx, i);
+    if (!s && o->check != 0.0f) s = esp__outer_outliers(ctx, f);
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++)
+        s = o->outlier ? esp_push_zero(ctx, i, o->tensors[i].pushed, none)
+                       : esp_push(ctx, i, o->tensors[i].pushed, none);
     if (s) return s;
     o->pushed++;
     o->left = o->delay;
@@ -494,15 +553,17 @@ static esp_status esp__outer_update(esp_ctx *ctx, uint32_t id) {
     const esp__outer_tensor *x = &o->tensors[id];
     const uint32_t on = t->device;
     const uint64_t n = t->count;
+    /* the mean over the ranks that were not left out */
+    const float share = (float)((double)ctx->job.size / (double)(ctx->job.size - (int32_t)o->outliers));
     if (x->whole) return esp__device_convert(ctx, on, x->anchor, ESP_F32, x->pushed, t->dtype, 1.0f, false, n);
     esp_status s = ESP_OK;
     if (x->momentum) {
         s = esp__device_add(ctx, on, x->momentum, x->momentum, o->momentum, 0, n);
-        if (!s) s = esp__device_convert(ctx, on, x->momentum, ESP_F32, x->pushed, t->dtype, 1.0f, true, n);
+        if (!s) s = esp__device_convert(ctx, on, x->momentum, ESP_F32, x->pushed, t->dtype, share, true, n);
         if (!s) s = esp__device_add(ctx, on, x->anchor, x->momentum, -o->lr * (o->nesterov ? o->momentum : 1.0f), 1, n);
     }
     if (!s && (!x->momentum || o->nesterov))
-        s = esp__device_convert(ctx, on, x->anchor, ESP_F32, x->pushed, t->dtype, -o->lr, true, n);
+        s = esp__device_convert(ctx, on, x->anchor, ESP_F32, x->pushed, t->dtype, -o->lr * share, true, n);
     return s;
 }
 
@@ -523,10 +584,11 @@ static esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
     const uint32_t f = o->applied;
     bool finite = true;
     esp_status s = esp__outer_means(ctx, f, &finite);
+    if (o->outliers >= (uint32_t)ctx->job.size) finite = false; /* no rank's difference was finite */
     if (!s) s = esp__outer_settle(ctx, f, stream);
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) {
         if (finite) s = esp__outer_update(ctx, i);
-        if (!s) s = esp__outer_mix(ctx, i, finite ? o->alpha : 0.0f);
+        if (!s) s = esp__outer_mix(ctx, i, finite && !o->outlier ? o->alpha : 0.0f);
     }
     if (s) return s;
     if (!finite && esp__log_speaks(ctx))
@@ -636,6 +698,8 @@ ESP__FN void esp__outer_joined(esp_ctx *ctx, bool compared) {
 ESP__FN void esp__outer_restart(esp_ctx *ctx) {
     if (!ctx->outer) return;
     ctx->outer->at = ctx->outer->left = ctx->outer->pushed = ctx->outer->applied = 0;
+    ctx->outer->outliers = 0;
+    ctx->outer->outlier = false;
     ctx->outer->calls = false;
     if (esp__outer_chooses(ctx->outer)) esp__outer_timer_begin(ctx);
 }
@@ -670,7 +734,7 @@ ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user)
         if (momentum) put(ctx, user, t->device, o->tensors[i].momentum, t->count * sizeof(float));
     }
     for (uint32_t i = o->first[o->applied]; i < o->first[o->pushed]; i++) {
-        const uint32_t whole = o->tensors[i].whole;
+        const uint32_t whole = o->tensors[i].whole | o->outliers << 1 | (uint32_t)o->outlier << 31;
         put(ctx, user, ESP__CPU_INDEX, &whole, sizeof whole);
         put(ctx, user, ctx->model.tensors[i].device, o->tensors[i].pushed, esp__outer_bytes(&ctx->model.tensors[i]));
     }
@@ -781,7 +845,8 @@ ESP__FN esp_status esp__outer_load(esp_ctx *ctx, const void *saved) {
         const esp__tensor *t = &ctx->model.tensors[i];
         uint32_t whole = 0;
         s = esp__outer_get(ctx, ESP__CPU_INDEX, &whole, sizeof whole, &p);
-        o->tensors[i].whole = whole != 0;
+        o->tensors[i].whole = whole & 1u;
+        o->outliers = whole << 1 >> 2, o->outlier = whole >> 31;
         if (!s) s = esp__outer_get(ctx, t->device, o->tensors[i].pushed, esp__outer_bytes(t), &p);
     }
     pthread_mutex_lock(&ctx->lanes.lock);

@@ -33,10 +33,13 @@ typedef struct esp__outer {
     /* Limits of every, fragments and delay. Where they differ, the library chooses. */
     uint32_t low[3], high[3];
     float alpha, lr, momentum;
+    float check;                    /* 0, or how many times the others' median a rank's difference may be as long */
     bool nesterov, compared, calls; /* all ranks' anchors were compared; the library itself pushes */
     bool joined;                    /* this rank has the anchors of a job that it joined */
     uint32_t at;                    /* inner steps of this round */
     uint32_t pushed, applied;       /* fragments of this round */
+    bool outlier;                   /* this rank pushed zeros for the fragment under way, as it failed the check */
+    uint32_t outliers;              /* how many ranks did */
     uint32_t left;                  /* inner steps until the fragment that is under way is applied */
     uint32_t *first;                /* [fragments + 1] fragment f has tensors first[f] to first[f + 1] - 1 */
     esp__outer_timer timer;

@@ -3,6 +3,7 @@
  * and exchange where they run. Until this has succeeded, the members keep what they had, and go on with that if a
  * joining rank fails. */
 #include "espresso_impl/context/context.h"
+#include "espresso_impl/context/outer.h"
 #include "espresso_impl/context/state.h"
 #include "espresso_impl/observe/observe.h"
 
@@ -187,7 +188,8 @@ static esp_status esp__take_in(esp_ctx *ctx, esp__peers *peers, int32_t n) {
 
 static esp_status esp__reconfigure(esp_ctx *ctx) {
     esp__job *j = &ctx->job;
-    const bool by_auto = ctx->observers.self[ESP__OBSERVE_AUTO] != NULL;
+    const bool by_auto =
+        ctx->observers.self[ESP__OBSERVE_AUTO] != NULL || (ctx->outer && esp__outer_chooses(ctx->outer));
     const esp__admission offer = {.members = j->size,
                                   .step = ctx->steps.step,
                                   .rounds = ctx->steps.stats.outer_rounds,

@@ -140,7 +140,7 @@ static void rank_main(int32_t slot, int32_t origin, int32_t size, bool dies) {
         if (!s && esp_rank(j.ctx) == 0)
             atomic_store(&shared->rounds, j.round), atomic_store(&shared->size, esp_size(j.ctx));
         if (!s) s = reconfigure(&j);
-        while ((s == ESP_E_PEER || s == ESP_E_TIMEOUT) && tries++ < 20) s = reconfigure(&j), j.changed = true;
+        while ((s == ESP_E_PEER || s == ESP_E_TIMEOUT) && tries++ < 10000) s = reconfigure(&j), j.changed = true;
         if (slot == 1 && !s && j.round % 64 == 0) {
             const int k = atomic_load(&shared->early);
             atomic_store(&shared->memory[!k], memory_kib());
