@@ -74,8 +74,9 @@ ESP__FN void page_info_json(FILE *to, const page_info *info) {
     page_key(to, "system", info->system), fputc(',', to);
     page_key(to, "command", info->command), fputc(',', to);
     page_key(to, "warning", info->warning);
-    fprintf(to, ",\"racks\":%u,\"machines\":%u,\"ranks\":%u,\"cores\":%u,\"inner\":%u}", info->racks, info->machines,
-            info->ranks_per_machine, info->cores_per_rank, info->inner_steps);
+    if (info->inner_steps) fprintf(to, ",\"inner\":%u", info->inner_steps);
+    fprintf(to, ",\"racks\":%u,\"machines\":%u,\"ranks\":%u,\"cores\":%u}", info->racks, info->machines,
+            info->ranks_per_machine, info->cores_per_rank);
 }
 
 /* ---- the pages' data --------------------------------------------------------------------------------------------- */
