@@ -12,10 +12,11 @@ enum {
     CHANGE_RANKS,
     CHANGE_CODEC,
     CHANGE_COMPUTE,
-    CHANGE_CORES
+    CHANGE_CORES,
+    CHANGE_WAN
 };
 static const char *const change_names[] = {"inter", "intra", "outer",   "latency", "host", "machines",
-                                           "ranks", "codec", "compute", "cores",   NULL};
+                                           "ranks", "codec", "compute", "cores",   "wan",  NULL};
 static void change_curve(plan_changed *c, esp_cost_curve *curve, double factor) {
     esp_cost_point *to = c->points + c->n_points;
     for (uint32_t i = 0; i < curve->n; i++)
@@ -60,7 +61,7 @@ static void change_tables(plan_changed *c, esp_plan_link *l, double wire, double
     }
 }
 
-static const esp_plan_link *change_slowest(const esp_plan_system *s) {
+static esp_plan_link *change_slowest(esp_plan_system *s) {
     return s->n_outer && s->outer[0].size > 1 ? &s->outer[0].link : s->machines > 1 ? &s->inter : &s->intra;
 }
 
@@ -91,6 +92,7 @@ static void change_apply(plan_changed *c, int what, double factor) {
     case CHANGE_INTER: change_link(c, &s->inter, factor); break;
     case CHANGE_INTRA: change_link(c, &s->intra, factor); break;
     case CHANGE_OUTER: change_link(c, &s->outer[0].link, factor); break;
+    case CHANGE_WAN: change_link(c, change_slowest(s), factor); break;
     case CHANGE_LATENCY:
         change_latency(c, &s->intra, factor);
         change_latency(c, &s->inter, factor);
@@ -133,11 +135,37 @@ static bool change_cores(plan_changed *c, const char *value) {
     return true;
 }
 
+/* Reads "500mbit", or of the two directions "100mbit/500mbit". Collectives send as much as they receive, so the slower
+ * one counts. */
+static bool change_bandwidth(const char *value, double *out) {
+    char one[64];
+    double other;
+    const char *slash = strchr(value, '/');
+    const char *second = slash && strncmp(slash, "/s", 2) == 0 ? strchr(slash + 1, '/') : slash; /* "12.5GB/s" */
+    if (!second) return tool_quantity(value, tool_bandwidths, out);
+    snprintf(one, sizeof one, "%.*s", (int)(second - value), value);
+    if (!tool_quantity(one, tool_bandwidths, out) || !tool_quantity(second + 1, tool_bandwidths, &other)) return false;
+    *out = fmin(*out, other);
+    return true;
+}
+
+/* Applies "latency=80ms" to the slowest link. Fails if its system states no latency. */
+static bool change_latency_time(plan_changed *c, const char *value) {
+    esp_plan_link *l = change_slowest(&c->in.system);
+    double ns;
+    if (!tool_quantity(value, tool_times, &ns) || !(ns > 0) || !(l->alpha_ns > 0)) return false;
+    const double factor = l->alpha_ns / ns;
+    change_tables(c, &c->in.system.flat, 1, factor);
+    change_latency(c, l, factor);
+    return true;
+}
+
 static bool change_one(plan_changed *c, int what, const char *value) {
-    const esp_plan_system *s = &c->in.system;
+    esp_plan_system *s = &c->in.system;
     const double now = what == CHANGE_INTER   ? s->inter.bytes_per_us
                        : what == CHANGE_INTRA ? s->intra.bytes_per_us
                        : what == CHANGE_OUTER ? s->outer[0].link.bytes_per_us
+                       : what == CHANGE_WAN   ? change_slowest(s)->bytes_per_us
                        : what == CHANGE_HOST  ? s->host_bytes_per_us
                                               : 0;
     double factor, bandwidth;
@@ -145,7 +173,8 @@ static bool change_one(plan_changed *c, int what, const char *value) {
     if (what == CHANGE_CORES) return change_cores(c, value);
     if (what == CHANGE_OUTER && !s->n_outer) return false;
     if (!tool_factor(value, &factor)) {
-        if (!(now > 0) || !tool_quantity(value, tool_bandwidths, &bandwidth)) return false;
+        if (what == CHANGE_LATENCY) return change_latency_time(c, value);
+        if (!(now > 0) || !change_bandwidth(value, &bandwidth)) return false;
         factor = bandwidth / now;
     }
     change_apply(c, what, factor);

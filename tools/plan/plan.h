@@ -187,9 +187,11 @@ ESP__FN esp_status plan_simulate(const plan_inputs *in, const char *text, const 
 ESP__FN void plan_free(plan_made *m);
 /* Defined in change.c: */
 #define CHANGE_HELP                                                                                                    \
-    "inter (or nic), intra, outer, latency, host, codec and compute take a factor: 2x is twice as fast, 0.5x half;\n"  \
-    "inter, intra, outer and host a bandwidth as well: 25gbit, 12.5GB/s; machines and ranks (of a machine) a number\n" \
-    "or a factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
+    "inter (or nic), intra, outer, wan (the outermost of them), latency, host, codec and compute take a factor: 2x "   \
+    "is\n"                                                                                                             \
+    "twice as fast, 0.5x half; links and host a bandwidth as well: 25gbit, 12.5GB/s, or 100mbit/500mbit if its\n"      \
+    "directions differ; latency a time of the outermost link: 80ms; machines and ranks (of a machine) a number or a\n" \
+    "factor; cores (of a rank) 1, 2 or 3, where the system has cores_per_rank"
 ESP__FN void change_make(const plan_inputs *from, const char *text, plan_changed *out);
 ESP__FN void change_free(plan_changed *c);
 /* Defined in explain.c: */

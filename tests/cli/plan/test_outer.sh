@@ -28,6 +28,10 @@ plan --system slow.json --outer every=1..60,fragments=1..3,delay=0..4 --what-if 
 cat s.strategy
 small quiet plan --system slow.json --strategy s.strategy --json
 holds "$(value iteration_us) > 0"
+# --what-if: wan is the outermost link, whose slower direction counts, and latency may be a time: 4 MB take 320 + 80 ms
+one --outer every=9 --what-if wan=0.9gbit/100mbit,latency=80ms
+grep -q '"exposed_us": 400000,' "$top/1" || cat "$top/1"
+errors --outer every=9 --what-if latency=fast
 # a page: all inner steps, and for each fragment's delay one of the next round
 small quiet plan --system slow.json --outer every=10..10,fragments=2..2,delay=2..2 --timeline round.html
 [ "$(grep -c '"step [0-9]' round.html)" = 12 ] && grep -q '"step 2, next round"' round.html && ! grep -q '"step 3, n' round.html || echo "steps are wrong"
