@@ -104,6 +104,7 @@ class Context(AbstractContextManager["Context"]):
         optimizer: str = "unknown",
         momentum: float = 0.0,
         discardable: bool = False,
+        join: bool = False,
         worker: Optional[Worker] = None,
         **config: Union[str, int, None],
     ) -> None:
@@ -118,7 +119,7 @@ class Context(AbstractContextManager["Context"]):
         if optimizer not in _OPTIMIZERS:
             raise ValueError(f"espresso: optimizer '{optimizer}': use one of {', '.join(_OPTIMIZERS)}")
         cfg.optimizer = _OPTIMIZERS.index(optimizer)
-        cfg.flags = _abi.ESP_DISCARDABLE if discardable else 0
+        cfg.flags = (_abi.ESP_DISCARDABLE if discardable else 0) | (_abi.ESP_JOIN if join else 0)
         for name, value in config.items():
             if name not in _TEXTS + _NUMBERS:
                 raise TypeError(f"espresso: no setting '{name}': use one of {', '.join(_TEXTS + _NUMBERS)}")
@@ -168,6 +169,7 @@ class Context(AbstractContextManager["Context"]):
     feedback_scale = _simple("esp_feedback_scale", "(factor): multiplies all residuals: old learning rate / new one.")
     weight = _simple("esp_weight", "(weight): sets this rank's weight in later means, such as its number of samples.")
     report_loss = _simple("esp_report_loss", "(loss): reports the training loss, by which auto checks its choice.")
+    reconfigure = _simple("esp_reconfigure", "Goes on with the ranks that are there now; join=True in one that joins.")
     shrink = _simple("esp_shrink", "Continues without failed ranks, after a PeerError or PeerTimeout, on all others.")
     state_save = _simple("esp_state_save", "(path): writes state() to PATH.rRANKofSIZE, which state_load() reads.")
     state_load = _simple("esp_state_load", "(path): loads what state_save() of any number of ranks has written.")
