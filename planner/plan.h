@@ -22,7 +22,7 @@ typedef struct esp__problem esp__problem;
 /* ---- problem/arena.c: memory that is freed all at once ----------------------------------------------------------- */
 typedef struct esp__block esp__block;
 typedef struct esp__arena {
-    esp__block *blocks;
+    esp__block *blocks, *spare; /* `spare` was given back and is used next */
     /* If an allocation fails, it jumps here, so that callers need no checks. */
     jmp_buf *on_failure;
     esp_ctx *ctx;
@@ -120,6 +120,11 @@ typedef struct esp__path {
     const esp__option *option;
 } esp__path;
 #define ESP__NO_CODEC 0xffffffffu
+/* The candidate that costs least at the current prices (initial.c). */
+typedef struct esp__cheapest_option {
+    uint64_t prices;       /* problem.prices when it was found */
+    uint32_t option, open; /* its index, and how many candidates the search may choose now */
+} esp__cheapest_option;
 typedef struct esp__candidates {
     uint64_t elements, cols;
     uint32_t n_pieces; /* tensors in the group; several are copied together first */
@@ -128,6 +133,7 @@ typedef struct esp__candidates {
     uint32_t n;
     double (*times)[ESP__LANES + 1]; /* load[] and total of each option */
     const esp__path *paths;          /* sorted by total time */
+    esp__cheapest_option *cheapest;
     struct esp__candidates *next;
 } esp__candidates;
 
@@ -189,8 +195,11 @@ struct esp__problem {
     const esp__extent *whole; /* each tensor on its own */
     esp__extent *cut_units;
     struct esp__incremental *incremental;
-    struct esp__ranked *ranked; /* memory of esp__ranking, for room_ranked tensors and groups */
-    uint32_t room_ranked;
+    struct esp__ranked *ranked; /* the last result of esp__ranking, and its room */
+    uint32_t n_ranked, room_ranked;
+    const esp__candidates **sets; /* memory of initial.c */
+    uint32_t room_sets;
+    uint64_t prices;        /* how often prices were set */
     esp__schedule spare[2]; /* [0] for urgency.c, [1] for initial.c */
     struct esp__timing *timing;
     struct esp__prefix **heads;

@@ -24,16 +24,22 @@ static inline void esp__heap_push(esp__heap *h, uint64_t ready, uint64_t key) {
     h->at[i] = w;
 }
 
-static inline esp__waiting esp__heap_pop(esp__heap *h) {
-    esp__waiting top = h->at[0], last = h->at[--h->n];
+/* Replaces the first element. */
+static inline void esp__heap_replace(esp__heap *h, uint64_t ready, uint64_t key) {
+    const esp__waiting w = {ready, key};
     uint32_t i = 0, c;
     while ((c = 2 * i + 1) < h->n) {
         if (c + 1 < h->n && esp__waits_less(&h->at[c + 1], &h->at[c])) c++;
-        if (!esp__waits_less(&h->at[c], &last)) break;
+        if (!esp__waits_less(&h->at[c], &w)) break;
         h->at[i] = h->at[c];
         i = c;
     }
-    h->at[i] = last;
+    h->at[i] = w;
+}
+
+static inline esp__waiting esp__heap_pop(esp__heap *h) {
+    const esp__waiting top = h->at[0], last = h->at[--h->n];
+    if (h->n) esp__heap_replace(h, last.ready, last.key);
     return top;
 }
 #endif

@@ -25,11 +25,12 @@ static const esp__form esp__form_shard_raw = {"intra.reduce_scatter > inter.redu
 static const esp__form esp__form_shard = {"intra.reduce_scatter > comp > inter.alltoall > decomp",
                                           "comp > flat.alltoall > decomp"};
 
+enum { ESP__SCHEME_MEMO = 256 };
 typedef struct esp__scheme_memo {
-    const esp__form *form[64];
-    esp__extent unit[64];
-    uint64_t cols[64];
-    const esp__path *path[64];
+    const esp__form *form[ESP__SCHEME_MEMO];
+    esp__extent unit[ESP__SCHEME_MEMO];
+    uint64_t cols[ESP__SCHEME_MEMO];
+    const esp__path *path[ESP__SCHEME_MEMO];
 } esp__scheme_memo;
 
 /* ---- the strategies ---------------------------------------------------------------------------------------------- */

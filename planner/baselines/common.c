@@ -53,7 +53,7 @@ ESP__FN void esp__scheme_set(esp__problem *p, esp__schedule *d, uint32_t u, cons
                              uint32_t codec, esp__scheme_memo *memo) {
     const esp__extent *unit = &d->units[u];
     uint64_t key = (unit->elements * 2 + (unit->n > 1)) * 0x9E3779B97F4A7C15ull;
-    uint32_t k = (uint32_t)(key >> 58);
+    uint32_t k = (uint32_t)(key >> 56);
     const uint64_t cols = esp__unit_cols(p, unit);
     if (p->model->tensors[unit->first].shard && !p->model->tensors[unit->first].keep) {
         d->paths[u] = esp__form_path(p, unit, f, device, codec);

@@ -14,14 +14,19 @@ ESP__FN void *esp__arena_get(esp__arena *arena, uint64_t bytes) {
     esp__block *b = arena->blocks;
     uint64_t want = (bytes + 15u) & ~(uint64_t)15u;
     if (!b || b->size - b->used < want) {
-        uint64_t size = want > ESP__BLOCK_BYTES ? want : (uint64_t)ESP__BLOCK_BYTES;
-        b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL
-            : arena->ctx                                      ? esp__alloc(arena->ctx, size + ESP__BLOCK_HEAD)
-                                                              : calloc(1, (size_t)(size + ESP__BLOCK_HEAD));
-        if (!b) longjmp(*arena->on_failure, 1);
+        const uint64_t size = want > ESP__BLOCK_BYTES ? want : (uint64_t)ESP__BLOCK_BYTES;
+        if (want >= bytes && arena->spare && arena->spare->size >= want) {
+            b = arena->spare;
+            arena->spare = NULL;
+        } else {
+            b = want < bytes || size > SIZE_MAX - ESP__BLOCK_HEAD ? NULL
+                : arena->ctx                                      ? esp__alloc(arena->ctx, size + ESP__BLOCK_HEAD)
+                                                                  : calloc(1, (size_t)(size + ESP__BLOCK_HEAD));
+            if (!b) longjmp(*arena->on_failure, 1);
+            b->size = size;
+        }
         b->before = arena->blocks;
         b->used = 0;
-        b->size = size;
         arena->blocks = b;
     }
     void *p = (uint8_t *)b + ESP__BLOCK_HEAD + b->used;
@@ -41,14 +46,19 @@ ESP__FN esp__checkpoint esp__arena_checkpoint(const esp__arena *arena) {
     return m;
 }
 
+static void esp__block_free(esp__arena *arena, esp__block *b) {
+    if (arena->ctx)
+        esp__free(arena->ctx, b);
+    else
+        free(b);
+}
+
 ESP__FN void esp__arena_rewind(esp__arena *arena, esp__checkpoint mark) {
     while (arena->blocks != mark.block) {
-        esp__block *before = arena->blocks->before;
-        if (arena->ctx)
-            esp__free(arena->ctx, arena->blocks);
-        else
-            free(arena->blocks);
-        arena->blocks = before;
+        esp__block *last = arena->blocks;
+        arena->blocks = last->before;
+        esp__block_free(arena, arena->spare);
+        arena->spare = last;
     }
     if (arena->blocks) arena->blocks->used = mark.used;
 }
@@ -56,6 +66,8 @@ ESP__FN void esp__arena_rewind(esp__arena *arena, esp__checkpoint mark) {
 ESP__FN void esp__arena_free(esp__arena *arena) {
     esp__checkpoint nothing = {NULL, 0};
     esp__arena_rewind(arena, nothing);
+    esp__block_free(arena, arena->spare);
+    arena->spare = NULL;
 }
 
 ESP__FN char *esp__arena_text(esp__arena *arena, const char *text) {

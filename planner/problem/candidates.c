@@ -27,11 +27,12 @@ typedef struct esp__timing {
     /* whether memory, volume and error are compared, too. If so, an option that compresses never replaces one that
      * does not compress. */
     bool limited;
+    bool timed; /* whether `cost` is for `unit` and `codec`, as far as it is known */
 } esp__timing;
 
 /* ---- pruning ----------------------------------------------------------------------------------------------------- */
 /* Returns whether the beginning of an option `a` is so much better than `b` that `b` can be dropped. */
-static int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
+static inline int esp__dominates(const esp__timing *t, const esp__prefix *a, const esp__prefix *b) {
     if (a->total > b->total || a->unpacks > b->unpacks) return 0;
     for (uint32_t k = 0; k < t->p->n_lanes; k++)
         if (a->load[k] > b->load[k]) return 0;
@@ -141,7 +142,6 @@ static void esp__prefix_extend(esp__timing *t, const esp__prefix *from, const es
 }
 
 static void esp__time_options(esp__timing *t, const esp__tree *tree) {
-    for (uint32_t i = 0; i < t->p->n_op_templates; i++) t->cost[i].ns = esp__unknown;
     t->heads[tree->root] = esp__prefix_new(t);
     for (uint32_t node = tree->n_nodes; node-- > 1;) {
         const esp__edge *edges = &tree->edges[tree->nodes[node].first];
@@ -181,7 +181,7 @@ static void esp__path_steps(const esp__problem *p, const uint16_t *op_template, 
     }
 }
 
-static void esp__path_time(const esp__timing *t, const uint16_t *op_template, uint32_t n, esp__path *path) {
+static void esp__path_time(esp__timing *t, const uint16_t *op_template, uint32_t n, esp__path *path) {
     esp__problem *p = t->p;
     esp__plan_op *ops = esp__arena_get(p->arena, n * sizeof *ops);
     uint64_t e = t->unit->elements;
@@ -194,7 +194,9 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
         if (r->kind == ESP_PLAN_COMPRESS || (r->kind == ESP_PLAN_COLLECTIVE && r->compressed))
             path->codec = t->codec_index;
         if (r->n_rounds > path->rounds) path->rounds = r->n_rounds;
-        ops[i].time = esp__template_time(p, r, &t->shape, t->codec);
+        esp__op_time *cost = &t->cost[op_template[i]];
+        if (cost->ns == esp__unknown) *cost = esp__template_time(p, r, &t->shape, t->codec);
+        ops[i].time = *cost;
         ops[i].lanes = r->lanes;
         ops[i].kind = r->kind;
         ops[i].reverse = r->reverse;
@@ -209,7 +211,7 @@ static void esp__path_time(const esp__timing *t, const uint16_t *op_template, ui
     path->error = path->codec == ESP__NO_CODEC ? 0.0 : esp__codec_error(t->codec, t->cols) * (double)e;
 }
 
-static void esp__path_fill(const esp__timing *t, const esp__prefix *l, esp__path *path) {
+static void esp__path_fill(esp__timing *t, const esp__prefix *l, esp__path *path) {
     uint16_t op_template[ESP__MAX_OPS];
     uint32_t at = l->n;
     for (const esp__prefix *x = l; x->before; x = x->before) op_template[--at] = x->op;
@@ -227,10 +229,14 @@ static int esp__path_before(const void *a, const void *b) {
     return x->codec < y->codec ? -1 : x->codec > y->codec;
 }
 
+/* Prepares to time ops with this codec. Forgets the times of ops with another codec or of another size. */
 static void esp__timing_codec(esp__timing *t, uint32_t codec) {
+    if (t->timed && t->codec_index == codec) return;
+    t->timed = true;
     t->codec_index = codec;
     t->codec = codec == ESP__NO_CODEC ? NULL : &t->p->codecs[codec];
     esp__shape_make(t->p, t->unit->elements, t->cols, t->codec, &t->shape);
+    for (uint32_t i = 0; i < t->p->n_op_templates; i++) t->cost[i].ns = esp__unknown;
 }
 
 static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__extent *u, uint64_t cols) {
@@ -238,11 +244,12 @@ static void esp__timing_open(esp__timing *t, esp__problem *p, const esp__extent 
     t->unit = u;
     t->limited = p->config.max_memory_bytes || p->config.max_volume > 0.0 || p->config.max_error > 0.0;
     t->cols = cols;
-    esp__timing_codec(t, ESP__NO_CODEC);
+    t->timed = false;
 }
 
 static void esp__candidates_times(esp__problem *p, esp__candidates *candidates) {
     candidates->times = esp__arena_get(p->arena, candidates->n * sizeof *candidates->times);
+    candidates->cheapest = esp__arena_get(p->arena, sizeof *candidates->cheapest);
     for (uint32_t i = 0; i < candidates->n; i++) {
         for (uint32_t k = 0; k < ESP__LANES; k++) candidates->times[i][k] = (double)candidates->paths[i].load[k];
         candidates->times[i][ESP__LANES] = (double)candidates->paths[i].total;

@@ -220,6 +220,8 @@ typedef struct esp__planting {
     uint32_t n_rounds;
     uint32_t codec;
     uint32_t memo[1u << 14], n_memo;
+    esp__op_template last[ESP__MAX_OPS]; /* the ops of the last option, and the node that each leads to */
+    uint32_t to[ESP__MAX_OPS], n_last;
 } esp__planting;
 
 static int esp__pattern_in(const char *text, const char *const *patterns, uint32_t n) {
@@ -319,7 +321,13 @@ static int esp__plant(void *user, const esp__option *o) {
     uint32_t at = 0;
     if (!esp__option_wanted(w, o) || (w->n_rounds && !esp__option_of_rounds(w, o))) return 0;
     uint32_t n = esp__op_templates(w->p, o, w->n_rounds, ops);
-    for (uint32_t i = 0; i < n; i++) at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
+    uint32_t i = 0;
+    for (; i < n && i < w->n_last && !memcmp(&ops[i], &w->last[i], sizeof *ops); i++) at = w->to[i];
+    for (; i < n; i++) {
+        w->last[i] = ops[i];
+        w->to[i] = at = esp__trie_child(w, at, esp__template_number(w, &ops[i]));
+    }
+    w->n_last = n;
     esp__trie_child(w, at, ESP__OP_END); /* ends the option, since a longer one may begin with the same ops */
     w->n_options++;
     return 0;
@@ -373,7 +381,7 @@ static esp__tree *esp__tree_plant(esp__planting *w, uint32_t parts, uint32_t dev
     w->room = 1024;
     w->nodes = esp__arena_get(w->p->arena, w->room * sizeof *w->nodes);
     w->n = 1;
-    w->n_options = 0;
+    w->n_options = w->n_last = 0;
     esp__option_each(parts, devices, extended, esp__plant, w);
     tree->n_options = w->n_options;
     tree->codec = w->codec;
@@ -395,6 +403,9 @@ ESP__FN esp__tree *esp__tree_make(esp__problem *p, const char *shard, const char
         if (p->codecs[i].caps & ESP_CODEC_REDUCIBLE) extended = true;
     if (p->config.devices && !only_option) devices &= p->config.devices;
     if (only_option) devices = 3u;
+    /* if codecs take no time, options that differ in devices only are the same */
+    if (p->free_compression && devices == 3u && !p->config.n_forbid && !p->config.n_only && !only_option)
+        devices = 1u << ESP_ON_GPU;
     w->p = p;
     w->only_option = only_option;
     w->shard = shard;

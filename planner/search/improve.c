@@ -75,8 +75,14 @@ ESP__FN esp__ranked *esp__ranking(esp__problem *p, const esp__schedule *d) {
     if (d->n_units > p->room_ranked) {
         p->room_ranked = d->n_units + d->n_units / 2;
         p->ranked = esp__arena_get(p->arena, p->room_ranked * sizeof *p->ranked);
+        p->n_ranked = 0;
     }
     esp__ranked *r = p->ranked;
+    uint32_t same = 0;
+    while (p->n_ranked == d->n_units && same < d->n_units && r[same].elements == d->units[r[same].unit].elements)
+        same++;
+    if (same == d->n_units) return r;
+    p->n_ranked = d->n_units;
     for (uint32_t u = 0; u < d->n_units; u++) {
         r[u].elements = d->units[u].elements;
         r[u].unit = u;

@@ -202,13 +202,17 @@ ESP__FN uint64_t esp__incremental_without(esp__incremental *k, const esp__swap *
 }
 
 /* Returns the new tensor or group whose next op can start first, at *could; among equals, the one that was ready first.
- * Returns NULL if none is ready. */
-static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could) {
+ * Returns NULL if none is ready. Sets *lanes to what the next ops of all that are ready need: as long as these are not
+ * used, the result stays the same. */
+static esp__chain *esp__swap_next(esp__swap *w, const uint64_t *free_at, uint32_t place, uint64_t *could,
+                                  uint32_t *lanes) {
     esp__chain *best = NULL;
+    *lanes = 0;
     for (uint32_t c = 0; c < w->n; c++) {
         esp__chain *x = &w->chains[c];
         if (x->op == x->path->n || x->after >= place) continue;
         uint64_t start = esp__lanes_free(free_at, x->path->ops[x->op].lanes, x->ready);
+        *lanes |= x->path->ops[x->op].lanes;
         if (best && (start > *could || (start == *could && x->ready >= best->ready))) continue;
         best = x;
         *could = start;
@@ -238,18 +242,19 @@ static int esp__goes_first(const esp__chain *c, uint32_t number, uint64_t could,
  * not below `limit`. */
 ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_t limit) {
     uint64_t free_at[ESP__LANES], longest = 0, could = 0;
-    uint32_t i = w->from, left = 0;
+    uint32_t i = w->from, left = 0, lanes = 0;
+    esp__chain *c = NULL;
     memcpy(free_at, k->free_at[i].lane, sizeof free_at);
     w->n_places = 0;
-    for (uint32_t c = 0; c < w->n; c++) {
-        w->chains[c].op = 0;
-        w->chains[c].ready = k->end[w->chains[c].after];
-        left += w->chains[c].path->n;
+    for (uint32_t x = 0; x < w->n; x++) {
+        w->chains[x].op = 0;
+        w->chains[x].ready = k->end[w->chains[x].after];
+        left += w->chains[x].path->n;
     }
     k->trials++;
     while (left && longest < limit) {
         while (i < k->n && k->timed_ops[i].unit - w->gone < w->n_gone) i++;
-        esp__chain *c = esp__swap_next(w, free_at, i, &could);
+        if (!c) c = esp__swap_next(w, free_at, i, &could, &lanes);
         if (i < k->n) {
             const esp__timed *s = &k->timed_ops[i];
             uint64_t other = k->now[s->before];
@@ -261,6 +266,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
                 if (s->unit == ESP__NEXT_BACKWARD)
                     for (uint32_t x = 0; x < w->n; x++)
                         if (w->chains[x].after == i) w->chains[x].ready = k->now[i];
+                if (s->lanes & lanes || s->unit == ESP__NEXT_BACKWARD) c = NULL;
                 i++;
                 continue;
             }
@@ -272,6 +278,7 @@ ESP__FN uint64_t esp__incremental_try(esp__incremental *k, esp__swap *w, uint64_
         esp__lanes_take(free_at, op->lanes, could, &op->time);
         w->places[w->n_places].before = i;
         w->places[w->n_places++].chain = (uint32_t)(c - w->chains);
+        c = NULL;
         left--;
     }
     if (i > k->reached) k->reached = i;

@@ -73,16 +73,23 @@ static void esp__queue_unit(esp__heap *h, const esp__clock *c, const esp__schedu
 
 static uint32_t esp__queue_run(esp__heap *h, esp__clock *c, const esp__problem *p, const esp__schedule *d,
                                int fixed_links) {
-    esp__waiting w = esp__heap_pop(h);
-    uint32_t u = (uint32_t)(w.key >> 8), first = c->unit;
-    if (w.key & 255u) {
+    const uint64_t key = h->at[0].key;
+    uint32_t u = (uint32_t)(key >> 8), first = c->unit;
+    if (key & 255u) {
         esp__clock_unit(c, d, u);
-        esp__queue_unit(h, c, d, u, fixed_links);
+        const esp__path *path = d->paths[u];
+        if (c->op[u] == path->n || (fixed_links && path->ops[c->op[u]].lanes & ESP__LINK_LANES))
+            esp__heap_pop(h);
+        else
+            esp__heap_replace(h, c->ready[u], (uint64_t)u << 8 | (c->op[u] + 1u));
         return u;
     }
     esp__clock_backward(c, p, d);
+    if (c->tensor < p->n_tensors)
+        esp__heap_replace(h, c->backward_ready, (uint64_t)c->unit << 8);
+    else
+        esp__heap_pop(h);
     for (u = first; u < c->unit; u++) esp__queue_unit(h, c, d, u, fixed_links);
-    if (c->tensor < p->n_tensors) esp__heap_push(h, c->backward_ready, (uint64_t)c->unit << 8);
     return ESP__NEXT_BACKWARD;
 }
 

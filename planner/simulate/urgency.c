@@ -34,7 +34,12 @@ static uint64_t esp__urgency(const esp__ordering *o, uint64_t key) {
 }
 
 static void esp__ordering_add(esp__ordering *o, uint32_t lanes, uint64_t ready, uint64_t key) {
-    esp__heap_push(&o->lanes[esp__lane_of(lanes)].coming, ready, key);
+    const uint32_t lane = esp__lane_of(lanes);
+    esp__lane_queue *q = &o->lanes[lane];
+    if (ready <= o->clock.free_at[lane])
+        esp__heap_push(&q->waiting, esp__urgency(o, key), key);
+    else
+        esp__heap_push(&q->coming, ready, key);
 }
 
 static void esp__ordering_unit(esp__ordering *o, uint32_t u) {

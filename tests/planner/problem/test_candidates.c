@@ -308,10 +308,33 @@ TEST(test_paths) {
     }
 }
 
+/* Memory given back is used again, and is zero. */
+TEST(test_arena) {
+    enum { BYTES = 3 << 20 };
+    esp__arena arena = {0};
+    jmp_buf on_failure;
+    arena.on_failure = &on_failure;
+    if (setjmp(on_failure)) abort();
+    esp__arena_get(&arena, 100);
+    const esp__checkpoint mark = esp__arena_checkpoint(&arena);
+    void *before = NULL;
+    for (int round = 0; round < 3; round++) {
+        uint8_t *p = esp__arena_get(&arena, BYTES);
+        for (uint32_t i = 0; i < BYTES; i++)
+            if (p[i]) fail_msg("byte %u is %u", i, p[i]);
+        memset(p, 0xff, BYTES);
+        assert_true(!before || p == before);
+        before = p;
+        esp__arena_rewind(&arena, mark);
+    }
+    esp__arena_free(&arena);
+}
+
 TEST(test_free_compression) {
     static problem_input in;
     for (uint64_t seed = 0; seed < test_repeats(50); seed++) {
-        opened_problem g, free_of_cost;
+        static const char *const nothing[] = {"no such option"};
+        opened_problem g, free_of_cost, every;
         problem_random(seed, 1, 0, &in);
         if (open_problem(&g, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 0))
             fail_msg("%s", esp_last_error(NULL));
@@ -327,6 +350,15 @@ TEST(test_free_compression) {
             uint32_t by = 0;
             while (by < gratis->n && !no_more_load(&gratis->paths[by], &paid->paths[i])) by++;
             assert_true(by < gratis->n);
+        }
+        if (!in.config.n_forbid) { /* with patterns, options that differ in devices only are all looked at */
+            in.config.forbid = nothing, in.config.n_forbid = 1;
+            if (open_problem(&every, &in.model, in.codecs, in.n_codecs, &in.system, &in.config, 1))
+                fail_msg("%s", esp_last_error(NULL));
+            const esp__candidates *all = esp__candidates_get(&every.problem, &u);
+            assert_int_equal(gratis->n, all->n);
+            for (uint32_t i = 0; i < all->n; i++) assert_int_equal(gratis->paths[i].total, all->paths[i].total);
+            close_problem(&every);
         }
         close_problem(&g);
         close_problem(&free_of_cost);

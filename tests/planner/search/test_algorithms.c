@@ -24,7 +24,34 @@ TEST(order_by_size) {
     esp__schedule_tensors(&g.p, &d);
     const esp__ranked *ranking = esp__ranking(&g.p, &d);
     for (int i = 0; i < 5; i++) assert_int_equal(ranking[i].unit, want[i]);
+    d.units[2].elements = 1000; /* the order follows the sizes, although the number of units stays */
+    ranking = esp__ranking(&g.p, &d);
+    assert_int_equal(ranking[0].unit, 2);
+    assert_int_equal(ranking[1].unit, 3);
     close_problem(&g);
+}
+
+/* Choices at one set of prices, or with fewer options allowed, do not affect a later search. */
+TEST(prices_start_anew) {
+    for (uint64_t seed = 0; seed < test_repeats(30); seed++) {
+        static opened_problem g[2];
+        esp__schedule d[2] = {{0}};
+        for (int k = 0; k < 2; k++) {
+            open_random(&g[k], seed, 12, 0);
+            esp__schedule_tensors(&g[k].p, &d[k]);
+        }
+        g[1].p.allow = ESP__ALLOW_RAW;
+        esp__start_balanced(&g[1].p, &d[1]);
+        g[1].p.allow = ESP__ALLOW_ALL;
+        for (int k = 0; k < 2; k++) esp__start_balanced(&g[k].p, &d[k]);
+        assert_int_equal(d[0].makespan, d[1].makespan);
+        for (uint32_t u = 0; u < d[0].n_units; u++) {
+            const esp__path *chosen = d[0].paths[u], *first = esp__candidates_get(&g[0].p, &d[0].units[u])->paths;
+            const esp__path *other = esp__candidates_get(&g[1].p, &d[1].units[u])->paths;
+            assert_int_equal(chosen - first, d[1].paths[u] - other);
+        }
+        for (int k = 0; k < 2; k++) close_problem(&g[k]);
+    }
 }
 
 /* The result is never slower than without compression, and hardly ever slower than strategies that compress by a fixed
