@@ -1,5 +1,5 @@
 # test_blocks.sh: no block of code of a page goes untested. Each is inserted into the file of its name in frames/ (at the
-# line BLOCK), and compiled or run; or another test takes the page's blocks; or it is a strategy, which is checked; or it
+# word BLOCK), and compiled or run; or another test takes the page's blocks; or it is a strategy, which is checked; or it
 # has commands: the flags that they name are those of `espresso help`, the targets those of make, and plans that need no
 # files are made.
 # runs: slow
@@ -23,7 +23,12 @@ taken() { # TEST: it does name the page
 # a block in its frame; "..." in it stands for other code of the same kind
 framed() {
     awk -v block="$tmp/blocks/$name" '
-        /^ *BLOCK;?$/ { while ((getline line < block) > 0) if (line !~ /^ *\.\.\./) print line; next } { print }' "$frames/$name"
+        match($0, /(^|[ {])BLOCK(;|$)/) {
+            print substr($0, 1, RSTART + index(substr($0, RSTART), "BLOCK") - 2)
+            while ((getline line < block) > 0) if (line !~ /^ *\.\.\./) print line
+            $0 = substr($0, RSTART + RLENGTH)
+        }
+        { print }' "$frames/$name"
 }
 compiles() {
     framed >"$tmp/$name"
