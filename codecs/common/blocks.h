@@ -59,18 +59,11 @@ struct blocks_self {
  *     float NAME_value(uint32_t code, blocks_scale h);
  * Encoding writes a byte per code, and x minus the code's value to `e` if that is not NULL. NOISE(i) is element i's
  * random number: BLOCKS_NOISE(i) of 16 bits, or BLOCKS_NO_NOISE(i). Decoding adds values times `scale` to `out`, or
- * overwrites it if `set`. BLOCKS_ROUND defines NAME_round by NAME_code(x, noise, h) and NAME_value, and BLOCKS_CODE
- * defines NAME_code by NAME_round. */
+ * overwrites it if `set`. BLOCKS_ROUND defines NAME_round by NAME_code(x, noise, h) and NAME_value. */
 #define BLOCKS_ROUND(name)                                                                                             \
     ESP_ELEMENT float name##_round(float x, uint32_t noise, blocks_scale h, uint32_t *code) {                          \
         *code = name##_code(x, noise, h);                                                                              \
         return name##_value(*code, h);                                                                                 \
-    }
-#define BLOCKS_CODE(name)                                                                                              \
-    ESP_ELEMENT uint32_t name##_code(float x, uint32_t noise, blocks_scale h) {                                        \
-        uint32_t code;                                                                                                 \
-        (void)name##_round(x, noise, h, &code);                                                                        \
-        return code;                                                                                                   \
     }
 #define BLOCKS_NOISE(i) noise[i]
 #define BLOCKS_NO_NOISE(i) 0

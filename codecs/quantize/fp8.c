@@ -20,7 +20,6 @@ ESP_ELEMENT float fp8_round(float x, uint32_t noise, blocks_scale h, uint32_t *c
     *code = (float_bits(sum) - float_bits(all) + ((uint32_t)(exponent - least) >> shift)) | (y >> 31 << 7);
     return h.a * bits_float(float_bits(sum - all) | (y & 0x80000000u));
 }
-BLOCKS_CODE(fp8)
 ESP_ELEMENT float fp8_value(uint32_t code, blocks_scale h) {
     const uint32_t size = code & 0x7Fu, bias = h.levels == 3 ? 7 : 15;
     const float normal = bits_float((size << (23 - h.levels)) + ((127 - bias) << 23));

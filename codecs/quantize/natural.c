@@ -16,7 +16,6 @@ ESP_ELEMENT float natural_round(float x, uint32_t noise, blocks_scale h, uint32_
     *code = ((uint32_t)own << 1 | sign) >> 24;
     return bits_float(((uint32_t)own + (((uint32_t)NATURAL_BIAS << 23) & some)) | sign);
 }
-BLOCKS_CODE(natural)
 ESP_ELEMENT float natural_value(uint32_t code, blocks_scale h) {
     const uint32_t exponent = code & 0x7Fu;
     (void)h;

@@ -28,7 +28,6 @@ ESP_ELEMENT float qsgd_round(float x, uint32_t noise, blocks_scale h, uint32_t *
     *code = (uint32_t)level & h.levels;
     return h.a * (float)level;
 }
-BLOCKS_CODE(qsgd)
 ESP_ELEMENT float qsgd_value(uint32_t code, blocks_scale h) {
     const int32_t sign = (int32_t)(h.levels >> 1) + 1;
     return h.a * (float)(((int32_t)code ^ sign) - sign);

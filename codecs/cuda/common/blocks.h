@@ -30,11 +30,13 @@ static __device__ __forceinline__ uint32_t cuda_rows_n(cuda_rows r) {
     return own >= r.left ? 0 : min(r.left - own, 32 * r.rows);
 }
 
-/* For codecs without code() of their own: NAME_code() and NAME_value(). */
+/* For codecs without code() of their own: NAME_round() and NAME_value(). */
 #define CUDA_BLOCKS_OF(name)                                                                                           \
     CUDA_BLOCKS_REST                                                                                                   \
     __device__ uint32_t code(float x, uint32_t noise, const blocks_scale &h) const {                                   \
-        return name##_code(x, noise, h);                                                                               \
+        uint32_t own;                                                                                                  \
+        (void)name##_round(x, noise, h, &own);                                                                         \
+        return own;                                                                                                    \
     }                                                                                                                  \
     __device__ float value(uint32_t code, const blocks_scale &h) const { return name##_value(code, h); }
 #define CUDA_BLOCKS_PLAIN                                                                                              \
