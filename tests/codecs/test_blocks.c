@@ -52,7 +52,7 @@ TEST(golden_bytes) {
 TEST(noise) {
     enum { GROUPS = 100 };
     const uint64_t firsts[] = {0, 5, 0xFFFFFFFFull - 20, 0xFFFFFFFFull, 1ull << 40};
-    uint32_t words[3][(GROUPS + BLOCKS_LANES) * 4];
+    uint32_t words[3][(GROUPS + BLOCKS_GROUPS) * 4];
     for (size_t f = 0; f < CF_COUNT(firsts); f++)
         for (int level = 0; level <= esp_simd_best(); level++) {
             blocks_noise_for(level)(words[level], 99, firsts[f], GROUPS);
