@@ -22,6 +22,7 @@ static pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER; /* protects the bl
 static int fake_live;                                         /* blocks, streams and events that are not freed */
 static int fake_refused;
 static uint64_t fake_left = UINT64_MAX; /* bytes that can still be allocated */
+static bool fake_punctual;              /* work does not wait at random: for measurements */
 static int fake_broken;                 /* nonzero: kernels fail */
 static int fake_at_once;
 
@@ -193,7 +194,7 @@ static void *fake_main(void *arg) {
         if (!s && d->quit) break;
         if (!s && ask) {
             pthread_mutex_unlock(&d->lock);
-            usleep(50);
+            fake_punctual ? (void)sched_yield() : (void)usleep(50);
             pthread_mutex_lock(&d->lock);
             continue;
         }
@@ -202,7 +203,7 @@ static void *fake_main(void *arg) {
             continue;
         }
         fake_item *i = s->first;
-        const unsigned late = fake_random(d) % 4 ? 0 : fake_random(d) % 100;
+        const unsigned late = fake_punctual || fake_random(d) % 4 ? 0 : fake_random(d) % 100;
         pthread_mutex_unlock(&d->lock);
         if (late) usleep(late);
         const int broken = __atomic_load_n(&fake_broken, __ATOMIC_SEQ_CST);
