@@ -240,20 +240,15 @@ static __device__ __forceinline__ int chunktopk_record_ok(const chunktopk_shape 
     return ok;
 }
 static __global__ void __launch_bounds__(CUDA_THREADS, 4) chunktopk_check(cuda_sums all, chunktopk_shape f) {
-    const cuda_sum *d = &all.part[blockIdx.y];
-    const uint64_t record = chunktopk_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
-    for (uint32_t s = 0; s < d->n; s++) {
-        const cuda_source *from = &all.source[d->first + s];
-        const cuda_header h = cuda_read_header(from);
-        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
+    cuda_check_payloads(all, f.codec, [&](const cuda_sum *d, const cuda_source *from, const cuda_header &h) {
+        const uint64_t record = chunktopk_record(&f, f.chunk), chunks = chunktopk_chunks(&f, d->count);
         int ok = cuda_header_ok(&h, from, f.codec, CHUNKTOPK_WIRE, d->count) && h.body == (h.flags ? 0 : d->body);
         if (ok && h.body) ok = h.aux == 0;
         for (uint64_t c = cuda_warp(); ok && h.body && c < chunks; c += cuda_warps())
             ok = chunktopk_record_ok(&f, from->payload + ESP_PAYLOAD_HEADER + c * record,
                                      chunktopk_size(&f, d->count, c));
-        if (!ok) cuda_found_corrupt(&all, d, f.codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
-    }
+        return ok != 0;
+    });
 }
 /* A warp decodes a chunk. It adds the payloads in order, since the order changes the bits of the sum. */
 static __global__ void __launch_bounds__(CUDA_THREADS) chunktopk_decode(cuda_sums all, chunktopk_shape f) {

@@ -259,6 +259,23 @@ static __device__ __forceinline__ void cuda_found_corrupt(const cuda_sums *all, 
     cuda_found(all->finding, codec);
 }
 
+/* Checks the payloads of a tensor: all threads call valid() for each, and one that finds it corrupt returns false. */
+template <typename F>
+static __device__ __forceinline__ void cuda_check_payloads(const cuda_sums &all, uint32_t codec, F valid) {
+    const cuda_sum *d = &all.part[blockIdx.y];
+    for (uint32_t k = 0; k < d->n; k++) {
+        const cuda_source *s = &all.source[d->first + k];
+        const cuda_header h = cuda_read_header(s);
+        const bool ok = valid(d, s, h);
+        if (!ok) cuda_found_corrupt(&all, d, codec);
+        if (ok && h.flags & ESP_PAYLOAD_NONFINITE && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
+    }
+}
+/* NaN and empty are valid together, as on the CPU. */
+static __device__ __forceinline__ uint32_t cuda_nan_or_empty(uint32_t flags) {
+    return flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY) ? (uint32_t)ESP_PAYLOAD_NONFINITE : flags;
+}
+
 static inline esp_status cuda_begin_sums(cuda_call *c, const esp_codec_args *a, bool clear) {
     const esp_host *h = c->device->host;
     uint64_t stride = 0;

@@ -158,14 +158,10 @@ static __device__ __forceinline__ int cuda_dense_header_ok(const F &f, const cud
            h.body == (empty || (nan && !f.nan_body) ? 0 : d->body) && f.header_ok(&h, d);
 }
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense_check_payloads(cuda_sums all, F f) {
-    const cuda_sum *d = &all.part[blockIdx.y];
-    for (uint32_t k = 0; k < d->n; k++) {
-        const cuda_source *s = &all.source[d->first + k];
-        const cuda_header h = cuda_read_header(s);
-        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
+    cuda_check_payloads(all, f.codec, [&](const cuda_sum *d, const cuda_source *s, const cuda_header &h) {
         int ok = cuda_dense_header_ok(f, h, s, d);
         if constexpr (F::BODIES) {
-            const uint64_t pieces = ok && h.body && !nan ? f.pieces(d->count) : 0;
+            const uint64_t pieces = ok && h.body && !(h.flags & ESP_PAYLOAD_NONFINITE) ? f.pieces(d->count) : 0;
             for (uint64_t at = cuda_thread(); at < pieces; at += 4 * cuda_threads()) {
                 CUDA_UNROLL
                 for (int k = 0; k < 4; k++) { /* branch-free, so that 4 loads are in flight */
@@ -174,9 +170,8 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_dense
                 }
             }
         }
-        if (!ok) cuda_found_corrupt(&all, d, f.codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
-    }
+        return ok != 0;
+    });
 }
 /* Adds a tensor's decoded payloads to d->out. With checks_headers it also checks their headers, which requires that
  * all of the tensor's payloads are in `all`. */

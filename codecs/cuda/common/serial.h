@@ -68,13 +68,9 @@ static __device__ __forceinline__ cuda_segment cuda_segment_of(const F &f, const
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_serial_check(cuda_sums all, F f) {
     __shared__ uint64_t room[CUDA_SEGMENT_ROOM / 8];
     uint32_t *shared = (uint32_t *)(void *)room;
-    const cuda_sum *d = &all.part[blockIdx.y];
-    const uint64_t segments = serial_segments(F::BLOCK, d->count);
-    for (uint32_t k = 0; k < d->n; k++) {
-        const cuda_source *s = &all.source[d->first + k];
-        cuda_header h = cuda_read_header(s);
-        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
-        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* valid together, as on CPU */
+    cuda_check_payloads(all, f.codec, [&](const cuda_sum *d, const cuda_source *s, cuda_header h) {
+        h.flags = cuda_nan_or_empty(h.flags);
+        const uint64_t segments = serial_segments(F::BLOCK, d->count);
         int ok = cuda_header_ok(&h, s, f.codec, 1, d->count) && h.aux == 0;
         const int full = ok && !h.flags && d->count;
         ok = ok && (full ? h.body >= f.first(d->count) : h.body == 0);
@@ -85,9 +81,8 @@ template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_seria
             ok = ok && f.ok(x, shared);
             ok = !__syncthreads_or(!ok);
         }
-        if (!ok) cuda_found_corrupt(&all, d, f.codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
-    }
+        return ok != 0;
+    });
 }
 template <typename F> __global__ void __launch_bounds__(CUDA_THREADS) cuda_serial_add(cuda_sums all, F f) {
     __shared__ uint64_t room[CUDA_SEGMENT_ROOM / 8];

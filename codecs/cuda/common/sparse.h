@@ -87,12 +87,8 @@ static __device__ __forceinline__ int cuda_values_ok(const cuda_sparse_body *b) 
     return !(any >> 31);
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) sparse_check(cuda_sums all, cuda_sparse f) {
-    const cuda_sum *d = &all.part[blockIdx.y];
-    for (uint32_t k = 0; k < d->n; k++) {
-        const cuda_source *s = &all.source[d->first + k];
-        cuda_header h = cuda_read_header(s);
-        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
-        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* valid together, as on CPU */
+    cuda_check_payloads(all, f.codec, [&](const cuda_sum *d, const cuda_source *s, cuda_header h) {
+        h.flags = cuda_nan_or_empty(h.flags);
         int ok = cuda_header_ok(&h, s, f.codec, f.wire, d->count);
         if (ok && h.flags) ok = h.body == 0;
         if (ok && !h.flags)
@@ -102,9 +98,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS) sparse_check(cuda_sums al
             ok = cuda_spans_ok(&b, d->count);
             ok &= cuda_values_ok(&b);
         }
-        if (!ok) cuda_found_corrupt(&all, d, f.codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
-    }
+        return ok != 0;
+    });
 }
 
 /* ---- add --------------------------------------------------------------------------------------------------------- */

@@ -63,18 +63,13 @@ static __device__ __forceinline__ int adaptive_ok(const unsigned char *body, uin
     return 1;
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) adaptive_check_kernel(cuda_sums all, uint32_t codec) {
-    const cuda_sum *d = &all.part[blockIdx.y];
-    for (uint32_t k = 0; k < d->n; k++) {
-        const cuda_source *s = &all.source[d->first + k];
-        cuda_header h = cuda_read_header(s);
-        const uint32_t nan = h.flags & ESP_PAYLOAD_NONFINITE;
-        if (h.flags == (ESP_PAYLOAD_NONFINITE | ESP_PAYLOAD_EMPTY)) h.flags = nan; /* valid together, as on CPU */
+    cuda_check_payloads(all, codec, [&](const cuda_sum *d, const cuda_source *s, cuda_header h) {
+        h.flags = cuda_nan_or_empty(h.flags);
         int ok = cuda_header_ok(&h, s, codec, 1, d->count) && h.aux == 0;
         if (ok)
             ok = h.flags || !d->count ? h.body == 0 : adaptive_ok(s->payload + ESP_PAYLOAD_HEADER, d->count, h.body);
-        if (!ok) cuda_found_corrupt(&all, d, codec);
-        if (ok && nan && cuda_thread() == 0) atomicOr(d->decision, (uint32_t)CUDA_NAN);
-    }
+        return ok != 0;
+    });
 }
 static __global__ void __launch_bounds__(CUDA_THREADS) adaptive_add_kernel(cuda_sums all) {
     const cuda_sum *d = &all.part[blockIdx.y];
