@@ -29,14 +29,16 @@ static esp_status esp__merged_read(const esp_ctx *ctx, const char *spec, esp__me
     const char *at = spec + strlen("merged"), *end;
     const uint32_t n_tensors = esp__model_of(ctx)->n_tensors;
     double x;
-    bool good = true;
+    bool good = true, divided = false;
     int more;
     at += *at == ':';
     esp__merged_evenly(ctx, 2, m);
     while ((more = esp_params_next(&at, key, sizeof key, val, sizeof val)) > 0 && good) {
-        if (!strcmp(key, "groups") && esp_params_number(val, NULL, &x) && x >= 1 && x <= ESP__MERGED_MOST) {
+        if (!divided && !strcmp(key, "groups") && esp_params_number(val, NULL, &x) && x >= 1 && x <= ESP__MERGED_MOST) {
+            divided = true;
             esp__merged_evenly(ctx, (uint32_t)x, m);
-        } else if (!strcmp(key, "at")) {
+        } else if (!divided && !strcmp(key, "at")) {
+            divided = true;
             m->n = 1, end = val;
             do {
                 good = m->n < ESP__MERGED_MOST && esp_params_number(end, &end, &x) && x > m->first[m->n - 1] &&
