@@ -70,7 +70,10 @@ static void parse(trainer *t, int argc, char **argv) {
     for (int i = 2; i < argc; i += 2) {
         int f = 0;
         while (f < N_FLAGS && strcmp(argv[i], flag[f].name) != 0) f++;
-        if (f == N_FLAGS || i + 1 == argc) usage();
+        if (f == N_FLAGS || i + 1 == argc) {
+            fprintf(stderr, "%s: %s\n", argv[i], f == N_FLAGS ? "there is no such flag" : "needs a value");
+            usage();
+        }
         flag[f].text = argv[i + 1];
     }
     for (int f = 0; f < N_NUMBERS; f++) {

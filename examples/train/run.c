@@ -16,6 +16,7 @@ void run_flags(const char *program, flag *f, int n, int n_numbers, int argc, cha
         int k = 0;
         while (k < n && strcmp(argv[i], f[k].name) != 0) k++;
         if (k == n || i + 1 == argc) {
+            fprintf(stderr, "%s: %s\n", argv[i], k == n ? "there is no such flag" : "needs a value");
             fprintf(stderr, "usage: %s [FLAG VALUE]...   or   espresso run -n 4 -- %s [FLAG VALUE]...\n", program,
                     program);
             for (k = 0; k < n; k++)
