@@ -1,4 +1,4 @@
-"""parse.py: reads PTX, as nvcc writes it for codecs/cuda, into kernels with registers, shared memory and statements."""
+"""parse.py: reads PTX, as nvcc writes it for codecs/cuda, into kernels with registers, shared and local memory and statements."""
 import re
 from collections import namedtuple
 
@@ -14,6 +14,7 @@ class Kernel:
         self.name, self.parameters = name, 0
         self.registers = {}  # "%r7" to "b32"
         self.shared = {}     # name to (alignment, bytes)
+        self.local = {}      # a thread's own memory: name to bytes
         self.code = []
 
 
@@ -63,7 +64,7 @@ class Reader:
         if entry:
             self.begin(entry.group(1), line)
             return True
-        if line.startswith(".loc"):
+        if re.match(r"\.loc\s", line):
             self.location(line)
             return True
         if self.kernel is None:
@@ -100,6 +101,7 @@ class Reader:
         k = self.kernel
         many = re.match(r"\.reg\s+\.(\w+)\s+(%\w+)<(\d+)>;", line)
         one = re.match(r"\.reg\s+\.(\w+)\s+(%?\w+);", line)
+        local = re.match(r"\.local\s+\.align\s+\d+\s+\.b8\s+(\w+)\[(\d+)\];", line)
         shared = re.match(r"\.shared\s+\.align\s+(\d+)\s+\.(\w+)\s+([^\[;]+)(?:\[(\d+)\])?;", line)
         if many:
             k.registers.update({many.group(2) + str(i): many.group(1) for i in range(int(many.group(3)))})
@@ -110,7 +112,9 @@ class Reader:
         elif shared:
             kind = shared.group(2)
             k.shared[shared.group(3)] = (int(shared.group(1)), BITS[kind] // 8 * int(shared.group(4) or 1))
-        return bool(many or one or shared)
+        elif local:
+            k.local[local.group(1)] = int(local.group(2))
+        return bool(many or one or shared or local)
 
     def statement(self, line):
         number = self.number

@@ -68,6 +68,9 @@ static inline double ptx_nan(double x) { return x != x ? ptx_bits<double>(0xFFF8
 static inline int32_t ptx_whole(float x) {
     return x != x ? 0 : x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : (int32_t)x;
 }
+static inline uint64_t ptx_whole64(double x) {
+    return x != x ? 1ull << 63 : x >= 0x1p64 ? UINT64_MAX : x < 0 ? 0 : (uint64_t)x;
+}
 /* -0 is less than 0. Of a NaN and a number, it is the number. */
 template <typename T> static inline T ptx_min(T x, T y) {
     if (x != x || (y == x && std::signbit(y))) return ptx_nan(y);

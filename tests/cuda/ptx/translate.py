@@ -66,6 +66,8 @@ class Function:
             return "(%s)0x%xull" % (to, number & ((1 << BITS[kind]) - 1))
         if x in self.shared:
             return "(%s)%d" % (to, self.shared[x])
+        if x in self.kernel.local:
+            return "(uint64_t)(uintptr_t)%s" % x
         parameter = re.match(re.escape(self.kernel.name) + r"_param_(\d+)$", x)
         if parameter:
             return "(uint64_t)(uintptr_t)parameters[%s]" % parameter.group(1)
@@ -95,7 +97,7 @@ class Function:
 
     def touch(self, statement, space, bytes_, what):
         """The checks of an access: alignment and, if asked for, order"""
-        if space == "param":
+        if space in ("param", "local"):
             return ""
         place = len(self.places)
         self.places.append(statement.place)
@@ -243,13 +245,17 @@ class Function:
         return self.set(a[0], kind, "%s ? %s : %s" % (
             self.value(a[3], "pred"), self.value(a[1], kind), self.value(a[2], kind)))
 
-    def do_cvta(self, _s, _parts, _kind, a):
+    def do_cvta(self, _s, parts, _kind, a):
+        if "shared" in parts and "to" not in parts:
+            raise ValueError("a generic address of shared memory")
         return self.set(a[0], "u64", self.value(a[1], "u64"))
 
     def do_cvt(self, _s, parts, kind, a):
         to = parts[-2]
         if parts[1:] == ["rzi", "s32", "f32"]:
             return self.set(a[0], to, "ptx_whole(%s)" % self.value(a[1], kind))
+        if parts[1:] == ["rzi", "u64", "f64"]:
+            return self.set(a[0], to, "ptx_whole64(%s)" % self.value(a[1], kind))
         if set(parts[1:-2]) - {"rn"} or kind not in CPP or to not in CPP or (real(kind) and not real(to)):
             raise ValueError("conversion " + ".".join(parts))
         e = "(%s)%s" % (CPP[to], self.value(a[1], kind))
@@ -347,6 +353,9 @@ class Function:
         for kind in sorted(set(k.registers.values())):
             names = [r[1:] for r, held in k.registers.items() if held == kind]
             out.append("    %s %s;" % (CPP[kind], ", ".join(names)))
+        for symbol, size in k.local.items():  # uninitialised on a GPU: not zeros
+            out.append("    alignas(16) unsigned char %s[%d];" % (symbol, size))
+            out.append("    memset(%s, 0xA5, sizeof %s);" % (symbol, symbol))
         out.append("    (void)file, (void)shared, (void)parameters;")
         out.append("    ptx_enter(base_kernel + %s);" % self.name.split("_")[-1])
         for s in k.code:
@@ -358,10 +367,8 @@ class Function:
 
 
 def space_of(parts):
-    found = [x for x in parts if x in ("global", "shared", "param")]
-    if not found:
-        raise ValueError("memory of " + ".".join(parts))
-    return found[0]
+    """The memory that an instruction uses; "global" stands for generic addresses too, which here are never of shared memory (do_cvta)."""
+    return next((x for x in parts if x in ("global", "shared", "param", "local")), "global")
 
 
 def convert(expression, held, kind):
