@@ -152,7 +152,7 @@ class Function:
             result = kind[0] + str(2 * bits)
             e = "(%s)%s * (%s)%s" % (CPP[result], self.value(a[1], kind), CPP[result], self.value(a[2], kind))
         elif "hi" in parts:
-            double = {"u32": "uint64_t", "s32": "int64_t", "u64": "unsigned __int128", "s64": "__int128"}[kind]
+            double = {"u16": "uint32_t", "s16": "int32_t", "u32": "uint64_t", "s32": "int64_t", "u64": "unsigned __int128", "s64": "__int128"}[kind]
             x, y = self.value(a[1], kind), self.value(a[2], kind)
             e = "(%s)((%s)%s * %s >> %d)" % (CPP[kind], double, x, y, bits)
         else:
