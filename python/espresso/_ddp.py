@@ -50,19 +50,25 @@ def _matrix(p: torch.Tensor) -> Tuple[int, int]:
 
 
 class Averager:
-    """What espresso.DDP and espresso.FSDP have in common: `context`, and states of their own for each rank."""
+    """What espresso.DDP and espresso.FSDP have in common: `context`, and states of their own for each rank.
 
-    def __init__(self, codecs: Any, strategy: Optional[str], optimizer: Any, group: Any, **config: Any) -> None:
+    If `alone`, ranks meet without torch's process group.
+    """
+
+    def __init__(
+        self, codecs: Any, strategy: Optional[str], optimizer: Any, group: Any, alone: bool = False, **config: Any
+    ) -> None:
         def gather(mine: bytes) -> List[bytes]:
             parts: List[Any] = [None] * size
             dist.all_gather_object(parts, mine, group=group)
             return parts
 
-        rank, size, (kind, momentum) = dist.get_rank(group), dist.get_world_size(group), optimizer_of(optimizer)
-        config.setdefault("backend", several_hosts(gather))
-        self.context = Context(
-            codecs, strategy, rank=rank, size=size, allgather=gather, optimizer=kind, momentum=momentum, **config
-        )
+        kind, momentum = optimizer_of(optimizer)
+        if not alone:
+            size = dist.get_world_size(group)
+            config.update(rank=dist.get_rank(group), size=size, allgather=gather)
+            config.setdefault("backend", several_hosts(gather))
+        self.context = Context(codecs, strategy, optimizer=kind, momentum=momentum, **config)
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns what this rank must save to resume with the same bits. All ranks call it together, after backward().

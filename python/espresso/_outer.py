@@ -28,6 +28,9 @@ class Outer(Averager, AbstractContextManager["Outer"]):
     `method` parameters are averaged. `host` keeps the anchors of CUDA parameters in pinned host memory. `codecs`,
     `strategy` and other keywords are those of Context. Without `optimizer`, or with torch 1, which has no hooks for it,
     call step() after each optimizer step. Raises ArgumentError for numbers out of range.
+
+    Without torch's process group, ranks meet as those of Context do. Then ranks may join and leave: between rounds, all
+    call context.reconfigure(); a new rank constructs this with `join`, and gets the parameters and the momenta.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Outer(Averager, AbstractContextManager["Outer"]):
         nesterov: bool = False,
         host: bool = False,
         group: Any = None,
+        join: bool = False,
         **config: Union[str, int, None],
     ) -> None:
         if optimizer is not None and not hasattr(optimizer, "register_step_post_hook"):
@@ -54,7 +58,8 @@ class Outer(Averager, AbstractContextManager["Outer"]):
                 f"espresso: torch {torch.__version__} has no hooks of optimizers: leave out `optimizer`, "
                 "and call step() after each step"
             )
-        super().__init__(codecs, strategy, optimizer, group, **config)
+        alone = join or not dist.is_initialized()
+        super().__init__(codecs, strategy, optimizer, group, alone, join=join, **config)
         self._hook: Any = None
         try:
             desc = _abi.OuterDesc(flags=int(host), method=method.encode() if method else None)
@@ -69,8 +74,13 @@ class Outer(Averager, AbstractContextManager["Outer"]):
             if not self._parameters:
                 raise ValueError("espresso: the model has no parameter that requires a gradient")
             self.context.start()
-            for p in self._parameters:
-                dist.broadcast(p.data, 0 if group is None else dist.get_global_rank(group, 0), group=group)
+            for p in [] if join else self._parameters:
+                if not alone:
+                    dist.broadcast(p.data, 0 if group is None else dist.get_global_rank(group, 0), group=group)
+                    continue
+                copy = p.data.cpu()
+                self.context.broadcast(copy)
+                p.data.copy_(copy)
             self._pointers: List[int] = [0] * len(self._parameters)
             self._locate()
         except BaseException:

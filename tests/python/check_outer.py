@@ -126,8 +126,9 @@ def part_wrong():
     raises(ValueError, "no parameter", espresso.Outer, torch.nn.Tanh(), every=4)
 
 
-store = dist.FileStore(sys.argv[1], SIZE)
-dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE)
-for part in sys.argv[2:]:
-    globals()["part_" + part]()
-dist.destroy_process_group()
+if __name__ == "__main__":
+    store = dist.FileStore(sys.argv[1], SIZE)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=SIZE)
+    for part in sys.argv[2:]:
+        globals()["part_" + part]()
+    dist.destroy_process_group()
