@@ -32,11 +32,12 @@ static __device__ __forceinline__ cuda_sparse_body cuda_sparse_body_of(const cud
     b.is_map = sparse_is_map(h->count, b.k);
     return b;
 }
-/* One warp computes how many values a payload has in the spans (65536 elements each) before `span`. */
-static __device__ __forceinline__ uint64_t cuda_sparse_before(const cuda_sparse_body *b, uint64_t span) {
+/* One warp computes how many values a payload has in the spans (65536 elements each) before `span`. held: how many each
+ * span has */
+static __device__ __forceinline__ uint64_t cuda_held_before(const uint32_t *held, uint64_t span) {
     uint64_t sum = 0;
     CUDA_UNROLL_BY(4)
-    for (uint64_t i = cuda_lane(); i < span; i += 32) sum += cuda_get(&b->held[i]);
+    for (uint64_t i = cuda_lane(); i < span; i += 32) sum += cuda_get(&held[i]);
     return cuda_warp_all(sum, [](uint64_t x, uint64_t y) { return x + y; });
 }
 
@@ -69,7 +70,7 @@ static __device__ __forceinline__ int cuda_spans_ok(const cuda_sparse_body *b, u
     const uint64_t spans = sparse_spans(count), each = (spans + cuda_warps() - 1) / cuda_warps();
     const uint64_t first = cuda_warp() * each, end = first + each < spans ? first + each : spans;
     if (first >= spans) return 1;
-    uint64_t at = cuda_sparse_before(b, first);
+    uint64_t at = cuda_held_before(b->held, first);
     for (uint64_t s = first; s < end; s++) {
         const uint64_t len = sparse_span_len(count, s);
         const uint32_t n = cuda_get(&b->held[s]);
@@ -169,7 +170,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) sparse_add(cuda_sums a
             const cuda_source *s = &all.source[d->first + k];
             const cuda_header h = cuda_read_header(s);
             const cuda_sparse_body b = cuda_sparse_body_of(s, &h);
-            const uint64_t n = b.held ? cuda_sparse_before(&b, span) : 0;
+            const uint64_t n = b.held ? cuda_held_before(b.held, span) : 0;
             if (cuda_lane() == 0) before[k] = n;
         }
         if (all.set)

@@ -41,6 +41,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) adaptive_digit(cuda_parts
     adaptive_state *s = adaptive_state_of(p);
     uint32_t any = 0, top[2] = {0, 0}, n[2] = {0, 0}, t[2] = {0, 0};
     if (STEP && cuda_get_same(&cuda_flags_of(p)->bad)) return;
+    CUDA_UNROLL
     for (int g = 0; STEP && g < 2; g++) t[g] = cuda_get_same(&s->group[g].t);
     cuda_hist_clear<2 * ADAPTIVE_BINS>(hist);
     for (uint64_t tile = blockIdx.x; tile < cuda_tiles(p->count); tile += gridDim.x) {
@@ -48,14 +49,17 @@ static __global__ void __launch_bounds__(CUDA_THREADS) adaptive_digit(cuda_parts
         cuda_tile_phi(&all, p, tile, x);
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++) {
-            const uint32_t g = x[q] < 0, b = select_bits(x[q]), in = adaptive_in(x[q], g);
+            const uint32_t minus = x[q] < 0, b = select_bits(x[q]), in = adaptive_in(x[q], minus);
             any |= dense_nonfinite(x[q]);
-            if (STEP == 0 && in) n[g]++, top[g] = max(top[g], b);
-            cuda_hist_count(hist, g * ADAPTIVE_BINS + (b >> SHIFT & ((1u << BITS) - 1)),
-                            in && (STEP == 0 || b >> SHIFT >> BITS == t[g]));
+            CUDA_UNROLL
+            for (uint32_t g = 0; STEP == 0 && g < 2; g++)
+                if (in && minus == g) n[g]++, top[g] = max(top[g], b);
+            cuda_hist_count(hist, minus * ADAPTIVE_BINS + (b >> SHIFT & ((1u << BITS) - 1)),
+                            in && (STEP == 0 || b >> SHIFT >> BITS == (minus ? t[1] : t[0])));
         }
     }
     cuda_hist_flush<2 * ADAPTIVE_BINS>(s->hist, hist);
+    CUDA_UNROLL
     for (int g = 0; STEP == 0 && g < 2; g++) {
         if (n[g]) cuda_add64(&s->group[g].n, n[g]);
         if (n[g]) atomicMax(&s->group[g].top, top[g]);
@@ -68,7 +72,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS) adaptive_digit(cuda_parts
         __syncthreads(); /* before `found` and `warps` change */
         if (!k) continue;
         const cuda_bin b = cuda_hist_pick<1 << BITS>(s->hist + g * ADAPTIVE_BINS, left, warps, found);
-        if (threadIdx.x == 0) s->group[g].k = k, s->group[g].left = b.left, s->group[g].t = t[g] << BITS | b.bin;
+        if (threadIdx.x == 0)
+            s->group[g].k = k, s->group[g].left = b.left, s->group[g].t = (g ? t[1] : t[0]) << BITS | b.bin;
     }
 }
 template <int STEP, int SHIFT, int BITS>
@@ -187,19 +192,25 @@ static __global__ void __launch_bounds__(CUDA_THREADS) adaptive_write_kernel(cud
     const cuda_part *p = &all.part[blockIdx.y];
     if (cuda_get_same(&cuda_flags_of(p)->bad)) return;
     for (uint64_t tile = blockIdx.x; tile < cuda_tiles(p->count); tile += gridDim.x) {
-        float x[CUDA_TILE_EACH], mean[2];
-        uint32_t taken[2];
+        const float *mean = (const float *)(const void *)cuda_body(p);
+        float x[CUDA_TILE_EACH];
         cuda_tile_phi(&all, p, tile, x);
+        uint32_t above = 0, below = 0; /* not an array: its index would put it in memory */
+        CUDA_UNROLL_BY(1)
         for (uint32_t g = 0; g < 2; g++) {
-            mean[g] = cuda_get_same((const float *)(const void *)cuda_body(p) + g);
-            taken[g] = adaptive_send(p, tile, g, x, warps);
+            const uint32_t sent = adaptive_send(p, tile, g, x, warps);
+            if (g)
+                below = sent;
+            else
+                above = sent;
         }
+        const float up = cuda_get_same(mean), down = cuda_get_same(mean + 1);
         CUDA_UNROLL
         for (uint32_t q = 0; q < CUDA_TILE_EACH; q++)
             if (p->e && cuda_tile_at(tile, (int)q) < p->count)
-                cuda_put(p->e + cuda_tile_at(tile, (int)q), taken[0] >> q & 1u   ? x[q] - mean[0]
-                                                            : taken[1] >> q & 1u ? x[q] - mean[1]
-                                                                                 : x[q]);
+                cuda_put(p->e + cuda_tile_at(tile, (int)q), above >> q & 1u   ? x[q] - up
+                                                            : below >> q & 1u ? x[q] - down
+                                                                              : x[q]);
     }
 }
 

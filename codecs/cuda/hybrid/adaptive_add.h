@@ -16,19 +16,17 @@ static __device__ __forceinline__ adaptive_read adaptive_read_of(const unsigned 
                                                                  uint32_t g) {
     const uint64_t spans = sparse_spans(count);
     const uint32_t *held = (const uint32_t *)(const void *)(body + ADAPTIVE_MEANS);
-    const cuda_sparse_body both[2] = {{NULL, held, NULL, NULL, 0, 0}, {NULL, held + spans, NULL, NULL, 0, 0}};
     adaptive_read r;
     r.mean = cuda_get_same((const float *)(const void *)body + g);
-    r.k = cuda_sparse_before(&both[g], spans);
-    r.held = both[g].held;
+    r.held = held + g * spans;
+    r.k = cuda_held_before(r.held, spans);
     r.place = (const uint16_t *)(const void *)(held + 2 * spans);
-    if (g) r.place += adaptive_place_bytes(count, cuda_sparse_before(&both[0], spans)) / 2;
+    if (g) r.place += adaptive_place_bytes(count, cuda_held_before(held, spans)) / 2;
     r.map = sparse_is_map(count, r.k);
     return r;
 }
 static __device__ __forceinline__ const uint16_t *adaptive_place(const adaptive_read *r, uint64_t span) {
-    const cuda_sparse_body b = {NULL, r->held, NULL, NULL, 0, 0};
-    return r->place + (r->map ? span * (SELECT_SPAN / 16) : cuda_sparse_before(&b, span));
+    return r->place + (r->map ? span * (SELECT_SPAN / 16) : cuda_held_before(r->held, span));
 }
 /* Does the bitmap of a span have n bits set, all below len? One warp calls this. */
 static __device__ __forceinline__ int adaptive_bits_ok(const uint16_t *map, uint32_t n, uint64_t len) {
@@ -50,15 +48,15 @@ static __device__ __forceinline__ int adaptive_ok(const unsigned char *body, uin
     for (uint64_t i = cuda_lane(); i < 2 * spans; i += 32)
         bad |= cuda_get(held + i) > sparse_span_len(count, i % spans);
     if (__any_sync(0xFFFFFFFFu, bad)) return 0;
-    const adaptive_read group[2] = {adaptive_read_of(body, count, 0), adaptive_read_of(body, count, 1)};
-    const uint64_t k[2] = {group[0].k, group[1].k};
-    if (bytes != adaptive_body(count, k) || dense_bad(group[0].mean) || dense_bad(group[1].mean)) return 0;
+    const adaptive_read plus = adaptive_read_of(body, count, 0), minus = adaptive_read_of(body, count, 1);
+    const uint64_t k[2] = {plus.k, minus.k};
+    if (bytes != adaptive_body(count, k) || dense_bad(plus.mean) || dense_bad(minus.mean)) return 0;
     for (uint64_t i = cuda_warp(); i < 2 * spans; i += cuda_warps()) {
-        const adaptive_read *r = &group[i / spans];
+        const adaptive_read r = i < spans ? plus : minus;
         const uint64_t len = sparse_span_len(count, i % spans);
-        const uint16_t *place = adaptive_place(r, i % spans);
-        const uint32_t n = cuda_get_same(r->held + i % spans);
-        if (r->map ? !adaptive_bits_ok(place, n, len) : !cuda_places_ok(place, n, len)) return 0;
+        const uint16_t *place = adaptive_place(&r, i % spans);
+        const uint32_t n = cuda_get_same(r.held + i % spans);
+        if (r.map ? !adaptive_bits_ok(place, n, len) : !cuda_places_ok(place, n, len)) return 0;
     }
     return 1;
 }
