@@ -265,7 +265,8 @@ static esp_status esp__open_joining(esp_ctx *ctx, const esp_config *c, esp__wher
     if (!s) s = esp__backends_choose(ctx, &spec, w, &links, plans);
     for (uint32_t k = 0; k < ESP__SCOPES && !s; k++)
         if (plans[k].backend && ESP_HAS(esp_backend, plans[k].backend, meet))
-            s = esp__fail(ctx, ESP_E_UNSUPPORTED, "ESP_JOIN: backend '%s' cannot take in ranks later",
+            s = esp__fail(ctx, ESP_E_UNSUPPORTED,
+                          "ESP_JOIN: no rank can join a job on backend '%s': start the job with backend gloo or shm",
                           plans[k].backend->name);
     if (!s) s = esp__open_settings(ctx, spec, &links, plans, w);
     if (s) return s;

@@ -201,7 +201,7 @@ static esp_status esp__reconfigure(esp_ctx *ctx) {
     esp_status s = ESP_OK;
     int32_t n = 0;
     if (j->rank == 0) {
-        esp__describe(ctx, by_auto ? "auto, which no rank can join" : "", &lines);
+        esp__describe(ctx, by_auto ? "or rounds chosen by the library, so no rank can join: name them" : "", &lines);
         s = esp__described(ctx, &lines);
         if (!s) s = esp__joins_collect(ctx, &ctx->config.where, lines.data, &j->joins);
     }

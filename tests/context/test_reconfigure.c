@@ -307,6 +307,95 @@ TEST(test_steps) {
     assert_int_equal(atomic_load(&failures), 0);
 }
 
+/* ---- two jobs become one: the ranks of the smaller one join the larger one ---- */
+enum { HALF_ROUNDS = 3 };
+typedef struct half {
+    const char *roots[2];
+    int32_t me, larger, all; /* the first `larger` ranks are the larger job */
+    bool keeps;              /* what the smaller job has learnt */
+} half;
+static float half_moves(int32_t me, int round, int i) { return (float)((me * 5 + round * 3 + i) % 8); }
+
+static esp_ctx *half_open(const half *h, int32_t rank, int32_t size, float *w) {
+    const esp_config c = {.rank = rank,
+                          .size = size,
+                          .root = h->roots[size && h->me >= h->larger],
+                          .timeout_ms = 20000,
+                          .cpu_workers = 1,
+                          .backend = "shm",
+                          .flags = size ? 0 : ESP_JOIN,
+                          .log_level = ESP_LOG_ERROR};
+    const esp_outer_desc o = {.every = 1};
+    esp_ctx *ctx;
+    CHECK(esp_open(&c, &ctx) == ESP_OK && esp_outer_open(ctx, &o) == ESP_OK);
+    tensor_add(ctx, "w", N);
+    CHECK(esp_start(ctx) == ESP_OK && esp_outer_add(ctx, 0, w) == ESP_OK);
+    return ctx;
+}
+
+/* A round of ranks `from` to `to`. Sums are of whole numbers and, divided by 1 to 4, exact on all ranks alike. */
+static void half_round(const half *h, esp_ctx *ctx, int round, float *w, const float *before, int32_t from,
+                       int32_t to) {
+    for (int i = 0; i < N; i++) w[i] += half_moves(h->me, round, i);
+    CHECK(esp_outer_step(ctx, here) == ESP_OK);
+    for (int i = 0; i < N; i++) {
+        float sum = 0;
+        for (int32_t r = from; r < to; r++) sum += before[r * N + i] + half_moves(r, round, i);
+        if (fabsf(w[i] - sum / (float)(to - from)) > 1e-4f) {
+            CHECK(false);
+            return;
+        }
+    }
+    check_same_bits(ctx, w, sizeof(float) * N);
+}
+
+static void *half_main(void *arg) {
+    const half *h = arg;
+    const bool small = h->me >= h->larger;
+    const int32_t from = small ? h->larger : 0, to = small ? h->all : h->larger;
+    float w[N] = {0}, before[4 * N], ends[2][N] = {{0}};
+    esp_ctx *ctx = half_open(h, h->me - from, to - from, w);
+    for (int round = 0; round < HALF_ROUNDS; round++) {
+        for (int32_t r = 0; r < h->all; r++) memcpy(before + r * N, w, sizeof w);
+        half_round(h, ctx, round, w, before, from, to);
+    }
+    for (int i = 0; i < N; i++) /* where both jobs are, simulated */
+        for (int round = 0; round < HALF_ROUNDS; round++)
+            for (int32_t r = 0; r < h->all; r++)
+                ends[r >= h->larger][i] +=
+                    half_moves(r, round, i) / (float)(r < h->larger ? h->larger : h->all - h->larger);
+    if (small) {
+        esp_close(ctx);
+        float own[N];
+        memcpy(own, w, sizeof own);
+        ctx = half_open(h, 0, 0, w);
+        CHECK(fabsf(w[1] - ends[0][1]) < 1e-4f); /* the larger job's anchor */
+        if (h->keeps) memcpy(w, own, sizeof own);
+    }
+    while (esp_size(ctx) < h->all && !atomic_load(&failures)) CHECK(esp_reconfigure(ctx) == ESP_OK);
+    for (int32_t r = 0; r < h->all; r++) memcpy(before + r * N, ends[h->keeps && r >= h->larger], sizeof *ends);
+    /* ranks that joined one by one are renumbered, but a mean has no order */
+    half_round(h, ctx, HALF_ROUNDS, w, before, 0, h->all);
+    for (int32_t r = 0; r < h->all; r++) memcpy(before + r * N, w, sizeof w);
+    half_round(h, ctx, HALF_ROUNDS + 1, w, before, 0, h->all);
+    esp_stats stats = {.struct_size = sizeof stats};
+    CHECK(esp_stats_read(ctx, &stats) == ESP_OK && stats.outer_rounds == HALF_ROUNDS + 2);
+    esp_close(ctx);
+    return NULL;
+}
+TEST(test_two_jobs_become_one) {
+    char roots[2][64];
+    for (int i = 0; i < 2; i++) snprintf(roots[i], sizeof roots[i], "%s", test_root(i == 1));
+    for (int i = 0; i < 4; i++) {
+        half h[4];
+        const int32_t larger = i % 2 ? 3 : 2;
+        for (int32_t r = 0; r < 4; r++) h[r] = (half){{roots[0], roots[1]}, r, larger, 4, i >= 2};
+        atomic_store(&failures, 0);
+        run_threads(4, half_main, h, sizeof *h);
+        assert_int_equal(atomic_load(&failures), 0);
+    }
+}
+
 static void body_mid_round(esp_ctx *ctx, void *user) {
     const esp_outer_desc o = {.every = 4, .delay = 2};
     float w[N] = {0};
