@@ -217,7 +217,7 @@ uninstall:
 # a source tarball and a Debian package in dist/, with the same bytes whenever and wherever they are made
 tarball:
 	@sh espresso_impl/package.sh tarball $(BUILD) $(VERSION)
-deb: all dist
+deb: lib plugins tools dist report
 	@sh espresso_impl/package.sh deb $(BUILD) $(VERSION)
 clean:
 	rm -rf $(BUILD) dist

@@ -1,6 +1,6 @@
-"""advise.py STEPS TRACE WAY...: one rank of bench/validate/advise.sh: trains a copy of a model in each way with
+"""advise.py STEPS TRACE WIDTH WAY...: one rank of bench/validate/advise.sh: trains a copy of a model in each way with
 DistributedDataParallel, and prints each way's median step time in ms. WAY is torch, espresso+CODEC or auto+CODEC+...
-The ways take turns, five steps each, so that other load slows all of them alike. Records torch's steps as TRACE.
+The ways take turns, 15 steps each, so that other load slows all of them alike. Records torch's steps as TRACE.
 """
 
 import os
@@ -13,15 +13,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-BLOCK = 5
-steps, trace, ways = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+BLOCK = 15
+steps, trace, width, ways = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
 images, labels = torch.rand(32, 784), torch.randint(0, 10, (32,))
 
 
 class Way:
     def __init__(self, way):
         torch.manual_seed(1)
-        net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+        net = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
         self.name, self.times = way, []
         self.model = DistributedDataParallel(net, bucket_cap_mb=1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.02, momentum=0.9)
@@ -40,7 +40,8 @@ class Way:
         return time.perf_counter() - begin
 
     def block(self):
-        self.step()  # the caches are those of another way
+        for _ in range(4):  # the caches are those of another way
+            self.step()
         self.times += [self.step() for _ in range(BLOCK)]
 
 

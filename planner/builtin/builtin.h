@@ -36,9 +36,10 @@ ESP__FN const char *esp__known_accelerator_at(uint32_t i);
 ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_plan_system *system,
                                       const char *accelerator, esp__costs *out);
 /* Like esp__builtin_costs, but without a system. `accelerator` is NULL if there is no GPU. `cpu_workers` is the number
- * of threads that compress on the CPU, or 0 for a typical number. */
+ * of threads that compress on the CPU, or 0 for a typical number. `copied` is how many bytes a core copies in a
+ * microsecond, which reads and writes as many, or 0 for a typical number. */
 ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
-                                          esp__costs *out);
+                                          double copied, esp__costs *out);
 
 /* ---- safety.c -------------------------------------------------------------------------------------------- */
 /* How a codec affects the loss if training uses a given optimizer. */

@@ -158,7 +158,7 @@ static esp_status esp__published_only(esp_ctx *ctx, const char *spec, const char
 }
 
 ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const char *accelerator, uint32_t cpu_workers,
-                                          esp__costs *out) {
+                                          double copied, esp__costs *out) {
     char name[ESP__NAME_MAX];
     const char *params;
     const esp__known_accelerator *a = NULL;
@@ -173,7 +173,9 @@ ESP__FN esp_status esp__builtin_costs_for(esp_ctx *ctx, const char *spec, const 
     if (s) return s;
     if (workers > ESP__WORKERS_FILL_MEMORY) workers = ESP__WORKERS_FILL_MEMORY;
     const esp__published *p = esp__published_find(name);
-    const double core = a && a->cpu_bytes_per_us > 0 ? a->cpu_bytes_per_us : 1000.0 * ESP_MODEL_CORE_RATE * workers;
+    const double core = a && a->cpu_bytes_per_us > 0 ? a->cpu_bytes_per_us
+                        : copied > 0                 ? 2 * copied * workers
+                                                     : 1000.0 * ESP_MODEL_CORE_RATE * workers;
     const double gpu = a ? a->memory_bytes_per_us * 8.0 / 9.0 : 0.0;
     snprintf(out->spec, sizeof out->spec, "%s", spec);
     out->codec.struct_size = sizeof out->codec;
@@ -199,5 +201,5 @@ ESP__FN esp_status esp__builtin_costs(esp_ctx *ctx, const char *spec, const esp_
                          "codec '%s': system '%s' can compress on GPUs of unknown type: name its \"accelerator\" (such "
                          "as \"V100\"), or give a file of the codec's costs",
                          spec ? spec : "", system->name ? system->name : "");
-    return esp__builtin_costs_for(ctx, spec, accelerator, k ? k->cpu_workers : 0, out);
+    return esp__builtin_costs_for(ctx, spec, accelerator, k ? k->cpu_workers : 0, 0, out);
 }

@@ -17,6 +17,7 @@ enum {
     ADVISE_BUCKET,   /* DDP starts the all-reduce of a bucket */
     ADVISE_REDUCE,   /* an all-reduce, by gloo or on the GPU */
     ADVISE_UPDATE,   /* a step of the optimizer */
+    ADVISE_COPY,     /* a tensor is copied, such as into a bucket */
     ADVISE_SCALING,  /* a tensor is multiplied in place, as SGD with momentum does */
     ADVISE_LAUNCH,   /* the CPU starts a kernel on the GPU */
     ADVISE_KERNEL,   /* a kernel that computes */
@@ -47,6 +48,7 @@ typedef struct advise_trace {
     size_t n_grads, n_steps, first_grad; /* first_grad: index of the last step's first gradient in of[ADVISE_GRAD] */
     double *grad;                        /* [n_grads] time from the previous gradient to this one */
     double elements, forward, backward, update, step; /* elements of all gradients */
+    double copied;                                    /* bytes that a core copies in a microsecond; 0 if not known */
     advise_burst *bursts;
     size_t n_bursts;
 } advise_trace;

@@ -190,7 +190,7 @@ static int advise_make_system(advise_job *j) {
                                  .ranks_per_machine = ranks,
                                  .devices = 1u << ESP_ON_CPU,
                                  .pack_ns = 1e3,
-                                 .pack_bytes_per_us = 4000,
+                                 .pack_bytes_per_us = t->copied > 0 ? t->copied : 4000,
                                  .cores_per_rank = 1};
     if (machines > 1) f.system.inter = link;
     if (ranks > 1) f.system.intra = link;

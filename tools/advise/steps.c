@@ -1,11 +1,12 @@
 /* steps.c: finds the training steps in a trace, and the medians of their times; and how long all-reduces took. */
 #include "tools/advise/advise.h"
 #include "espresso_impl/base/quantile.h"
+#include <math.h>
 
 /* A step of the trace. A gradient is ready at ready[i]. */
 typedef struct advise_step {
-    size_t first, n; /* its gradients in of[ADVISE_GRAD] */
-    double begin, backward, update, end, *ready;
+    size_t first, n;                             /* its gradients in of[ADVISE_GRAD] */
+    double begin, backward, update, end, *ready; /* update: when what follows the all-reduces begins */
 } advise_step;
 
 /* Returns the index of the first event that begins at `time` or later. */
@@ -33,8 +34,9 @@ static double advise_done(const advise_trace *t, double time) {
 static bool advise_step_find(const advise_trace *t, size_t k, advise_step *s) {
     const advise_spans *forwards = &t->of[ADVISE_FORWARD], *grads = &t->of[ADVISE_GRAD],
                        *updates = &t->of[ADVISE_UPDATE], *reduces = &t->of[ADVISE_REDUCE],
-                       *functions = &t->of[ADVISE_BACKWARD];
+                       *functions = &t->of[ADVISE_BACKWARD], *buckets = &t->of[ADVISE_BUCKET];
     const advise_span *update = &updates->at[k];
+    double reduced = 0;
     const double begin = k ? updates->at[k - 1].end : forwards->at[0].begin;
     const size_t last = advise_from(forwards, update->begin);
     if (!last || forwards->at[last - 1].begin < begin) return false;
@@ -48,12 +50,14 @@ static bool advise_step_find(const advise_trace *t, size_t k, advise_step *s) {
     s->begin = k ? advise_done(t, begin) : begin;
     s->backward = advise_done(t, from);
     s->end = advise_done(t, update->end);
-    s->update = advise_done(t, update->begin);
     s->ready = tool_realloc(NULL, s->n * sizeof *s->ready);
     for (size_t i = 0; i < s->n; i++) s->ready[i] = advise_done(t, grads->at[s->first + i].end);
-    /* on a GPU, the update waits for the all-reduces */
+    /* the last gradient is copied into its bucket; after all-reduces, gradients are copied back before the update */
+    const size_t bucket = advise_from(buckets, update->begin);
+    if (bucket) s->ready[s->n - 1] = fmax(s->ready[s->n - 1], advise_done(t, buckets->at[bucket - 1].begin));
     for (size_t i = advise_from(reduces, from); i < reduces->n && reduces->at[i].begin < s->end; i++)
-        if (reduces->at[i].end < s->end && reduces->at[i].end > s->update) s->update = reduces->at[i].end;
+        if (reduces->at[i].end < s->end) reduced = fmax(reduced, reduces->at[i].end);
+    s->update = reduced > 0 ? fmax(reduced, s->ready[s->n - 1]) : advise_done(t, update->begin);
     return true;
 }
 
@@ -106,6 +110,22 @@ static double advise_width(const advise_span *s) {
     return type && (strcmp(type, "Double") == 0 || strcmp(type, "double") == 0) ? 8 : 4;
 }
 
+/* Sets the median speed of copies of the largest size. */
+static void advise_copies(advise_trace *t) {
+    const advise_spans *copies = &t->of[ADVISE_COPY];
+    double *v = tool_realloc(NULL, (copies->n + 1) * sizeof *v), largest = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < copies->n; i++) {
+        const double bytes = advise_elements(&copies->at[i], NULL) * advise_width(&copies->at[i]);
+        const double time = copies->at[i].end - copies->at[i].begin;
+        if (bytes > largest) largest = bytes, n = 0;
+        if (bytes == largest && time > 0) v[n++] = bytes / time;
+    }
+    esp__sort(v, n);
+    if (n) t->copied = esp__median(v, n);
+    free(v);
+}
+
 /* Joins all-reduces that overlap. */
 static void advise_bursts(advise_trace *t) {
     const advise_spans *reduces = &t->of[ADVISE_REDUCE];
@@ -146,6 +166,7 @@ ESP__FN int advise_steps(const tool_command *c, advise_trace *t) {
     const advise_span *update = &t->of[ADVISE_UPDATE].at[0];
     const size_t scaling = advise_from(&t->of[ADVISE_SCALING], update->begin);
     t->momentum = scaling < t->of[ADVISE_SCALING].n && t->of[ADVISE_SCALING].at[scaling].begin < update->end;
+    advise_copies(t);
     advise_bursts(t);
     return TOOL_OK;
 }

@@ -24,6 +24,7 @@ static int advise_kind(const char *name, const char *category, const advise_span
                  {"torch::autograd::AccumulateGrad", ADVISE_GRAD},
                  {"c10d::allreduce_", ADVISE_BUCKET},
                  {"gloo:all_reduce", ADVISE_REDUCE},
+                 {"aten::copy_", ADVISE_COPY},
                  {"aten::mul_", ADVISE_SCALING},
                  {"aten::_foreach_mul_", ADVISE_SCALING},
                  {"aten::_fused_sgd_", ADVISE_SCALING}};

@@ -126,7 +126,8 @@ static int plan_read_codec(plan_inputs *in, uint32_t i) {
         if (plan_open_registry(in) != TOOL_OK) return TOOL_FAILED;
         const esp__system_file *f = &in->system_file;
         const bool known = f->cpu_workers && (f->accelerator || !(f->system.devices & 1u << ESP_ON_GPU));
-        if (known ? esp__builtin_costs_for(in->registry, name, f->accelerator, f->cpu_workers, &c->costs)
+        if (known ? esp__builtin_costs_for(in->registry, name, f->accelerator, f->cpu_workers,
+                                           f->accelerator ? 0 : f->system.pack_bytes_per_us, &c->costs)
                   : esp__builtin_costs(in->registry, name, &in->system, f->accelerator, &c->costs))
             return tool_fail(in->command, "--gc %s: %s", name, esp_last_error(in->registry));
         in->codecs[i] = c->costs.codec;

@@ -1,6 +1,7 @@
 """record.py FOLDER: one rank of a DDP job over gloo that records traces for the tests of `espresso advise`, cut to the
 events and arguments that it reads. Start one process per rank, with MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK. The
-files here are of torch 2.15: two hosts of tests/jobs/hosts with one rank each, links of 100 Mbit/s.
+files here are of torch 2.15: two hosts of tests/jobs/hosts with one rank each, links of 100 Mbit/s; fast*.json of
+bench/validate/advise.py, 1 Gbit/s.
 """
 
 import json
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-KEPT = ("AccumulateGrad", "c10d::allreduce_", "gloo:all_reduce", "DistributedData", "Optimizer.step", "aten::mul_")
+KEPT = ("AccumulateGrad", "c10d::allreduce_", "gloo:all_reduce", "DistributedData", "Optimizer.step", "aten::mul_", "aten::copy_")
 ARGUMENTS = ("Input Dims", "Input type")
 
 

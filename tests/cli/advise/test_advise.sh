@@ -13,6 +13,9 @@ advise() { # ARGS: the names of traces, and flags
 # ---- answers ---------------------------------------------------------------------------------------------------------
 advise mlp0 mlp1 --out job --timeline step.html
 advise conv0 conv1
+# a trace that tells how fast a core copies
+advise fast0 fast1 --out fast
+grep pack_bytes fast/system.json
 advise conv0 --gc topk:ratio=0.01 --optimizer sgd
 advise mlp0 --system one-box --gc efsignsgd --gc topk:ratio=0.01
 advise gpu --machines 2

@@ -165,8 +165,8 @@ TEST(test_estimates_are_the_codecs_models) {
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         esp__codec *c = NULL;
         assert_int_equal(esp__codec_make(ctx, specs[i], NULL, &c), ESP_OK);
-        assert_int_equal(esp__builtin_costs_for(ctx, specs[i], NULL, 1, &one), ESP_OK);
-        assert_int_equal(esp__builtin_costs_for(ctx, specs[i], NULL, 4, &four), ESP_OK);
+        assert_int_equal(esp__builtin_costs_for(ctx, specs[i], NULL, 1, 0, &one), ESP_OK);
+        assert_int_equal(esp__builtin_costs_for(ctx, specs[i], NULL, 4, 0, &four), ESP_OK);
         assert_true(!(one.codec.caps & ESP_CODEC_REDUCIBLE) == !(c->traits.caps & ESP_CODEC_REDUCIBLE));
         assert_int_equal(one.codec.lossy, (c->model.flags & ESP_MODEL_LOSSY) != 0);
         assert_true(one.codec.error == c->model.error && one.codec.error >= 0);
@@ -189,7 +189,7 @@ TEST(test_estimates_are_the_codecs_models) {
 /* ---- specs ---- */
 static void refused(const char *spec, const char *accelerator, const char *why) {
     esp__costs c;
-    if (!esp__builtin_costs_for(ctx, spec, accelerator, 0, &c)) fail_msg("'%s' is not refused", spec);
+    if (!esp__builtin_costs_for(ctx, spec, accelerator, 0, 0, &c)) fail_msg("'%s' is not refused", spec);
     if (!strstr(esp_last_error(ctx), why)) fail_msg("'%s' is not in: %s", why, esp_last_error(ctx));
 }
 
@@ -207,10 +207,11 @@ TEST(test_bad_specs) {
     refused("dgc ratio", NULL, "position");
     refused("dgc:ratio=0.1,feedback=(residual:beta = 1)", NULL, "blanks");
     refused("dgc:ratio", NULL, "key=value");
-    assert_int_equal(esp__builtin_costs_for(ctx, "dgc:ratio=1e-2,feedback=(residual:beta=0.9)", "V100", 0, &c), ESP_OK);
+    assert_int_equal(esp__builtin_costs_for(ctx, "dgc:ratio=1e-2,feedback=(residual:beta=0.9)", "V100", 0, 0, &c),
+                     ESP_OK);
     assert_true(c.codec.units == 0.01);
     assert_string_equal(c.codec.spec, "dgc:ratio=1e-2,feedback=(residual:beta=0.9)");
-    assert_int_equal(esp__builtin_costs_for(ctx, "onebit:feedback=none", "H100", 0, &c), ESP_OK);
+    assert_int_equal(esp__builtin_costs_for(ctx, "onebit:feedback=none", "H100", 0, 0, &c), ESP_OK);
 }
 
 /* A user's own system with GPUs must name its accelerator, which determines the costs. */
@@ -238,7 +239,7 @@ TEST(test_all_codecs) {
         const char *name = ctx->registry.codecs.at[k].codec->name;
         assert_string_not_equal(name, "none");
         if (!strcmp(name, "threshold")) name = "threshold:value=2";
-        if (esp__builtin_costs_for(ctx, name, NULL, 0, &c)) fail_msg("%s: %s", name, esp_last_error(ctx));
+        if (esp__builtin_costs_for(ctx, name, NULL, 0, 0, &c)) fail_msg("%s: %s", name, esp_last_error(ctx));
         assert_int_equal(esp__check_codec(&c.codec, 0), ESP_OK);
         n++;
     }
