@@ -47,6 +47,7 @@ typedef struct advise_trace {
     advise_spans of[ADVISE_KINDS];
     size_t n_grads, n_steps, first_grad; /* first_grad: index of the last step's first gradient in of[ADVISE_GRAD] */
     double *grad;                        /* [n_grads] time from the previous gradient to this one */
+    size_t *bucket;                      /* [n_grads] number of gradients in the bucket that begins here, or 0 */
     double elements, forward, backward, update, step; /* elements of all gradients */
     double copied;                                    /* bytes that a core copies in a microsecond; 0 if not known */
     advise_burst *bursts;

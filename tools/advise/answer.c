@@ -20,27 +20,21 @@ typedef struct advise_results {
 } advise_results;
 
 /* ---- predictions ------------------------------------------------------------------------------------------------- */
-/* Writes DDP's buckets of the trace's last step as a strategy. Returns false if the trace does not have them. */
+/* Writes DDP's buckets as a strategy. Returns false if the trace does not have them. */
 static bool advise_buckets(const advise_job *j, esp__text *out) {
-    const advise_spans *buckets = &j->slowest->of[ADVISE_BUCKET];
     const esp_plan_model *m = &j->in.model;
-    const double begin = j->slowest->of[ADVISE_GRAD].at[j->slowest->first_grad].begin;
-    uint32_t t = 0;
     esp__text_add(out, "espresso-strategy 1\n");
-    for (size_t i = 0; i < buckets->n && t < m->n_tensors; i++) {
-        const double expected = advise_elements(&buckets->at[i], NULL);
+    for (uint32_t i = 0, end; j->slowest->bucket && i < m->n_tensors; i = end) {
+        const bool group = j->slowest->bucket[i] > 1;
         double n = 0;
-        if (buckets->at[i].begin < begin) continue;
-        uint32_t end = t;
-        while (end < m->n_tensors && n < expected) n += (double)m->tensors[end++].elements;
-        if (n != expected) return false;
-        for (uint32_t k = t; k < end; k++)
-            esp__text_add(out, "tensor %s %llu %s\n", m->tensors[k].name, (unsigned long long)m->tensors[k].elements,
-                          end - t > 1 ? "group" : "none flat.allreduce");
-        if (end - t > 1) esp__text_add(out, "group %.0f none flat.allreduce\n", n);
-        t = end;
+        for (end = i; end < i + j->slowest->bucket[i]; end++) {
+            esp__text_add(out, "tensor %s %llu %s\n", m->tensors[end].name,
+                          (unsigned long long)m->tensors[end].elements, group ? "group" : "none flat.allreduce");
+            n += (double)m->tensors[end].elements;
+        }
+        if (group) esp__text_add(out, "group %.0f none flat.allreduce\n", n);
     }
-    return t == m->n_tensors && !out->failed;
+    return j->slowest->bucket && !out->failed;
 }
 
 ESP__FN int advise_now(const advise_job *j, plan_made *now) {

@@ -39,24 +39,18 @@ static void advise_print_model(esp__text *to, const advise_trace *t) {
 }
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
-/* Collects the all-reduces of all ranks. If each rank recorded the same ones, takes the shortest time of each, which is
- * that of the rank that came last: the others waited for it. Returns their number. */
-static size_t advise_collect(const advise_job *j, advise_burst **out) {
-    const advise_trace *first = &j->traces[0];
-    bool same = true;
-    size_t n = 0, room = 1;
+/* Returns the all-reduces of the slowest rank. Those that other ranks recorded too take the shortest time of all, which
+ * is that of the rank that came last: the others waited for it. */
+static advise_burst *advise_collect(const advise_job *j, size_t n) {
+    const size_t bytes = n * sizeof(advise_burst);
+    advise_burst *all = memcpy(tool_realloc(NULL, bytes + 1), j->slowest->bursts, bytes);
     for (uint32_t f = 0; f < j->n_traces; f++) {
-        room += j->traces[f].n_bursts;
-        same &= j->traces[f].n_bursts == first->n_bursts;
-        for (size_t i = 0; same && i < first->n_bursts; i++)
-            same &= j->traces[f].bursts[i].bytes == first->bursts[i].bytes;
+        const advise_trace *t = &j->traces[f];
+        bool same = t->n_bursts == n;
+        for (size_t i = 0; same && i < n; i++) same = t->bursts[i].bytes == all[i].bytes;
+        for (size_t i = 0; same && i < n; i++) all[i].time = fmin(all[i].time, t->bursts[i].time);
     }
-    *out = tool_realloc(NULL, room * sizeof **out);
-    for (uint32_t f = 0; f < (same ? 1 : j->n_traces); f++)
-        for (size_t i = 0; i < j->traces[f].n_bursts; i++) (*out)[n++] = j->traces[f].bursts[i];
-    for (uint32_t f = 1; same && f < j->n_traces; f++)
-        for (size_t i = 0; i < n; i++) (*out)[i].time = fmin((*out)[i].time, j->traces[f].bursts[i].time);
-    return n;
+    return all;
 }
 
 /* Replaces all-reduces of one size by one with a quantile of their times. Returns the number of sizes. */
@@ -165,12 +159,12 @@ static void advise_set_cores_again(esp_plan_system *changed) {
 static int advise_make_system(advise_job *j) {
     const advise_trace *t = j->slowest;
     const tool_command *c = j->in.command;
-    advise_burst *b;
     if (t->world == 1) return tool_fail(c, "%s: its job has one rank, which sends nothing", t->path);
     if (!t->world) return tool_fail(c, "%s: it does not say how many ranks there are: give --system", t->path);
     const uint32_t machines = advise_machines(j, t->world), ranks = t->world / machines;
     if (!ranks || t->world % machines) tool_usage(c, "--machines %u: the job has %u ranks", machines, t->world);
-    size_t n = advise_collect(j, &b);
+    size_t n = t->n_bursts;
+    advise_burst *b = advise_collect(j, n);
     /* one rank's all-reduces include waits for others: of these, short ones tell the link's time */
     if (n) n = advise_by_size(b, n, j->n_traces < t->world ? 0.25 : 0.5);
     /* gloo: as espresso profile measured between two hosts of two busy cores */

@@ -121,11 +121,12 @@ static void nccl_steps(const nccl_file *f, size_t p, advise_trace *t) {
         json_t *args = json_pack("{s:f}", "In msg nelems", x->bytes / 4);
         json_array_append_new(t->root, args);
         advise_add(t, ADVISE_GRAD, (advise_span){x->begin, x->begin, args});
-        advise_add(t, ADVISE_BUCKET, (advise_span){x->begin, x->begin, args});
         t->elements += x->bytes / 4;
     }
     t->n_grads = t->of[ADVISE_GRAD].n;
     t->grad = tool_zeroed(t->n_grads * sizeof *t->grad);
+    t->bucket = tool_realloc(NULL, t->n_grads * sizeof *t->bucket);
+    for (size_t i = 0; i < t->n_grads; i++) t->bucket[i] = 1;
 }
 
 /* Sets the trace from a file's collectives: those of the communicator that reduces the most bytes. Returns NULL, or

@@ -81,6 +81,28 @@ ESP__FN void advise_step_times(advise_trace *t, double *v, size_t n) {
     t->noisy = esp__quartile_distance(v, n) > advise_noise * t->step;
 }
 
+/* Finds DDP's buckets of the last step. Gradients of a bucket leave it together, when its last one is ready: all time
+ * counts before its first one. */
+static void advise_buckets_find(advise_trace *t) {
+    const advise_span *grads = &t->of[ADVISE_GRAD].at[t->first_grad];
+    const advise_spans *buckets = &t->of[ADVISE_BUCKET];
+    size_t *n = tool_zeroed(t->n_grads * sizeof *n), end = 0;
+    double left = 0;
+    for (size_t k = advise_from(buckets, grads->begin); !left && k < buckets->n && end < t->n_grads; k++) {
+        const size_t first = end;
+        left = advise_elements(&buckets->at[k], NULL);
+        while (left > 0 && end < t->n_grads) left -= advise_elements(&grads[end++], NULL);
+        n[first] = end - first;
+    }
+    if (left || end < t->n_grads) {
+        free(n);
+        return;
+    }
+    t->bucket = n;
+    for (size_t i = 0; i < t->n_grads; i += n[i])
+        for (size_t k = i + 1; k < i + n[i]; k++) t->grad[i] += t->grad[k], t->grad[k] = 0;
+}
+
 /* Sets the medians of n steps. */
 static void advise_medians(advise_trace *t, const advise_step *s, size_t n) {
     double *v = tool_realloc(NULL, n * sizeof *v);
@@ -100,6 +122,7 @@ static void advise_medians(advise_trace *t, const advise_step *s, size_t n) {
     for (size_t k = 0; k < n; k++) v[k] = s[k].end - s[k].begin;
     advise_step_times(t, v, n);
     free(v);
+    advise_buckets_find(t);
 }
 
 /* Returns how many bytes an element of a collective has. */

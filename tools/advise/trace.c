@@ -182,6 +182,7 @@ ESP__FN int advise_read(const tool_command *c, const char *path, advise_trace *o
 ESP__FN void advise_free(advise_trace *t) {
     for (int k = 0; k < ADVISE_KINDS; k++) free(t->of[k].at);
     free(t->grad);
+    free(t->bucket);
     free(t->bursts);
     json_decref(t->root);
 }
