@@ -43,7 +43,7 @@ static void advise_print_model(esp__text *to, const advise_trace *t) {
  * is that of the rank that came last: the others waited for it. */
 static advise_burst *advise_collect(const advise_job *j, size_t n) {
     const size_t bytes = n * sizeof(advise_burst);
-    advise_burst *all = memcpy(tool_realloc(NULL, bytes + 1), j->slowest->bursts, bytes);
+    advise_burst *all = memcpy(tool_realloc(NULL, bytes), j->slowest->bursts, bytes);
     for (uint32_t f = 0; f < j->n_traces; f++) {
         const advise_trace *t = &j->traces[f];
         bool same = t->n_bursts == n;
@@ -163,18 +163,16 @@ static int advise_make_system(advise_job *j) {
     if (!t->world) return tool_fail(c, "%s: it does not say how many ranks there are: give --system", t->path);
     const uint32_t machines = advise_machines(j, t->world), ranks = t->world / machines;
     if (!ranks || t->world % machines) tool_usage(c, "--machines %u: the job has %u ranks", machines, t->world);
-    size_t n = t->n_bursts;
-    advise_burst *b = advise_collect(j, n);
-    /* one rank's all-reduces include waits for others: of these, short ones tell the link's time */
-    if (n) n = advise_by_size(b, n, j->n_traces < t->world ? 0.25 : 0.5);
-    /* gloo: as espresso profile measured between two hosts of two busy cores */
-    const double hops = esp__hops(ESP_COLL_ALLREDUCE, t->world);
-    const bool gloo = t->backend && strcmp(t->backend, "gloo") == 0;
-    if (n) j->link = advise_fit(b, n, t->world, gloo ? 270 * hops : 50);
-    free(b);
-    if (!n)
+    if (!t->n_bursts)
         return tool_fail(c, "%s: it has no times of all-reduces, which would tell the links' speed: give --system",
                          t->path);
+    advise_burst *b = advise_collect(j, t->n_bursts);
+    /* one rank's all-reduces include waits for others: of these, short ones tell the link's time */
+    const size_t sizes = advise_by_size(b, t->n_bursts, j->n_traces < t->world ? 0.25 : 0.5);
+    /* gloo: as espresso profile measured between two hosts of two busy cores */
+    const double hops = esp__hops(ESP_COLL_ALLREDUCE, t->world);
+    j->link = advise_fit(b, sizes, t->world, t->backend && strcmp(t->backend, "gloo") == 0 ? 270 * hops : 50);
+    free(b);
     esp__system_file f = {.source = "espresso advise: latency and rate fit to the all-reduces of a trace",
                           .cpu_workers = 1};
     const esp_plan_link link = {
@@ -199,6 +197,8 @@ static int advise_make_system(advise_job *j) {
                              "%s: the costs of codecs are not known for GPU '%s': give --gpu, or a --system with an "
                              "\"accelerator\"",
                              t->path, gpu ? gpu : "unknown");
+    } else if (j->gpu) {
+        tool_usage(c, "--gpu %s: %s is of a job on CPUs", j->gpu, t->path);
     } else if (machines > 1) {
         advise_set_cores(j->points, &f.system);
         j->in.after_change = advise_set_cores_again;
@@ -294,6 +294,9 @@ ESP__FN int advise_inputs(advise_job *j) {
         if (t->n_grads != first->n_grads || t->elements != first->elements || t->world != first->world ||
             (t->comm && strcmp(t->comm, first->comm) != 0))
             return tool_fail(in->command, "%s and %s are of different jobs", t->path, first->path);
+        for (uint32_t k = 0; t->world && k < i; k++)
+            if (t->rank == j->traces[k].rank)
+                return tool_fail(in->command, "%s and %s are both of rank %u", t->path, j->traces[k].path, t->rank);
         j->step = fmax(j->step, t->step);
         if (!s || t->forward + t->backward + t->update > s->forward + s->backward + s->update) j->slowest = t;
     }

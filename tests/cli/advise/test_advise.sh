@@ -61,6 +61,8 @@ changed 's/"distributedInfo"/"other"/'
 changed 's/gloo:all_reduce/other/g'
 changed 's/"ts":/"at":/g'
 advise mlp0 conv1
+advise mlp0 mlp1 mlp0
+advise mlp0 --gpu H100
 advise mlp0 --machines 3
 advise mlp0 --optimizer none-such
 advise mlp0 --out "$traces/mlp0.json"
