@@ -7,7 +7,7 @@ done=0
 for cc in gcc clang; do
     have $cc || continue
     for flags in -Ofast -ffast-math -ffinite-math-only; do
-        if $cc $flags -I. -fsyntax-only espresso.c >"$tmp/output" 2>&1 || ! grep -q "espresso.c.*-fno-fast-math" "$tmp/output"; then
+        if $cc $flags -I. -Wfatal-errors -fsyntax-only espresso.c >"$tmp/output" 2>&1 || ! grep -q "espresso.c.*-fno-fast-math" "$tmp/output"; then
             echo "$cc $flags must be refused with the way out:"
             cat "$tmp/output"
             exit 1

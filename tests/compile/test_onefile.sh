@@ -1,5 +1,5 @@
-# test_onefile.sh: programs out of the tree with the one-file header alone: one file, two files with a private copy
-# each, the code in one and the declarations in the other, and C++ beside it.
+# test_onefile.sh: programs out of the tree with the one-file header alone: two files with a private copy each, the code
+# in one and the declarations in the other, and C++ beside it. test_standards.sh builds a program of one file.
 # runs: slow
 . tests/compile/common.sh
 try make -s dist
@@ -9,10 +9,6 @@ if grep -n '^ *# *include *"' dist/espresso.h; then
 fi
 cp dist/espresso.h tests/install/use_api.c "$tmp/"
 cd "$tmp"
-{ echo '#define ESPRESSO_IMPLEMENTATION' && cat use_api.c; } >one.c
-try gcc one.c -o one -pthread -ldl -lm
-says_ok ./one
-
 echo 'extern int other(void);' >two_a.c
 { printf '#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n' && cat use_api.c; } >>two_a.c
 printf '#define ESPRESSO_STATIC\n#define ESPRESSO_IMPLEMENTATION\n#include "espresso.h"\n' >two_b.c
@@ -34,11 +30,5 @@ if have g++; then
     says_ok ./four
 else
     leaves_out "g++ is not there"
-fi
-if have clang; then
-    try clang one.c -o five -pthread -ldl -lm
-    says_ok ./five
-else
-    leaves_out "clang is not there"
 fi
 checked

@@ -1,4 +1,5 @@
 /* test_canary.c is the first that runs on a GPU: one element of codec none, and 70,000 of topk. */
+/* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/cuda/compare.h"
 

@@ -1,6 +1,6 @@
 /* test_cuda_calls.c checks which calls of the CUDA runtime training steps make, on the tests' emulator: on which
  * devices they make contexts, in which threads they wait, and how many they are. */
-/* runs: no-tsan: the emulator runs kernels as fibers, which the thread sanitizer does not follow */
+/* runs: asan-long no-tsan: the emulator runs kernels as fibers, which the thread sanitizer does not follow */
 #define DEVICE_IS_CUDA
 #include "tests/lib/test.h"
 #include "tests/device/device_job.h"
