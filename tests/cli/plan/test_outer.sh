@@ -35,6 +35,13 @@ errors --outer every=9 --what-if latency=fast
 # a page: all inner steps, and for each fragment's delay one of the next round
 small quiet plan --system slow.json --outer every=10..10,fragments=2..2,delay=2..2 --timeline round.html
 [ "$(grep -c '"step [0-9]' round.html)" = 12 ] && grep -q '"step 2, next round"' round.html && ! grep -q '"step 3, n' round.html || echo "steps are wrong"
+# collectives begin after two steps, and end when the round and a further step would: its waits are in it
+small quiet plan --system slow.json --outer every=4..4,fragments=2..2,delay=1..1 --timeline round.html
+awk -F, '/"iteration_ns":/ { round = $0; sub(/.*"iteration_ns":/, "", round); sub(/,.*/, "", round) }
+    /"events":/ { on = sub(/.*\[/, "") }
+    on && NF > 7 { if (!step) step = $7; if ($6 < 2 * step) early++; if ($6 + $7 > end) end = $6 + $7 }
+    on && /\]/ { on = 0 }
+    END { if (early != 2 || end != round + step || end < 5 * step) print "times are wrong:", early, step, end, round }' round.html
 # where links are fast, a round brings nothing
 plan --model one.json --system paper-nvlink --outer every=1..4
 
