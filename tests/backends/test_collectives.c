@@ -10,8 +10,8 @@ static void expect_ok(const char *name, const char *params, int32_t n, int32_t p
     if (why[0]) fail_msg("%s", why);
 }
 static void run_both(const char *name, const char *params, int32_t per_machine) {
-    static const int32_t sizes[] = {3, 5, 1, 2, 4}; /* sanitizers use only the first one or two sizes */
-    for (int k = 0; k < (SANITIZED ? 1 : per_machine ? 2 : 5); k++) {
+    static const int32_t sizes[] = {3, 5, 1, 2, 4}; /* sanitizers use only the first size */
+    for (int k = 0; k < (SANITIZED ? 1 : (int)test_repeats(per_machine ? 2 : 5)); k++) {
         expect_ok(name, params, sizes[k], per_machine, all_numbers);
         expect_ok(name, params, sizes[k], per_machine, all_slots);
     }

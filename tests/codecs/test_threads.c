@@ -6,7 +6,7 @@
 #include "conformance.h"
 
 static uint64_t two_steps(const char *spec, const esp_host *host) {
-    enum { N = 300007 };
+    enum { N = 150007 };
     cf_codec c;
     uint64_t hash;
     assert_true(cf_open(spec, host, &c));

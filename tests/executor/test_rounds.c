@@ -1,6 +1,6 @@
 /* test_rounds.c checks codecs that need several exchanges between ranks for one gradient: every option, equal bits, no
  * lost gradients, discarded steps, saved states, changes of strategy, NaN. */
-/* runs: slow tsan-long */
+/* runs: slow asan-long tsan-long */
 #include "tests/lib/test.h"
 #include "tests/lib/rounds_codec.h"
 

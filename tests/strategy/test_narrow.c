@@ -1,6 +1,6 @@
 /* test_narrow.c checks options (ways to compress and send a tensor) that divide the mean among the ranks: their number,
  * their texts, and every one executed with float and 16-bit gradients, on two levels and three. */
-/* runs: no-tsan: test_shard in tests/context runs the same code */
+/* runs: asan-long no-tsan: test_shard in tests/context runs the same code */
 #include "tests/lib/test.h"
 #include "tests/strategy/run_options.h"
 
