@@ -377,8 +377,9 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
     if (ctx->outer && esp__auto_asked(*spec))
         return esp__fail(
             ctx, ESP_E_UNSUPPORTED,
-            "strategy auto cannot choose for an outer context: use fp32, layerwise or a strategy file, and "
-            "max_every in ESPRESSO_OUTER or esp_outer_desc.method to let the library choose rounds");
+            "strategy auto cannot choose for an outer context: give a file that `espresso plan --outer every=1..500 -o "
+            "FILE` writes, or fp32 or layerwise; with max_every in ESPRESSO_OUTER or esp_outer_desc.method, the "
+            "library chooses rounds");
     return esp__observers_strategy(ctx, spec);
 }
 

@@ -26,7 +26,8 @@ static const char *const files_system_keys[] = {"espresso",       "system",
                                                 "noisy",          "racks",
                                                 "outer",          NULL};
 static const char *const files_lane_keys[] = {"compute", "cpu", "intra", "inter", "outer", NULL};
-static const char *const files_link_keys[] = {"alpha_us", "alpha_is", "bytes_per_us", "tables", NULL};
+static const char *const files_link_keys[] = {"alpha_us",          "alpha_is", "bytes_per_us",
+                                              "down_bytes_per_us", "tables",   NULL};
 static const char *const files_flat_keys[] = {"tables", NULL};
 static const char *const files_table_keys[] = {"interpolate", "points", "gap", "core", NULL};
 /* index: ESP_COLL_* - 1 */

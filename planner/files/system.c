@@ -32,9 +32,19 @@ static void files_read_tables(files_input *in, const files_place *object, esp_pl
     }
 }
 
+/* Collectives send as much as they receive, so the slower direction counts. */
+static void files_read_speed(files_input *in, const files_place *link, double *out) {
+    static const files_range speed = {0, 1e12, true, "a number of bytes per microsecond > 0"};
+    const files_place down = files_at(link, "down_bytes_per_us");
+    double received;
+    files_get_number(in, files_at(link, "bytes_per_us"), &speed, FILES_NEEDED, out);
+    if (!down.value) return;
+    files_get_number(in, down, &speed, FILES_NEEDED, &received);
+    if (received < *out) *out = received;
+}
+
 static void files_read_link(files_input *in, const files_place *root, const char *key, uint32_t ranks,
                             const char *between, esp_plan_link *link) {
-    static const files_range speed = {0, 1e12, true, "a number of bytes per microsecond > 0"};
     const files_place p = files_at(root, key);
     if (!p.value && ranks <= 1) return;
     if (!p.value)
@@ -44,7 +54,7 @@ static void files_read_link(files_input *in, const files_place *root, const char
     const files_place is = files_at(&p, "alpha_is");
     link->alpha_ns = files_get_us(in, files_at(&p, "alpha_us"), FILES_NEEDED);
     if (is.value) link->alpha_is = files_get_choice(in, is, files_alpha_kinds, "\"collective\" or \"hop\"");
-    files_get_number(in, files_at(&p, "bytes_per_us"), &speed, FILES_NEEDED, &link->bytes_per_us);
+    files_read_speed(in, &p, &link->bytes_per_us);
     files_read_tables(in, &p, link);
 }
 

@@ -105,7 +105,8 @@ TEST(reads_a_system) {
     assert_string_equal(s->name, "two boxes");
     assert_true(s->machines == 2 && s->ranks_per_machine == 4 && s->devices == 3 && s->cores_per_rank == 1);
     assert_true(s->intra.alpha_ns == 30000 && s->intra.alpha_is == ESP_ALPHA_HOP && s->intra.bytes_per_us == 2500);
-    assert_true(s->inter.alpha_ns == 150000 && s->inter.alpha_is == ESP_ALPHA_COLLECTIVE);
+    assert_true(s->inter.bytes_per_us == 10000 && s->inter.alpha_ns == 150000 &&
+                s->inter.alpha_is == ESP_ALPHA_COLLECTIVE);
     const esp_cost_curve *c = &s->intra.table[ESP_COLL_ALLREDUCE];
     assert_true(c->n == 2 && c->log_size == 1 && c->points[1].size == 1048576 && c->points[1].ns == 99750);
     assert_true(s->inter.table[ESP_COLL_REDUCE].n == 1 && s->flat.table[ESP_COLL_ALLGATHER].points[0].ns == 2000);
@@ -116,6 +117,19 @@ TEST(reads_a_system) {
     assert_true(s->dispatch_ns[3] == 33250);
     read_measured(&f.measured);
     esp__system_free(&f);
+}
+
+/* The example's directions are the other way round. */
+TEST(a_slower_way_down_counts) {
+    size_t len;
+    char *text = slurp(full[SYSTEM], &len),
+         *changed = replaced(text, "\"down_bytes_per_us\": 20000", "\"down_bytes_per_us\": 12.5");
+    esp__system_file f;
+    assert_int_equal(esp__system_parse("f", changed, strlen(changed), &f, NULL), ESP_OK);
+    assert_true(f.system.inter.bytes_per_us == 12.5 && f.system.intra.bytes_per_us == 2500);
+    esp__system_free(&f);
+    free(text);
+    free(changed);
 }
 
 /* Reads files that other programs wrote: the smallest traces that the Espresso authors published (EuroSys 2023). */
