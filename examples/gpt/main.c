@@ -14,7 +14,7 @@
 /* Flags with their defaults. The enumerators are indices into flags[]. The flags before N_RUN determine the results, so
  * a checkpoint can be resumed only with the same values of them. */
 enum { LAYERS, WIDTH, HEADS, CONTEXT, BATCH, ACCUMULATE, LR, MOMENTUM, DECAY, CLIP, SECOND, SEED, MAX_STEPS, N_RUN };
-enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, N_NUMBERS };
+enum { STOP_AT = N_RUN, SAVE_EVERY, SAMPLE, WARMUP, N_NUMBERS };
 enum { OPTIMIZER = N_NUMBERS, STRATEGY, CODEC, BACKEND, OUTER, TEXT, CHECKPOINT, RESUME, JSON, CURVE, N_FLAGS };
 static flag flags[N_FLAGS] = {
     {"--layers", "2", "of the model", 1, 0},
@@ -33,6 +33,7 @@ static flag flags[N_FLAGS] = {
     {"--stop-at", "0", "stop after this step, to be resumed; 0: at the end", 0, 0},
     {"--save-every", "100", "steps between checkpoints", 1, 0},
     {"--sample", "300", "characters to write at the end", 0, 0},
+    {"--warmup", "0", "steps that average gradients, before --outer begins", 0, 0},
     {"--optimizer", "adamw", "adamw or sgd", 0, 0},
     {"--strategy", NULL, "fp32, layerwise, auto, or a strategy file", 0, 0},
     {"--codec", NULL, "such as topk:ratio=0.01", 0, 0},
@@ -49,6 +50,7 @@ static size_t count(int f) { return (size_t)flags[f].number; }
 
 typedef struct trainer {
     esp_ctx *ctx;
+    const char *outer; /* NULL until the warm-up is over */
     uint32_t id[MAX_PARAMS];
     gpt net;
     text text;
@@ -89,7 +91,7 @@ static void join_ranks(trainer *t) {
     const float momentum = (float)flags[MOMENTUM].number;
     cfg.optimizer = is_adam() ? ESP_OPTIMIZER_ADAM : momentum > 0 ? ESP_OPTIMIZER_MOMENTUM : ESP_OPTIMIZER_SGD;
     cfg.momentum = momentum > 0 ? momentum : -1;
-    const esp_outer_desc outer = {.method = flags[OUTER].text};
+    const esp_outer_desc outer = {.method = t->outer};
     check(t, esp_open(&cfg, &t->ctx), "esp_open");
     if (outer.method) check(t, esp_outer_open(t->ctx, &outer), "esp_outer_open");
     for (size_t i = 0; i < t->net.n_params; i++) {
@@ -139,9 +141,9 @@ static double accumulate(trainer *t, size_t step, int second) {
         draw(t, step, i);
         gpt_forward(&t->net, t->seq, batch);
         loss += gpt_backward(&t->net, t->seq, batch, second, 1.0f / (float)n,
-                             i + 1 < n || flags[OUTER].text ? NULL
-                             : second                       ? push
-                                                            : push_without_second,
+                             i + 1 < n || t->outer ? NULL
+                             : second              ? push
+                                                   : push_without_second,
                              t) /
                 (double)n;
     }
@@ -164,12 +166,12 @@ static void scale_feedback(const trainer *t, size_t s) {
 
 static void step(trainer *t, size_t s) {
     const double start = run_now_ms();
-    if (flags[LR].number > 0 && !flags[OUTER].text) scale_feedback(t, s);
+    if (flags[LR].number > 0 && !t->outer) scale_feedback(t, s);
     const size_t second = count(SECOND), i = t->n_steps++;
     t->loss[i] = accumulate(t, s, second && s % second == 0);
     double wait = run_now_ms();
     check(t, esp_report_loss(t->ctx, t->loss[i]), "esp_report_loss");
-    if (!flags[OUTER].text) check(t, esp_wait_all(t->ctx), "esp_wait_all");
+    if (!t->outer) check(t, esp_wait_all(t->ctx), "esp_wait_all");
     t->wait_ms[i] = run_now_ms() - wait;
     if (flags[CLIP].number > 0) gpt_clip(&t->net, flags[CLIP].number); /* all ranks compute the same norm */
     const float lr = (float)lr_at(s), momentum = (float)flags[MOMENTUM].number, decay = (float)flags[DECAY].number;
@@ -178,7 +180,7 @@ static void step(trainer *t, size_t s) {
     else
         gpt_sgd(&t->net, lr, momentum, decay);
     wait = run_now_ms();
-    if (flags[OUTER].text) check(t, esp_outer_step(t->ctx, (esp_stream){0}), "esp_outer_step");
+    if (t->outer) check(t, esp_outer_step(t->ctx, (esp_stream){0}), "esp_outer_step");
     t->wait_ms[i] += run_now_ms() - wait;
     t->step_ms[i] = run_now_ms() - start;
     t->at_s[i] = t->step_ms[i] / 1e3 + (i ? t->at_s[i - 1] : 0);
@@ -249,6 +251,13 @@ static void train(trainer *t) {
     if (prints && first) printf("resumed after step %zu\n", first);
     double mean = 0, bytes = -report_bytes(t->ctx, "gpt");
     for (size_t s = first; s < last; s++) {
+        if (flags[OUTER].text && s && s == count(WARMUP)) {
+            bytes += report_bytes(t->ctx, "gpt");
+            esp_close(t->ctx);
+            t->outer = flags[OUTER].text;
+            join_ranks(t);
+            bytes -= report_bytes(t->ctx, "gpt");
+        }
         step(t, s);
         mean += ((t->loss[s - first]) - mean) / (s - first < 20 ? (double)(s - first + 1) : 20);
         if (prints && (s + 1) % 50 == 0)
@@ -257,7 +266,7 @@ static void train(trainer *t) {
             why = checkpoint_save(t->ctx, &t->net, folder, t->run, s + 1);
         if (why) die("--checkpoint", why);
     }
-    if (flags[OUTER].text) check(t, esp_outer_sync(t->ctx, (esp_stream){0}), "esp_outer_sync");
+    if (t->outer) check(t, esp_outer_sync(t->ctx, (esp_stream){0}), "esp_outer_sync");
     bytes += report_bytes(t->ctx, "gpt");
     const double bits = held_out_bits(t);
     report_compare(t->ctx, "gpt", t->net.value, t->net.n_values);
@@ -282,6 +291,7 @@ int main(int argc, char **argv) {
     if (!t.seq || !t.step_ms) die("train", "out of memory");
     t.wait_ms = t.step_ms + steps, t.at_s = t.wait_ms + steps, t.loss = t.at_s + steps;
     int at = snprintf(t.run, sizeof t.run, "gpt 1 text %016llx", (unsigned long long)t.text.hash);
+    t.outer = count(WARMUP) ? NULL : flags[OUTER].text;
     join_ranks(&t);
     at += snprintf(t.run + at, sizeof t.run - (size_t)at, " ranks %d %s", esp_size(t.ctx), flags[OPTIMIZER].text);
     for (int f = 0; f < N_RUN; f++)

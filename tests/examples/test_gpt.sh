@@ -29,6 +29,10 @@ learns fp32 0.6 --strategy fp32 --curve "$tmp/curve"
 export ESPRESSO_MIN_COMPRESS_ELEMENTS=0 # compress the model's small tensors
 learns topk 0.85 --codec topk:ratio=0.05
 learns outer 0.6 --outer diloco:every=10
+learns warmed 0.6 --strategy fp32 --outer diloco:every=10 --warmup 30 --curve "$tmp/warmed.curve"
+for run in curve warmed.curve; do cut -d, -f1,3 "$tmp/$run" | head -n 30 >"$tmp/$run.first"; done
+cmp "$tmp/curve.first" "$tmp/warmed.curve.first" || fail "--warmup: other losses in the warm-up than without --outer"
+[ "$(number "$tmp/warmed" inter_bytes_per_step)" -lt $(($(number "$tmp/fp32" inter_bytes_per_step) * 2 / 3)) ] || fail "--warmup: bytes"
 [ "$(wc -l <"$tmp/curve")" -eq 60 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 60 steps"
 [ $(($(number "$tmp/topk" inter_bytes_per_step) * 4)) -lt "$(number "$tmp/fp32" inter_bytes_per_step)" ] || fail "topk: bytes"
 [ "$(number "$tmp/topk" inter_bytes_per_step)" -gt 0 ] || fail "topk: nothing crossed between the machines"
