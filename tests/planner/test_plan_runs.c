@@ -1,6 +1,6 @@
 /* test_plan_runs.c loads plans' texts in the executor, on ranks that are threads. All ranks must end with the same
  * bits, and tensors without compression must have the exact mean. */
-/* runs: no-tsan: test_units in tests/executor runs the same code */
+/* runs: asan-long no-tsan: test_units in tests/executor runs the same code */
 #include "tests/lib/test.h"
 #include "plans.h"
 

@@ -1,7 +1,7 @@
 /* test_same_program.c checks that the planner times the ops that the executor runs. For every option (way to compress
  * and send a tensor), both must derive the same ops, with the same links, elements and payload sizes. The planner must
  * be able to time exactly the options that the executor accepts. */
-/* runs: no-tsan: it only compiles strategies and runs none */
+/* runs: asan-long no-tsan: it only compiles strategies and runs none */
 #include "tests/lib/test.h"
 #include "planner/problem/problem.h"
 

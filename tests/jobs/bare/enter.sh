@@ -25,5 +25,5 @@ home=$(awk -F: -v user="$user" '$1 == user { print $6 }' "$root/etc/passwd")
 mkdir "$root$home/espresso"
 tar -C "$root$home/espresso" -xf "$sources"
 chroot "$root" chown -R "$user:" "$home/espresso"
-exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${OPT:+OPT="$OPT"} \
+exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ${OPT:+OPT="$OPT"} ${CFLAGS:+CFLAGS="$CFLAGS"} \
     chroot "$root" setpriv --reuid "$user" --regid "$user" --init-groups sh -c "cd $home/espresso && $*"

@@ -1,14 +1,14 @@
-# test_bare.sh: the README's two commands and `build` on a machine that has nothing: a minimal Debian root (root.sh),
+# test_bare.sh: the README's first command and `build` on a machine that has nothing: a minimal Debian root (root.sh),
 # into which the commit is cloned. As root: `./bootstrap demo --quick`, then build; with TEST_ALL also as a user with
 # sudo: `./bootstrap build`; each in a fresh root.
 #   make bare        or       sh tests/jobs/bare/test_bare.sh [COMMAND]     (COMMAND is run instead, as root and as a user with sudo)
-# Skipped, with the reason, where there are no namespaces or no packages. OPT is -O1 unless it is set: what is missing
-# does not depend on it, and they take half the time.
+# Skipped, with the reason, where there are no namespaces or no packages. OPT is -O1 and CFLAGS -g0 unless they are set:
+# what is missing does not depend on them, and it takes half the time.
 # time limit: 1500 s (three minutes on two idle cores, once the root is made and packages are fetched)
 # runs: slow
 set -eu
-OPT=${OPT:--O1}
-export OPT
+OPT=${OPT:--O1} CFLAGS=${CFLAGS:--g0}
+export OPT CFLAGS
 skip() {
     echo "skipped: $*"
     exit 77

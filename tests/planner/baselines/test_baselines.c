@@ -1,5 +1,6 @@
 /* test_baselines.c checks that each strategy that is named after a published system decides as this system does, in
  * cases computed by hand. On random problems each gives a complete strategy, the same every time. */
+/* runs: asan-long */
 #include "tests/lib/test.h"
 #include "planner/baselines/baselines.h"
 #include "tests/planner/open_problem.h"

@@ -1,5 +1,6 @@
 /* test_cost.c compares the planner's times of ops with times computed by hand. Times are in ns, speeds in bytes/ns;
  * "150000 + 1000 / 2.5" is a latency plus bytes / speed. A part is one rank's share of a tensor. */
+/* runs: asan-long */
 #include "tests/lib/test.h"
 #include "tests/planner/search/paper.h"
 

@@ -1,6 +1,6 @@
 /* test_shard.c checks plans for sharded tensors, whose mean gradient stays split over the ranks: the options that the
  * search keeps, the options that the model demands, and that the executor runs the plans. */
-/* runs: no-tsan: test_shard in tests/context runs the same code */
+/* runs: asan-long no-tsan: test_shard in tests/context runs the same code */
 #include "tests/lib/test.h"
 #include "tests/planner/problem/small_inputs.h"
 

@@ -1,5 +1,6 @@
 /* test_paper.c checks which strategy is the fastest in figures 2, 5 and 9 of the Espresso paper (EuroSys'23). The
  * figures have no numbers; those here give the same situations. Times were computed by hand and are in us. */
+/* runs: asan-long */
 #include "tests/lib/test.h"
 
 #define FP32 "none flat.allreduce"

@@ -1,5 +1,6 @@
 /* test_trials.c checks a fast way to compute the step time of a changed schedule (incremental.c) against a full
  * simulation. */
+/* runs: asan-long */
 #include "tests/lib/test.h"
 #include "planner/simulate/schedule.h"
 #include "tests/planner/reference.h"
