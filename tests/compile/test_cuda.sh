@@ -1,6 +1,6 @@
-# test_cuda.sh: plugin cuda, as nvcc built it: it has code for every architecture that nvcc knows, no kernel spills more
-# than a few registers (bench/cuda/kernels.sh lists them), it exports only its entry, and it loads on a machine without
-# a GPU.
+# test_cuda.sh: plugin cuda, as nvcc built it: it has code for every architecture that nvcc knows, no kernel uses more
+# than 32 bytes of local memory a thread (bench/cuda/kernels.sh lists them), it exports only its entry, and it loads on
+# a machine without a GPU.
 . tests/compile/common.sh
 plugin=$BUILD/lib/espresso/libespresso-cuda.so
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || :)
