@@ -8,6 +8,7 @@
 #include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -35,7 +36,19 @@ ptx_unit::ptx_unit(const ptx_kernel *k, int n_kernels, uint32_t *first_kernel, c
     for (int i = 0; i < n_kernels; i++) kernels().push_back({k[i].name, k[i].run, 0});
     places().insert(places().end(), p, p + n_places);
 }
+const int ptx_plant = getenv("PLANT") ? atoi(getenv("PLANT")) : -1;
 const char *ptx_place(uint32_t place) { return places()[place]; }
+
+/* The codecs whose PTX differs from an earlier architecture's: distinct.sh wrote them beside the program. */
+__attribute__((constructor)) static void only_some(void) {
+    char text[1024] = "";
+    const ssize_t n = readlink("/proc/self/exe", text, sizeof text - 8);
+    FILE *const f = n > 0 ? fopen(strcat(text, ".codecs"), "r") : NULL;
+    if (!f) return;
+    if (fgets(text, sizeof text, f)) setenv("CODECS", text, 0);
+    fclose(f);
+    fprintf(stderr, "ptx: CODECS=%s\n", getenv("CODECS"));
+}
 
 /* ---- the program's symbols --------------------------------------------------------------------------------------- */
 /* Calls found(name, address) for each function in this program's table of symbols. */

@@ -18,6 +18,7 @@ struct ptx_unit {
     ptx_unit(const ptx_kernel *kernels, int n_kernels, uint32_t *first_kernel, const char *const *places, int n_places,
              uint32_t *first_place);
 };
+extern const int ptx_plant; /* which of plant.py's faults is on */
 const char *ptx_place(uint32_t place);
 const char *ptx_kernel_name(void); /* of the kernel that runs, readable */
 

@@ -30,7 +30,7 @@ $(BUILD)/ptx-sm_$(1)/cuda/%: $(BUILD)/tests/obj/tests/cuda/%.o $(BUILD)/tests/ob
 endef
 $(foreach a,$(PTX_KNOWN),$(eval $(call PTX_ARCH,$a)))
 .PRECIOUS: $(BUILD)/ptx-sm_%.cc $(BUILD)/ptx-sm_%.o $(foreach a,$(PTX_KNOWN),$(BUILD)/ptx-sm_$a/%.ptx)
-# tests whose programs differ between architectures
+# without tests of PTX that an earlier architecture has, too
 PTX_RUN = $$(sh tests/cuda/ptx/distinct.sh $(PTX_TESTS))
 ptx-tests: $(PTX_TESTS)
 	@$(if $(PTX_MISSING),echo "make ptx-tests: skipped: $(PTX_MISSING) is not there",TEST_TIMEOUT=900 $(RUN_TESTS) $(PTX_RUN))

@@ -15,7 +15,8 @@ CPP = {"u8": "uint8_t", "s8": "int8_t", "u16": "uint16_t", "s16": "int16_t", "u3
        "u64": "uint64_t", "s64": "int64_t", "b8": "uint8_t", "b16": "uint16_t", "b32": "uint32_t", "b64": "uint64_t",
        "f32": "float", "f64": "double", "pred": "bool"}
 SPECIAL = {"%tid.x": "threadIdx.x", "%ctaid.x": "blockIdx.x", "%ctaid.y": "blockIdx.y", "%ntid.x": "blockDim.x",
-           "%nctaid.x": "gridDim.x", "%nctaid.y": "gridDim.y", "%laneid": "(threadIdx.x & 31)"}
+           "%nctaid.x": "gridDim.x", "%nctaid.y": "gridDim.y", "%laneid": "(threadIdx.x & 31)",
+           "%envreg0": "ptx_plant"}  # plant.py: which fault is on
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">",
            "hs": ">="}
 ARITHMETIC = {"add": "+", "sub": "-", "div": "/", "mul": "*", "rem": "%", "and": "&", "or": "|", "xor": "^"}
