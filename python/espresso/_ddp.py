@@ -50,23 +50,17 @@ def _matrix(p: torch.Tensor) -> Tuple[int, int]:
 
 
 class Averager:
-    """What espresso.DDP and espresso.FSDP have in common: `context`, and states of their own for each rank.
+    """What espresso.DDP and espresso.FSDP have in common: `context`, and states of their own for each rank."""
 
-    If `alone`, ranks meet without torch's process group.
-    """
-
-    def __init__(
-        self, codecs: Any, strategy: Optional[str], optimizer: Any, group: Any, alone: bool = False, **config: Any
-    ) -> None:
+    def __init__(self, codecs: Any, strategy: Optional[str], optimizer: Any, group: Any, **config: Any) -> None:
         def gather(mine: bytes) -> List[bytes]:
             parts: List[Any] = [None] * size
             dist.all_gather_object(parts, mine, group=group)
             return parts
 
         kind, momentum = optimizer_of(optimizer)
-        if not alone:
-            size = dist.get_world_size(group)
-            config.update(rank=dist.get_rank(group), size=size, allgather=gather)
+        if not config.pop("alone", False):
+            config.update(rank=dist.get_rank(group), size=(size := dist.get_world_size(group)), allgather=gather)
             config.setdefault("backend", several_hosts(gather))
         self.context = Context(codecs, strategy, optimizer=kind, momentum=momentum, **config)
 

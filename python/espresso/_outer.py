@@ -27,10 +27,8 @@ class Outer(Averager, AbstractContextManager["Outer"]):
     own. `method` and the numbers are those of esp_outer_desc in espresso.h: 0 and None mean the method's, and without
     `method` parameters are averaged. `host` keeps the anchors of CUDA parameters in pinned host memory. `codecs`,
     `strategy` and other keywords are those of Context. Without `optimizer`, or with torch 1, which has no hooks for it,
-    call step() after each optimizer step. Raises ArgumentError for numbers out of range.
-
-    Without torch's process group, ranks meet as those of Context do. Then ranks may join and leave: between rounds, all
-    call context.reconfigure(); a new rank constructs this with `join`, and gets the parameters and the momenta.
+    call step() after each optimizer step. Raises ArgumentError for numbers out of range. Without torch's process group,
+    ranks meet as those of Context do; then all call context.reconfigure() between rounds, and others `join`.
     """
 
     def __init__(
@@ -54,12 +52,10 @@ class Outer(Averager, AbstractContextManager["Outer"]):
         **config: Union[str, int, None],
     ) -> None:
         if optimizer is not None and not hasattr(optimizer, "register_step_post_hook"):
-            raise ValueError(
-                f"espresso: torch {torch.__version__} has no hooks of optimizers: leave out `optimizer`, "
-                "and call step() after each step"
-            )
+            version = f"torch {torch.__version__}"
+            raise ValueError(f"espresso: {version} has no optimizer hooks: leave out `optimizer`, and call step()")
         alone = join or not dist.is_initialized()
-        super().__init__(codecs, strategy, optimizer, group, alone, join=join, **config)
+        super().__init__(codecs, strategy, optimizer, group, alone=alone, join=join, **config)
         self._hook: Any = None
         try:
             desc = _abi.OuterDesc(flags=int(host), method=method.encode() if method else None)
@@ -75,12 +71,9 @@ class Outer(Averager, AbstractContextManager["Outer"]):
                 raise ValueError("espresso: the model has no parameter that requires a gradient")
             self.context.start()
             for p in [] if join else self._parameters:
-                if not alone:
-                    dist.broadcast(p.data, 0 if group is None else dist.get_global_rank(group, 0), group=group)
-                    continue
-                copy = p.data.cpu()
-                self.context.broadcast(copy)
-                p.data.copy_(copy)
+                first = p.data.cpu()
+                self.context.broadcast(first)
+                p.data.copy_(first)
             self._pointers: List[int] = [0] * len(self._parameters)
             self._locate()
         except BaseException:

@@ -1,5 +1,5 @@
-"""check_join.py STORE: two ranks of a job in an outer loop, without torch's process group. A third rank joins, and rank 1
-dies. After each round, all ranks must have the parameters that torch's own SGD has as the outer optimizer."""
+"""check_join.py STORE: two ranks of a job in an outer loop, without torch's process group. A third rank joins, and
+rank 1 dies. After each round, all ranks must have the parameters that torch's own SGD has as the outer optimizer."""
 
 import os
 import signal
