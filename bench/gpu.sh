@@ -219,7 +219,7 @@ sanitize() { # TOOL ...
     done
 }
 call_b() {
-    for t in cuda_steps cuda_between; do TEST_ALL=1 part $t 60 "$build/gpu/test_$t"; done
+    for t in cuda_steps cuda_between cuda_outer; do TEST_ALL=1 part $t 60 "$build/gpu/test_$t"; done
     have_data
     train two-fp32 2 1 --backend nccl --strategy fp32
     train two-topk 2 1 --backend nccl --codec topk:ratio=0.01

@@ -74,3 +74,6 @@ gpu all
 for file in gpu-A.txt gpu-B.tar.gz cuda-train.csv; do
     tar -tzf "$tmp/out/gpu.tar.gz" | grep -q "^gpu/$file" || fail "all: no $file"
 done
+# each test of the pack has its part
+tar -xzOf "$tmp/out/gpu.tar.gz" gpu/gpu-A.txt gpu/gpu-B.txt >"$tmp/said"
+for t in $(sed -n 's/^gpu_tests="\(.*\)"$/\1/p' bench/gpu.sh | sed 's/test_codecs/codec-none/; s/test_//g'); do said "^$t: "; done
