@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants faults in the CUDA kernels, one at a time, and checks whether the tests on the host detect them. A test tool; `make plant` runs it.
 
-    plant.py [--jobs N] [--seconds N] [--renew FILE] [PATTERN]     PATTERN: only faults whose line in the table has it
+    plant.py [--jobs N] [--seconds N] [--quick] [--renew FILE] [PATTERN]     PATTERN: only faults whose line in the table has it
         FILE: an earlier output. Faults in lines that are still the same keep their verdict. So a run can be done in pieces
 
 The faults are a barrier or a fence that is missing, a mask that lacks lane 31, an element too few at a tail. All of them are in one copy of
@@ -23,7 +23,7 @@ import threading
 import time
 
 sys.dont_write_bytecode = True
-TESTS = ("test_codecs", "test_select", "test_rounds", "test_norm", "test_lowrank", "test_scan", "test_cuda_steps")
+TESTS = ["test_select", "test_rounds", "test_norm", "test_lowrank", "test_scan", "test_cuda_steps"]  # after test_codecs
 # by file: the codecs that test_codecs tests first, and a test for the file
 FIRST = {"half.cu": ("fp16", "bf16"), "quant.cu": ("int8", "int4"), "blocks.h": ("int4", "maxmin", "qsgd", "onebit"), "sign.cu": ("signum", "mxnet1bit"), "dense.h": ("fp16", "int4", "twobit"),
          "tile.h": ("efsignsgd", "twobit"), "codec.h": ("none", "efsignsgd"), "memory.h": ("none", "topk"),
@@ -70,7 +70,7 @@ KNOWN = (
     ("select.h", "tail", "select_sample", "no result depends on the sample"),
     ("powersgd.cu", "tail", "i < p->m * p->r; i += CUDA_THREADS", "what is not finite there is not finite in Q, which is checked too"),
 )
-PTX, PTX_TESTS = "ptx-sm_90", ("test_codecs", "test_rounds", "test_select")
+PTX, PTX_TESTS = "ptx-sm_90", ["test_codecs", "test_rounds", "test_select"]
 
 
 def sources():
@@ -146,9 +146,9 @@ class Planted:
                 self.built[program] = have
             return self.built[program]
 
-    def run(self, fault, way, test, some):
-        """Does the test fail with this fault?"""
-        key = (way, test, some)
+    def run(self, fault, way, test, some, every):
+        """Does the test fail with this fault? every: with all repetitions"""
+        key = (way, test, some, every)
         if not self.build(way, test):
             return False
         if fault >= 0 and key not in self.usual:
@@ -156,7 +156,9 @@ class Planted:
             if self.run(-1, *key):
                 sys.exit("%s/%s %s fails without a fault" % (way, test, some or ""))
             self.usual[key] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-        env = dict(os.environ, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS="1", TEST_ALL="1", PLANT=str(fault))
+        env = dict(os.environ, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS="1", PLANT=str(fault))
+        if every:
+            env["TEST_ALL"] = "1"
         if some:
             env["CODECS"] = some
         seconds = int(10 * self.usual.get(key, 100) + 10)
@@ -178,18 +180,20 @@ class Planted:
             using, more = using | including, not including <= using
         return sorted(os.path.basename(f) for f in using if f.endswith(".cu"))
 
-    def found_by(self, fault, file, kind):
-        """The first test that fails; None: none does."""
+    def found_by(self, fault, file, kind, quick):
+        """The first test that fails; None: none does. quick: none of the first ones does, without repetitions."""
         first = list(firsts(file))
         others = [n for u in self.users(file) for n in firsts(u) if n not in first]
-        looks = [(PTX if kind == "no fence" else "tests", n) for n in first]
-        if kind != "no fence":
-            looks += [("tests", n) for n in others + [t for t in TESTS if t != "test_codecs"]]
-        looks += [(PTX, n) for n in first + others if n in PTX_TESTS or not n.startswith("test_")]
-        looks += [("asan", n) for n in first if kind != "no fence"]
-        for way, name in dict.fromkeys(looks):
+        own = PTX if kind == "no fence" else "tests"
+        looks = [(own, n, False) for n in first]
+        if not quick:
+            looks += [(PTX, n, False) for n in first if n in PTX_TESTS or not n.startswith("test_")]
+            looks += [(own, n, True) for n in first + others + (TESTS if own != PTX else [])]
+            looks += [(PTX, n, True) for n in first + others + PTX_TESTS]
+            looks += [("asan", n, False) for n in first if own != PTX]
+        for way, name, every in dict.fromkeys(looks):
             test, some = (name, None) if name.startswith("test_") else ("test_codecs", name)
-            if self.run(fault, way, test, some):
+            if (way != PTX or test in PTX_TESTS) and self.run(fault, way, test, some, every):
                 return (way + "/" if way != "tests" else "") + (test + " (%s)" % some if some else test)
         return None
 
@@ -218,6 +222,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--list", action="store_true", help="say what would be planted")
     parser.add_argument("--renew", metavar="FILE", help="print this earlier output again, with the verdicts that it lacks")
+    parser.add_argument("--quick", action="store_true", help="run the first tests only; other faults stay undecided")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more faults after this time")
     parser.add_argument("pattern", nargs="?", default="")
     args = parser.parse_args()
@@ -251,7 +256,7 @@ def main():
             return kept[n]
         if n not in todo or time.monotonic() > end:
             return ""
-        return copy.found_by(n, all_faults[n][0], all_faults[n][3]) or "not found"
+        return copy.found_by(n, all_faults[n][0], all_faults[n][3], args.quick) or ("" if args.quick else "not found")
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for (file, number, name, kind, line), test in zip(all_faults, pool.map(one, range(len(all_faults)))):
             why = why_not(file, name, kind, line) or "" if test == "not found" else ""
