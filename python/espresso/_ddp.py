@@ -124,7 +124,11 @@ class DDP(Averager):
         parameters, self._worker = self._named(model), Worker()
         super().__init__(codecs, strategy, optimizer, group, discardable=scaled, worker=self._worker, **config)
         try:
-            self._add(parameters, getattr(model, "mixed_precision", None))
+            mixed = getattr(model, "mixed_precision", None)
+            reduced = getattr(mixed, "reduce_dtype", None) or getattr(mixed, "param_dtype", None)
+            for name, p in parameters:
+                like = torch.empty(p.numel(), dtype=reduced or p.dtype, device=p.device)
+                self._tensors[id(p)] = self.context.add(name, like, matrix=_matrix(p)), like.dtype, p
             self.context.start()
         except BaseException:
             self.close()
@@ -144,12 +148,6 @@ class DDP(Averager):
             for name, p in reversed(list(module.named_parameters()))
             if p.requires_grad and name not in ignored and id(p) not in later
         ]
-
-    def _add(self, parameters: List[Tuple[str, torch.Tensor]], mixed: Any) -> None:
-        reduced = getattr(mixed, "reduce_dtype", None) or getattr(mixed, "param_dtype", None)
-        for name, p in parameters:
-            like = torch.empty(p.numel(), dtype=reduced or p.dtype, device=p.device)
-            self._tensors[id(p)] = self.context.add(name, like, matrix=_matrix(p)), like.dtype, p
 
     # ---- a step
     def _begin(self) -> None:

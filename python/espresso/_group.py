@@ -78,9 +78,8 @@ class Group(Backend):
             else:
                 future.set_result(arguments[0])
 
-        if (
-            threading.current_thread() is self._worker.thread
-        ):  # a callback of another operation, which may wait for this one
+        # the worker's own thread calls in callbacks of other operations, which may wait for this one
+        if threading.current_thread() is self._worker.thread:
             run()
         else:
             start(run)
@@ -196,10 +195,8 @@ class Group(Backend):
             out.copy_(whole.split_with_sizes(sizes[r].tolist())[self.rank()].view_as(out))
 
     def all_to_all_single(self, output: torch.Tensor, x: torch.Tensor, into: Any, of: Any, opts: Any) -> Operation:
-        equal = [1] * self.size()
-        parts = [
-            y.split_with_sizes(n or [y.size(0) // self.size() * k for k in equal]) for y, n in ((output, into), (x, of))
-        ]
+        n = self.size()
+        parts = [y.split_with_sizes(sizes or [y.size(0) // n] * n) for y, sizes in ((output, into), (x, of))]
         return self.alltoall(list(parts[0]), list(parts[1]), opts)
 
     def send(self, tensors: _Tensors, to: int, tag: int) -> Operation:

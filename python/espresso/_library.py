@@ -1,21 +1,18 @@
-"""Finds and loads libespresso.so: $ESPRESSO_LIBRARY, the wheel's, the checkout's, or an installed one.
-
-Its errors are Python exceptions: one class for each status.
-"""
+"""Finds and loads libespresso.so: $ESPRESSO_LIBRARY, the wheel's, the checkout's, or an installed one."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import functools
 import os
 from pathlib import Path
-from typing import Any, List, Optional, Type
+from typing import Any, List
 
 from ._abi import ESPRESSO_VERSION, FUNCTIONS, STATUS
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "_native"  # in a wheel: bin, lib and share, as `make install` lays them out
-_loaded: Optional[ctypes.CDLL] = None
 
 
 class EspressoError(RuntimeError):
@@ -53,32 +50,28 @@ class LibraryMissing(ImportError):
     """libespresso.so is not there, or has another version; the text says how to get it."""
 
 
-_NAMES = "ARG STATE PEER TIMEOUT MISMATCH CANCELED"
-_CLASSES = (ArgumentError, StateError, PeerError, PeerTimeout, MismatchError, CanceledError)
+_NAMES = "ESP_E_ARG ESP_E_STATE ESP_E_PEER ESP_E_TIMEOUT ESP_E_MISMATCH ESP_E_CANCELED".split()
+_CLASSES = dict(zip(_NAMES, (ArgumentError, StateError, PeerError, PeerTimeout, MismatchError, CanceledError)))
 
 
 def roots() -> List[Path]:
     """Returns the folders that may have lib/libespresso.so and bin/espresso: the wheel's, and the checkout's build."""
-    found = [NATIVE]
-    if (HERE.parent.parent / "espresso.h").exists():
-        found.append(HERE.parent.parent / "build")
-    return found
+    checkout = HERE.parent.parent
+    return [NATIVE] + ([checkout / "build"] if (checkout / "espresso.h").exists() else [])
 
 
-def _candidates() -> List[str]:
+def _find() -> str:
     own = os.environ.get("ESPRESSO_LIBRARY")
     if own:
-        return [str(Path(own) / "libespresso.so") if os.path.isdir(own) else own]
+        return str(Path(own) / "libespresso.so") if os.path.isdir(own) else own
     found = [str(path) for root in roots() if (path := root / "lib" / "libespresso.so").exists()]
-    return found or [ctypes.util.find_library("espresso") or "libespresso.so.0"]
+    return found[0] if found else ctypes.util.find_library("espresso") or "libespresso.so.0"
 
 
+@functools.lru_cache(maxsize=None)
 def library() -> Any:
     """Returns the loaded library, with its functions declared. Raises LibraryMissing."""
-    global _loaded
-    if _loaded is not None:
-        return _loaded
-    path = _candidates()[0]
+    path = _find()
     try:
         loaded = ctypes.CDLL(path)
     except OSError as why:
@@ -95,7 +88,6 @@ def library() -> Any:
                 "is. Install both from one checkout, or set ESPRESSO_LIBRARY"
             ) from None
         function.restype, function.argtypes = result, arguments
-    _loaded = loaded
     return loaded
 
 
@@ -109,8 +101,7 @@ def check(status: int, ctx: Any = None) -> int:
     if status < 0:
         text = library().esp_last_error(ctx) or library().esp_status_text(status)
         name = next((n for n, value in STATUS.items() if value == status), str(status))
-        kind: Type[EspressoError] = dict(zip(_NAMES.split(), _CLASSES)).get(name[len("ESP_E_") :], EspressoError)
-        error = kind(f"{text.decode(errors='replace')} ({name})")
+        error = _CLASSES.get(name, EspressoError)(f"{text.decode(errors='replace')} ({name})")
         error.status, error.name = status, name
         raise error
     return status

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Union
 
 from ._library import ArgumentError, roots
@@ -65,19 +66,17 @@ def plan(
         inputs = []
         for name, value in (("model", model), ("system", system)):
             if isinstance(value, dict):
-                inputs.append(os.path.join(folder, name + ".json"))
-                with open(inputs[-1], "w") as file:
-                    json.dump(value, file)
-            else:
-                inputs.append(value)
-        out = os.path.join(folder, "strategy")
+                file = Path(folder, name + ".json")
+                file.write_text(json.dumps(value))
+                value = str(file)
+            inputs.append(value)
+        out = Path(folder, "strategy")
         specs = [codecs] if isinstance(codecs, str) else list(codecs)
-        command = [program, "plan", "--model", inputs[0], "--system", inputs[1], "--json", "-o", out]
+        command = [program, "plan", "--model", inputs[0], "--system", inputs[1], "--json", "-o", str(out)]
         done = subprocess.run([*command, *_flags({"gc": specs, **flags})], capture_output=True, text=True)
         if done.returncode:
             raise ArgumentError(done.stderr.strip())
-        with open(out) as file:
-            return Plan(file.read(), json.loads(done.stdout))
+        return Plan(out.read_text(), json.loads(done.stdout))
 
 
 def main() -> int:

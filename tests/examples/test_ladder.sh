@@ -41,7 +41,9 @@ for example in examples/[0-9]*; do
     */11_ddp)
         python=$(for p in "${PYTHON:-python3}" /usr/bin/python3; do "$p" -c 'import torch.distributed' 2>/dev/null && command -v "$p" && break; done || :)
         [ -n "$python" ] || { leaves_out "11_ddp: python3 with torch is not there" && continue; }
-        ln -s "$python" "$tmp/bin/python3"
+        # not a link: that would leave python's virtual environment
+        printf '#!/bin/sh\nexec %s "$@"\n' "$python" >"$tmp/bin/python3"
+        chmod +x "$tmp/bin/python3"
         export PYTHONPATH="$root/python" ESPRESSO_LIBRARY="$stage/lib/libespresso.so" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
         ;;
     */12_cuda) # on the emulator, with plugin cuda in the program
