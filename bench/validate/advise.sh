@@ -5,11 +5,11 @@
 # unchanged job.
 # Needs root, backend gloo, and python3 with a torch that has Kineto.
 # Usage: bench/validate/advise.sh [RATE/HOSTS/WIDTH...]      about 10 minutes; WIDTH: of the model's hidden layers
-# Environment: PYTHON=python3 ROUNDS=3 STEPS=45 RESULT=bench/results/validate/advise.csv
+# Environment: PYTHON=python3 ROUNDS=3 STEPS=30 RESULT=bench/results/validate/advise.csv
 set -eu
 cd "$(dirname "$0")/../.."
 RESULT=${RESULT:-bench/results/validate/advise.csv} BUILD=${BUILD:-build} PYTHON=${PYTHON:-python3}
-ROUNDS=${ROUNDS:-3} STEPS=${STEPS:-45} TESTBED=$$
+ROUNDS=${ROUNDS:-3} STEPS=${STEPS:-30} TESTBED=$$
 export BUILD TESTBED
 export PYTHONPATH="$PWD/python" ESPRESSO_LIBRARY="$PWD/$BUILD/lib/libespresso.so" PYTHONDONTWRITEBYTECODE=1
 export MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1

@@ -12,7 +12,7 @@ typedef struct advise_row {
 } advise_row;
 
 typedef struct advise_results {
-    double now_ns, bound_ns;              /* now_ns: prediction for the job as it is */
+    double now_ns;                        /* prediction for the job as it is */
     advise_row rows[PLAN_CODECS_MAX + 1]; /* the last one: without compression */
     plan_inputs best_in;                  /* with the codecs of the best plan */
     plan_made best;
@@ -85,7 +85,6 @@ static int advise_plans(const advise_job *j, advise_results *r) {
     r->best_safe = r->best_in.n_codecs > 0;
     if (!r->best_safe) r->best_in = j->in;
     if (plan_make(&r->best_in, NULL, 0, &r->best)) return tool_fail(j->in.command, "%s", esp_last_error(NULL));
-    r->bound_ns = r->best.report.bound_ns;
     return TOOL_OK;
 }
 
@@ -113,7 +112,7 @@ static void advise_print_verdict(const advise_job *j, const advise_results *r) {
                tool_time(plan_alone_ns(&j->in)));
     } else {
         printf(" instead of %s, %.2f times as fast; no strategy takes less than %s.\nComputing alone takes %s.",
-               tool_time(r->now_ns), gain, tool_time(r->bound_ns), tool_time(plan_alone_ns(&j->in)));
+               tool_time(r->now_ns), gain, tool_time(r->best.report.bound_ns), tool_time(plan_alone_ns(&j->in)));
         if (j->n_traces < j->slowest->world)
             printf(" All-reduces may have waited for other ranks, which compression leaves:\nthe traces of all ranks "
                    "tell.");
@@ -177,7 +176,7 @@ static void advise_print_codecs(const advise_job *j, const advise_results *r) {
         advise_print_row(j, r, r->rows[i].name, r->rows[i].ns, r[1].rows[i].ns, r->rows[i].loss);
     advise_print_row(j, r, r->best_safe ? "the safe ones together" : "all together", r->best.report.iteration_ns,
                      r[1].best.report.iteration_ns, "");
-    advise_print_row(j, r, "bound", r->bound_ns, r[1].bound_ns, "");
+    advise_print_row(j, r, "bound", r->best.report.bound_ns, r[1].best.report.bound_ns, "");
     printf(
         "\nGains predicted from measured costs were wrong by 4.5%% in the median, and 90%% of them by at most 15%%. "
         "Here\n"
@@ -195,7 +194,7 @@ static int advise_print_changes(const advise_results *r) {
     plan_outcome o[4];
     for (uint32_t i = 0; i < 4; i++)
         if (plan_try(&r->best_in, &r->best, NULL, changes[kind][i], &o[i]) != TOOL_OK) return TOOL_FAILED;
-    plan_print_outcomes(stdout, &r->best, r->bound_ns, o, 4);
+    plan_print_outcomes(stdout, &r->best, r->best.report.bound_ns, o, 4);
     return TOOL_OK;
 }
 
