@@ -4,7 +4,7 @@
 # runs emulate no link; step times come from short runs of their own on each link. Writes outer.csv; make results draws
 # outer.svg.
 #   sh bench/accuracy/outer.sh [run] [time] [table]     (default: all; about 15 minutes)
-#   sh bench/accuracy/outer.sh warmup                   the GPT, if its first steps average gradients: outer-warmup.csv
+#   sh bench/accuracy/outer.sh warmup                   the GPT, if its first steps average gradients, and in longer runs: outer-warmup.csv
 # Runs that are done are not repeated: remove $BUILD/bench/outer for that.
 # Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), ROUNDS (2; of the short runs).
 set -eu
@@ -88,19 +88,26 @@ step_times() {
     done
 }
 
-# Held-out bits and bytes if averaging in every step comes first, as the papers begin with a model that was trained.
+# Held-out bits and bytes if averaging in every step comes first, as the papers begin with a model that was trained; and
+# in longer runs.
 warmups() {
     row="warm-up;int4;diloco:every=30,momentum=0.5;30"
-    echo "# bench/accuracy/outer.sh warmup: the small GPT, 4 workers, $STEPS steps: int4 and diloco:every=30,momentum=0.5 after"
-    echo "# \`warmup\` steps that average gradients (int4); held-out bits a character; bytes as in outer.csv, warm-up included"
-    echo "seed,warmup,bytes_per_step,times_fewer,held_out_bits,to_fp32_percent"
+    echo "# bench/accuracy/outer.sh warmup: the small GPT, 4 workers: int4 and diloco:every=30,momentum=0.5 after \`warmup\` steps that"
+    echo "# average gradients (int4); held-out bits a character; bytes as in outer.csv, warm-up included; fp32 in as many steps"
+    echo "seed,steps,warmup,bytes_per_step,times_fewer,held_out_bits,fp32_bits,to_fp32_percent"
     for seed in $SEEDS; do
-        one "$work/gpt.$seed.fp32" gpt $STEPS "" "fp32;none;;0" --seed "$seed"
-        for warmup in 0 90 300 600; do
-            one "$work/gpt.$seed.warm$warmup" gpt $STEPS "" "$row" --seed "$seed" --warmup $warmup
-            cat "$work/gpt.$seed.fp32.json" "$work/gpt.$seed.warm$warmup.json" | tr ',{}' '\n' |
-                awk -F': ' -v run="$seed,$warmup" '/inter_bytes/ { bytes[n++] = $2 } /bits_per/ { bits[m++] = $2 }
-                    END { printf "%s,%.0f,%.1f,%.4f,%+.2f\n", run, bytes[1] / 4, bytes[0] / bytes[1], bits[1], 100 * (bits[1] / bits[0] - 1) }'
+        for steps in $STEPS 2700 8100; do
+            fp32="$work/gpt.$seed.fp32"
+            [ "$steps" = $STEPS ] || fp32=$fp32.$steps
+            one "$fp32" gpt "$steps" "" "fp32;none;;0" --seed "$seed"
+            for warmup in 0 90 300 600; do
+                [ $warmup = 0 ] || [ "$steps" = $STEPS ] || continue
+                one "$work/gpt.$seed.$steps.warm$warmup" gpt "$steps" "" "$row" --seed "$seed" --warmup $warmup
+                cat "$fp32.json" "$work/gpt.$seed.$steps.warm$warmup.json" | tr ',{}' '\n' |
+                    awk -F': ' -v run="$seed,$steps,$warmup" '/inter_bytes/ { bytes[n++] = $2 } /bits_per/ { bits[m++] = $2 }
+                        END { printf "%s,%.0f,%.1f,%.4f,%.4f,%+.2f\n", run, bytes[1] / 4, bytes[0] / bytes[1], bits[1], bits[0],
+                              100 * (bits[1] / bits[0] - 1) }'
+            done
         done
     done
 }
