@@ -17,6 +17,7 @@ mkdir "$root/dev/pts"
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
+for name in stdin:0 stdout:1 stderr:2; do ln -s "/proc/self/fd/${name#*:}" "$root/dev/${name%:*}"; done
 mount -t proc proc "$root/proc"
 mount --bind "$archives" "$root/var/cache/apt/archives" # packages are fetched once
 cp /etc/resolv.conf "$root/etc/resolv.conf"
