@@ -88,13 +88,13 @@ static void advise_buckets_find(advise_trace *t) {
     const advise_spans *buckets = &t->of[ADVISE_BUCKET];
     size_t *n = tool_zeroed(t->n_grads * sizeof *n), end = 0;
     double left = 0;
-    for (size_t k = advise_from(buckets, grads->begin); !left && k < buckets->n && end < t->n_grads; k++) {
+    for (size_t k = advise_from(buckets, grads->begin); left == 0 && k < buckets->n && end < t->n_grads; k++) {
         const size_t first = end;
         left = advise_elements(&buckets->at[k], NULL);
         while (left > 0 && end < t->n_grads) left -= advise_elements(&grads[end++], NULL);
         n[first] = end - first;
     }
-    if (left || end < t->n_grads) {
+    if (left != 0 || end < t->n_grads) {
         free(n);
         return;
     }
