@@ -333,14 +333,17 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     uint32_t words[BLOCKS_NOISE_WORDS];
     const blocks_u16 *noise = (const blocks_u16 *)(const void *)words + first % 8;
     uint8_t tmp[DENSE_BLOCK];
-    float heads[BLOCKS_MOST * BLOCKS_HEADS] = {0};
+    float heads[BLOCKS_MOST * BLOCKS_HEADS];
+    blocks_scale scales[BLOCKS_MOST];
     const bool fetch = j->g && residual && j->count - at >= 2 * DENSE_BLOCK;
     const float *next_g = fetch ? j->g + at + DENSE_BLOCK : NULL, *next_e = fetch ? residual + DENSE_BLOCK : NULL;
-    /* heads first: the processor then overlaps the divisions and roots of several blocks */
+    /* heads and scales first: the processor then overlaps the divisions and roots of several blocks */
     if (f->heads) {
         f->heads_of(s, heads, phi, n);
         memcpy(j->heads + at / s->block * f->heads * sizeof *heads, heads, blocks_heads_bytes(s, n));
     }
+    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) scales[k] = f->scale_of(s, heads + k * f->heads);
+    const __typeof__(f->encode(0)) encode = f->encode(s->dense.level);
     const uint64_t groups = f->noise ? (first % 8 + n + 7) / 8 : 0, some = next_g ? BLOCKS_GROUPS : groups;
     for (uint64_t i = 0; i < groups; i += some) {
         blocks_fetch(next_g, 8 * i, 8 * BLOCKS_GROUPS);
@@ -348,7 +351,6 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     }
     for (uint64_t i = 0; i < n; i += s->block) {
         const uint64_t m = n - i < s->block ? n - i : s->block;
-        const blocks_scale scale = f->scale_of(s, heads + i / s->block * f->heads);
         unsigned char *to = j->codes + (at + i) * s->bits / 8;
         uint8_t *codes = s->bits == 8 ? to : tmp;
         const uint64_t most = fetch && m > BLOCKS_PIECE ? BLOCKS_PIECE : m;
@@ -356,7 +358,7 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
             const uint64_t piece = i + m - k < most ? i + m - k : most;
             if (!f->noise) blocks_fetch(next_g, k, piece);
             blocks_fetch(next_e, k, piece);
-            f->encode(s->dense.level)(codes + k - i, residual ? residual + k : NULL, phi + k, noise + k, scale, piece);
+            encode(codes + k - i, residual ? residual + k : NULL, phi + k, noise + k, scales[i / s->block], piece);
         }
         if (s->bits < 8) blocks_pack_for(s->dense.level)(to, tmp, s->bits, m);
     }

@@ -8,13 +8,13 @@ enum { NATURAL_BIAS = 18 }; /* exponent field of an f32 minus this is the code *
 
 /* The mantissa is the probability of rounding up: a random number of 23 bits is added, and its carry is kept. */
 ESP_ELEMENT float natural_round(float x, uint32_t noise, blocks_scale h, uint32_t *code) {
-    const uint32_t size = float_bits(x) & 0x7FFFFFFFu;
-    const int32_t power = (int32_t)((size + (noise << 7 | 0x40u)) & 0x7F800000u) - (NATURAL_BIAS << 23);
-    const int32_t least = power < 0 ? 0 : power, own = least > 127 << 23 ? 127 << 23 : least;
-    const uint32_t some = 0u - (uint32_t)(own > 0), sign = float_bits(x) & 0x80000000u & some;
+    const int32_t least = NATURAL_BIAS << 23, most = (NATURAL_BIAS + 127) << 23 | 0x7FFFFF;
+    const int32_t size = (int32_t)((float_bits(x) & 0x7FFFFFFFu) + (noise << 7 | 0x40u));
+    const int32_t above = size > least ? size : least, own = above < most ? above : most;
+    const uint32_t some = 0u - (uint32_t)(size >= least + (1 << 23)), sign = float_bits(x) & 0x80000000u & some;
     (void)h;
-    *code = ((uint32_t)own << 1 | sign) >> 24;
-    return bits_float(((uint32_t)own + (((uint32_t)NATURAL_BIAS << 23) & some)) | sign);
+    *code = ((uint32_t)(own - least) << 1 | sign) >> 24;
+    return bits_float(((uint32_t)own & 0x7F800000u & some) | sign);
 }
 ESP_ELEMENT float natural_value(uint32_t code, blocks_scale h) {
     const uint32_t exponent = code & 0x7Fu;

@@ -48,13 +48,14 @@ ESP_ELEMENT float qsgd_unit(float top, float squares, uint64_t n, bool norm, flo
 static uint32_t qsgd_mask(const blocks_self *s) { return (1u << s->bits) - 1; }
 static void qsgd_heads_of(const blocks_self *s, float *heads, const float *phi, uint64_t n) {
     const qsgd_self *q = (const qsgd_self *)s;
-    float top[BLOCKS_MOST], squares[BLOCKS_MOST] = {0};
+    const bool measure = q->norm || q->clip > 0;
+    float top[BLOCKS_MOST], squares[BLOCKS_MOST];
     blocks_tops(s, top, phi, n);
-    if (q->norm || q->clip > 0) blocks_squares_for(s->dense.level)(squares, top, phi, s->block, n);
-    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++)
-        if (top[k] > 0)
-            heads[k] =
-                qsgd_unit(top[k], squares[k], n - i < s->block ? n - i : s->block, q->norm, q->clip, qsgd_mask(s));
+    if (measure) blocks_squares_for(s->dense.level)(squares, top, phi, s->block, n);
+    for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) {
+        const uint64_t m = n - i < s->block ? n - i : s->block;
+        heads[k] = top[k] > 0 ? qsgd_unit(top[k], measure ? squares[k] : 0, m, q->norm, q->clip, qsgd_mask(s)) : 0;
+    }
 }
 ESP_ELEMENT blocks_scale qsgd_scale(float head, uint32_t mask) {
     const float unit = bits_float(float_bits(head) & 0x7FFFFFFFu), inverse = unit > 0 ? 1 / unit : 0;
