@@ -132,7 +132,8 @@ def read_old(results):
         percents = {s: r[f"seed{s}_percent"] for s in SEEDS if r[f"seed{s}_percent"]}
         percents = {s: math.nan if p == "diverged" else float(p) for s, p in percents.items()}
         sent = float(r["bytes"]) if r.get("bytes") else None
-        old[r["trainer"], r["row"]] = {"percent": percents, "points": {}, "bytes": sent}
+        computing = float(r["step_ms_1gbit"]) - sent * 8e3 / LINKS["1gbit"] if sent else math.inf
+        old[r["trainer"], r["row"]] = {"percent": percents, "points": {}, "bytes": sent, "computing": computing}
     path = os.path.join(results, "accuracy.csv")
     for r in tables.Table(path).rows if os.path.exists(path) else []:
         if (r["trainer"], r["row"]) in old:
@@ -182,7 +183,7 @@ def main():
                 of.append(r)
         fp32 = next(r for r in of if r.row["name"] == "fp32")
         runs = glob.glob(os.path.join(folder, model(trainer) + "-*.json"))
-        computing = shortest_ms(runs)
+        computing = min(shortest_ms(runs), old.get((trainer, "fp32"), {}).get("computing", math.inf))
         links_of(of, fp32.bytes / 4, computing)
         ratios += checked(folder, of, computing)
         every += of
@@ -204,6 +205,9 @@ def main():
         f"; the shortest steps of {len(ratios)} of them, measured with emulated links under load, four ranks on two "
         f"cores, are {min(linked):.2f} to {max(linked):.2f} times as long where the link takes over three quarters "
         f"({len(linked)}), else up to {max(all_ratios):.2f}")
+    path = os.path.join(results, "accuracy-ends.csv")
+    before = re.search(r"; the shortest steps of .*", open(path).read()) if os.path.exists(path) else None
+    checks = checks or (before.group(0) if before else "")
     step_ms = ("step times are computed, as a loaded machine measures none: the shortest step of all runs of the model "
                "without a link, plus the codec's time as it states it for a core, plus bytes / the link's rate; no "
                "sending while computing, no latency" + checks)

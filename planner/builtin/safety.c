@@ -6,11 +6,12 @@
 enum {
     ESP__KEEPS_ALL,  /* sends every element, finely rounded */
     ESP__UNBIASED,   /* sends every element, rounded at random, so that it is right on average */
-    ESP__KEEPS_MUCH, /* sends 3 bits per element or more, and has error feedback */
-    ESP__KEEPS_SOME, /* sends 0.2 bits an element or more */
+    ESP__KEEPS_MUCH, /* sends 3 bits per element or more, and has error feedback; and threelc */
+    ESP__KEEPS_SOME, /* sends 0.1 bits an element or more */
     ESP__KEEPS_LITTLE,
     ESP__LOW_RANK,   /* sends a low-rank approximation of a matrix */
     ESP__DRAWN,      /* sends random elements, or keeps no residual */
+    ESP__FIXED,      /* sends multiples of a constant, however large gradients are */
     ESP__TWICE,      /* applies momentum to gradients, and so does the trainer */
     ESP__UNMEASURED, /* the codec declares nothing */
     ESP__TREATMENTS
@@ -21,6 +22,8 @@ static const double esp__safety_unbiased = 1.1; /* terngrad's error, the largest
 static const double esp__safety_momentum_low = 0.5;
 
 /* The effect of a codec on the loss by its kind and by the optimizer, measured in bench/results/accuracy/accuracy.csv.
+ * An entry is safe, which is to say 1, only if the mean final loss of each codec of its kind is at most 5% above fp32's
+ * (tests/planner/auto/test_optimizer.c compares them).
  * The text is the range of final losses, against fp32's with the same optimizer. The number says how many times more
  * steps than fp32 reach the same loss: the median, rounded up to half steps, or 1 if the loss does not differ by more
  * than noise. Estimates are the row of ESP__UNMEASURED, entries where most runs diverged, ESP__UNBIASED with
@@ -35,11 +38,11 @@ static const esp__effect esp__effects[ESP__TREATMENTS][ESP__OPTIMIZERS] = {
                        {1.0, "within 3% of fp32's"},
                        {1.0, "within 3% of fp32's"}},
     [ESP__KEEPS_MUCH] = {{1.0, "within 3% of fp32's"},
-                         {1.5, "2 to 14% above fp32's"},
+                         {1.5, "up to 14% above fp32's"},
                          {1.0, "within 4% of fp32's"},
                          {1.5, "up to 9% above fp32's"}},
     [ESP__KEEPS_SOME] = {{1.0, "within 4% of fp32's"},
-                         {4.0, "15 to 33% above fp32's, or far more where only signs are sent"},
+                         {4.0, "up to 33% above fp32's, or far more where only signs are sent"},
                          {1.5, "up to 8% above fp32's"},
                          {3.0, "7 to 20% above fp32's"}},
     [ESP__KEEPS_LITTLE] = {{1.5, "6 to 12% above fp32's"},
@@ -54,6 +57,10 @@ static const esp__effect esp__effects[ESP__TREATMENTS][ESP__OPTIMIZERS] = {
                     {6.0, "6 to 47% above fp32's, or it diverges"},
                     {3.0, "up to 35% above fp32's"},
                     {3.0, "7 to 40% above fp32's"}},
+    [ESP__FIXED] = {{4.5, "30% above fp32's or more"},
+                    {4.0, "32% above fp32's or more"},
+                    {4.0, "that nobody measured"},
+                    {4.0, "18 to 30% above fp32's"}},
     [ESP__TWICE] = {{6.0, "a divergent one, because momentum counts twice: turn the trainer's off"},
                     {6.0, "31% above fp32's or more, because momentum counts twice: turn the trainer's off"},
                     {5.5, "24 to 34% above fp32's, because momentum counts twice: turn the trainer's off"},
@@ -84,26 +91,38 @@ ESP__FN int esp__safety_rounds(const esp__codec *c, double error) {
     return esp__codec_has_model(c) && (knows ? c->model.error : error) <= esp__safety_fine;
 }
 
+/* Returns whether this is codec `name`, or one around it. */
+static bool esp__safety_is(const esp__codec *c, const char *name) { return strstr(c->spec, name); }
+
+/* A codec of its own momentum, and one that forgets a part of its residual, trained the LSTM 6 to 11% worse. */
+static bool esp__safety_late(const esp__codec *c) { return c->model.momentum > 0 || (c->feedback && c->beta < 1); }
+
 static int esp__safety_treatment(const esp__codec *c, double error, double momentum) {
     if (esp__safety_rounds(c, error)) return ESP__KEEPS_ALL;
     if (!esp__codec_has_model(c)) return ESP__UNMEASURED;
     if (c->model.momentum > 0.0 && momentum > 0.0) return ESP__TWICE;
     if (c->traits.caps & ESP_CODEC_NEEDS_MATRIX) return ESP__LOW_RANK;
-    const bool drawn = !(c->traits.caps & ESP_CODEC_DETERMINISTIC);
+    if (esp__safety_is(c, "mxnet1bit") || (esp__safety_is(c, "twobit") && !strstr(c->spec, "relative=")))
+        return ESP__FIXED;
+    if (esp__safety_is(c, "threelc")) return ESP__KEEPS_MUCH;
+    const bool rounds = esp__safety_family(c, "quantize") && c->feedback && c->model.error < 1;
+    const bool drawn = !(c->traits.caps & ESP_CODEC_DETERMINISTIC) && !rounds;
     if (drawn && !c->feedback && esp__safety_family(c, "quantize") && c->model.error <= esp__safety_unbiased)
         return ESP__UNBIASED;
     if (drawn || !c->feedback) return ESP__DRAWN;
     const double bits = esp__safety_bits(c);
-    return bits >= 3.0 ? ESP__KEEPS_MUCH : bits >= 0.2 ? ESP__KEEPS_SOME : ESP__KEEPS_LITTLE;
+    return bits >= 3.0 ? ESP__KEEPS_MUCH : bits >= 0.1 ? ESP__KEEPS_SOME : ESP__KEEPS_LITTLE;
 }
 
 ESP__FN const esp__effect *esp__safety(const esp__codec *c, double error, uint32_t optimizer, double momentum) {
     static const esp__effect unknown = {1.0, NULL};
-    const int treatment = esp__safety_treatment(c, error, momentum);
+    int treatment = esp__safety_treatment(c, error, momentum);
     if (optimizer == ESP_OPTIMIZER_UNKNOWN && treatment > ESP__UNBIASED) return &unknown;
     if (c->model.momentum > momentum) momentum = c->model.momentum;
     const bool adam = optimizer == ESP_OPTIMIZER_ADAM;
     const int column = momentum <= esp__safety_momentum_low ? (adam ? ESP__ADAM_LOW : ESP__MOMENTUM_LOW)
                                                             : (adam ? ESP__ADAM_HIGH : ESP__MOMENTUM_HIGH);
+    const bool keeps = treatment == ESP__KEEPS_MUCH || treatment == ESP__KEEPS_SOME;
+    if (column == ESP__MOMENTUM_LOW && keeps && esp__safety_late(c)) treatment = ESP__KEEPS_LITTLE;
     return &esp__effects[treatment][column];
 }
