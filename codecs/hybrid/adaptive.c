@@ -254,7 +254,7 @@ static esp_status adaptive_model(void *self, const esp_tensor *like, uint32_t n_
         .size = {ADAPTIVE_MEANS, 0, fmin(0.25, 2 * r) + 8 / (double)SELECT_SPAN, 0, 0},
         .error = 1 - r * mean * mean,
         .setup_ns = 2000,
-        .ns = {esp_model_stream(36) + 6 * r, esp_model_stream(4) + 2 * r},
+        .ns = {9 + 6 * r, esp_model_stream(4) + 2 * r},
         .launches = {5, 2},
         .bytes = {44 + 2 * r, 4 + 68 * r},
     };

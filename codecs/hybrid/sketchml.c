@@ -206,7 +206,7 @@ static esp_status sketchml_model(void *self, const esp_tensor *like, uint32_t n_
         .size = {(double)sketchml_heads(s), 0, s->bits / 8.0, 0, 0},
         .error = s->bits > 6 ? -1 : (1 - sent) * (k + 1) * (k + 2) / (k * k),
         .setup_ns = 4e5,
-        .ns = {10, 1},
+        .ns = {22, 1.1},
         .launches = {3, 2},
         .bytes = {28 + s->bits / 8.0, 4 + s->bits / 8.0},
     };

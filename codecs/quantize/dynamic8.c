@@ -121,7 +121,7 @@ static blocks_scale dynamic8_scale_of(const blocks_self *s, const float *head) {
     return (blocks_scale){r.unit, r.inverse, 0, 0, ((const dynamic8_self *)s)->table};
 }
 static const blocks_format dynamic8_format = {
-    "dynamic8", 1, false, blocks_tops, dynamic8_scale_of, dynamic8_kernel, dynamic8_decode_for, {4.9, 2.2}, false};
+    "dynamic8", 1, false, blocks_tops, dynamic8_scale_of, dynamic8_kernel, dynamic8_decode_for, {3.9, 1.5}, false};
 
 /* Fills the tables of classes. A class i + 1 divides the range above 10^(i-7) into 2^i parts. */
 static void dynamic8_classes(float *table) {

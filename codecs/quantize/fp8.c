@@ -39,7 +39,7 @@ static blocks_scale fp8_scale_of(const blocks_self *s, const float *head) {
     return fp8_scale(head[0], ((const fp8_self *)s)->mantissa);
 }
 static const blocks_format fp8_format = {"fp8",          1,          false, blocks_tops, fp8_scale_of, fp8_encode_for,
-                                         fp8_decode_for, {3.9, 1.6}, false};
+                                         fp8_decode_for, {2.3, 1.1}, false};
 
 static const char fp8_params[] = "block=128,mantissa=3";
 

@@ -68,10 +68,10 @@ static blocks_scale maxmin_scale_of(const blocks_self *s, const float *head) {
     return maxmin_scale(head, maxmin_levels(s));
 }
 static const blocks_format maxmin_nearest = {
-    "maxmin", 2, false, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {2.9, 1}, false};
+    "maxmin", 2, false, maxmin_heads_of, maxmin_scale_of, maxmin_encode_for, maxmin_decode_for, {2.4, 0.8}, false};
 static const blocks_format maxmin_at_random = {
-    "maxmin", 2,    true, maxmin_heads_of, maxmin_scale_of, maxmin_random_encode_for, maxmin_random_decode_for,
-    {4.3, 1}, false};
+    "maxmin",   2,    true, maxmin_heads_of, maxmin_scale_of, maxmin_random_encode_for, maxmin_random_decode_for,
+    {3.3, 0.8}, false};
 
 static const char maxmin_params[] = "bits=4,block=1024,random=0";
 

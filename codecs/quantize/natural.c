@@ -28,7 +28,7 @@ static blocks_scale natural_scale_of(const blocks_self *s, const float *head) {
     return (blocks_scale){0};
 }
 static const blocks_format natural_format = {
-    "natural", 0, true, NULL, natural_scale_of, natural_encode_for, natural_decode_for, {1.8, 1.1}, true};
+    "natural", 0, true, NULL, natural_scale_of, natural_encode_for, natural_decode_for, {1.4, 1}, true};
 
 static esp_status natural_open(const esp_host *h, const char *params, void **self) {
     const esp_status st = blocks_open(&natural_format, h, params, NULL, 0, "", sizeof(blocks_self), self);

@@ -57,7 +57,7 @@ ESP_ELEMENT blocks_scale onebit_scale(const float *head) {
 }
 static blocks_scale onebit_scale_of(const blocks_self *s, const float *head) { return (void)s, onebit_scale(head); }
 static const blocks_format onebit_format = {
-    "onebit", 2, false, onebit_heads_of, onebit_scale_of, onebit_encode_for, onebit_decode_for, {3.1, 1}, false};
+    "onebit", 2, false, onebit_heads_of, onebit_scale_of, onebit_encode_for, onebit_decode_for, {2.3, 0.9}, false};
 
 static const char onebit_params[] = "block=1024";
 

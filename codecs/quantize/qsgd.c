@@ -64,9 +64,9 @@ ESP_ELEMENT blocks_scale qsgd_scale(float head, uint32_t mask) {
 }
 static blocks_scale qsgd_scale_of(const blocks_self *s, const float *head) { return qsgd_scale(head[0], qsgd_mask(s)); }
 static const blocks_format qsgd_format = {
-    "qsgd", 1, true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for, qsgd_decode_for, {3.2, 1.3}, true};
+    "qsgd", 1, true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for, qsgd_decode_for, {2.2, 1}, true};
 static const blocks_format terngrad_format = {
-    "terngrad", 1, true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for, qsgd_decode_for, {2.3, 1.1}, true};
+    "terngrad", 1, true, qsgd_heads_of, qsgd_scale_of, qsgd_encode_for, qsgd_decode_for, {1.8, 0.8}, true};
 
 /* ---- elias=1 ----------------------------------------------------------------------------------------------------- */
 /* A body has a record for each 1024 elements: the heads of their blocks, then their levels, padded to whole bytes. Of a
