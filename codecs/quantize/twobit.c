@@ -232,7 +232,7 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
     const esp_facts f = {
         .flags = ESP_MODEL_LOSSY,
         .size = {0, 4, 0.25, 0, 0},
-        .error = twobit_error(relative ? t->relative * sqrt(2 / ESP_MODEL_PI) : (double)t->threshold),
+        .error = relative ? twobit_error(t->relative * sqrt(2 / ESP_MODEL_PI)) : -1, /* of no known size of gradients */
         .ns = {esp_model_stream(relative ? 24.3 : 16.3), esp_model_stream(8.3)},
         .launches = {2, 2},
         .bytes = {20.3, 8.5},
