@@ -15,9 +15,9 @@ typedef struct esp_facts {
     bool reducible;
     esp_payload_size size;
     double error; /* mean squared error relative to E x^2 */
-    /* On the CPU, a call with e elements takes 1000 + ns * e nanoseconds, ns[0] to compress and ns[1] to decompress. These
-     * are times of a core that moves ESP_MODEL_CORE_RATE bytes per ns: 3.5 times what bench/micro/codec measures for
-     * 2^22 elements where codecs that only move bytes take 1 / 3.5 of esp_model_stream(). */
+    /* On the CPU, a call with e elements takes 1000 + ns * e nanoseconds, ns[0] to compress and ns[1] to decompress.
+     * These are times of a core that moves ESP_MODEL_CORE_RATE bytes per ns: 3.5 times what bench/micro/codec measures
+     * for 2^22 elements where codecs that only move bytes take 1 / 3.5 of esp_model_stream(). */
     double setup_ns; /* added to each compress */
     double ns[2];
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to
