@@ -205,7 +205,6 @@
 #include "planner/problem/problem.c"
 #include "planner/simulate/simulate.c"
 #include "planner/simulate/schedule.c"
-#include "planner/simulate/urgency.c"
 #include "planner/simulate/incremental.c"
 #include "planner/search/improve.c"
 #include "planner/baselines/common.c"

@@ -174,8 +174,9 @@ struct esp__problem {
     /* When each tensor's gradient is ready: the sum of `compute` up to it. */
     const uint64_t *ready;
     const uint32_t *keep; /* each tensor's constraint; 0 if it has none */
-    /* How many of the first i tensors are too small to compress. NULL if none is. */
-    const uint32_t *n_small;
+    /* How many of the first i tensors are too small to compress: now, and with the usual limit, if that is larger. NULL
+     * if none is. */
+    const uint32_t *n_small, *n_small_usual;
     uint32_t keep_raw;
     uint32_t n_levels, n_lanes;
     uint32_t size[ESP__SCOPES]; /* ranks of a collective over these levels, or 0 */
@@ -200,7 +201,7 @@ struct esp__problem {
     const esp__candidates **sets; /* memory of initial.c */
     uint32_t room_sets;
     uint64_t prices;        /* how often prices were set */
-    esp__schedule spare[2]; /* [0] for urgency.c, [1] for initial.c */
+    esp__schedule spare[2]; /* [0] for search.c, [1] for initial.c */
     struct esp__timing *timing;
     struct esp__prefix **heads;
     const esp__schedule *fp32; /* the plan without compression; NULL until it is made */

@@ -309,20 +309,28 @@ static esp_status esp__keep_number(esp__problem *p, esp__keeping *w, uint32_t i,
     return ESP_OK;
 }
 
+/* Counts the tensors with fewer elements than `limit`, before each tensor. Returns NULL if there are none. */
+static const uint32_t *esp__small_count(const esp__problem *p, uint64_t limit) {
+    uint32_t *n = esp__arena_get(p->arena, (p->n_tensors + 1) * sizeof *n);
+    for (uint32_t i = 0; i < p->n_tensors; i++)
+        n[i + 1] = n[i] + (!p->keep[i] && p->model->tensors[i].elements < limit);
+    return n[p->n_tensors] ? n : NULL;
+}
+
 /* Finds the tensors that are too small to compress. If the configuration excludes every option without compression,
  * they are treated like all others. */
 static void esp__raw_open(esp__problem *p, esp__keeping *w) {
-    uint32_t *n = esp__arena_get(p->arena, (p->n_tensors + 1) * sizeof *n);
-    for (uint32_t i = 0; i < p->n_tensors; i++)
-        n[i + 1] = n[i] + (!p->keep[i] && p->model->tensors[i].elements < p->config.min_compress_elements);
-    if (!n[p->n_tensors]) return;
+    const uint64_t limit = p->config.min_compress_elements;
+    const uint32_t *own = esp__small_count(p, limit), *usual = own;
+    if (limit < ESP_MIN_COMPRESS_ELEMENTS) usual = esp__small_count(p, ESP_MIN_COMPRESS_ELEMENTS);
+    if (!usual) return;
     if (p->n_keeps == w->room) esp__keeping_grow(p, w);
     esp__tree *raw = esp__tree_make(p, NULL, NULL, ESP__NO_CODEC, 1);
     if (!raw->n_options) return;
     w->texts[p->n_keeps] = "fp32", w->shards[p->n_keeps] = NULL;
     p->trees[p->n_keeps] = raw;
     p->keep_raw = p->n_keeps++;
-    p->n_small = n;
+    p->n_small = own, p->n_small_usual = usual;
 }
 
 static esp_status esp__keeps_open(esp__problem *p) {

@@ -13,11 +13,19 @@ static bool esp__as_given(const esp__problem *p) { return (p->config.flags & ESP
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors;
     double all = esp__devices(p) == 3u && p->allow == ESP__ALLOW_ALL && !(p->config.flags & ESP_PLAN_NO_COMP)
-                     ? 900.0 * n + 400000.0
-                     : 100.0 * n + 65000.0;
+                     ? 800.0 * n + 350000.0
+                     : 88.0 * n + 57000.0;
     if (p->allow == ESP__ALLOW_RAW || p->config.flags & ESP_PLAN_NO_COMP) all *= 0.4; /* there are few options */
     if (p->n_levels > 2) all *= 4.0; /* with three levels there are far more options */
     p->work_end = p->work + (uint64_t)(share * (p->effort < 1.0 ? p->effort : 1.0) * all) + 1;
+}
+
+/* Lets every op start as soon as it is ready, if the step is then shorter. Returns whether it is. */
+static int esp__reorder(esp__problem *p, esp__schedule *d) {
+    esp__schedule *other = &p->spare[0];
+    esp__schedule_copy(p, other, d);
+    esp__generate(p, other);
+    return esp__schedule_keep_better(p, d, other);
 }
 
 static void esp__local_search(esp__problem *p, esp__schedule *d, bool regroup) {
@@ -156,6 +164,8 @@ static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 enum { ESP__NODES = 800000 };
+/* The share of the usual effort for small tensors, after a search that leaves them uncompressed. */
+static const double esp__small_share = 0.15;
 
 /* Searches with what p->allow and the configuration allow, from `best` on. */
 static void esp__search_once(esp__problem *p, esp__schedule *best) {
@@ -187,11 +197,14 @@ static void esp__search_allowed(esp__problem *p, esp__schedule results[ESP__ALLO
     }
 }
 
-/* Searches with tensors as given first, so that merging and splitting do not lengthen the plan. */
+/* Searches with tensors as given first, and without compression of small tensors, so that neither merging and splitting
+ * nor a lower limit lengthens the plan. */
 static void esp__search_phases(esp__problem *p, esp__schedule *d) {
+    const uint32_t *small = p->n_small;
     esp__schedule results[ESP__ALLOWANCES] = {{0}}, *best = &results[ESP__ALLOW_ALL];
     const uint32_t flags = p->config.flags, phases = esp__as_given(p) ? 1 : 2;
-    const double more = (p->effort - 1.0) / 2.0;
+    const double effort = p->effort, more = (effort - 1.0) / 2.0;
+    p->n_small = p->n_small_usual;
     for (uint32_t phase = 0; phase < phases; phase++) {
         p->config.flags = phase ? flags : flags | ESP__AS_GIVEN;
         esp__search_allowed(p, results);
@@ -199,6 +212,13 @@ static void esp__search_phases(esp__problem *p, esp__schedule *d) {
         esp__search_schemes(p, best);
         esp__stage(p, more);
         esp__iterate(p, best);
+    }
+    if (p->n_small != small) { /* small tensors too may be compressed */
+        p->n_small = small, p->layerwise = NULL;
+        p->effort = esp__small_share * effort;
+        esp__search_once(p, best);
+        if (more > 0.0) esp__search_schemes(p, best);
+        p->effort = effort;
     }
     p->work_end = 0;
     if (p->deadline_ns) esp__iterate(p, best);

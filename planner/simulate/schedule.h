@@ -23,18 +23,6 @@ typedef struct esp__clock {
     uint64_t backward_ready, makespan;
 } esp__clock;
 
-/* ---- urgency.c ------------------------------------------------------------------------------------------------- */
-/* Which of the ready ops a free processor or link runs next. EARLIER_UNIT: the one whose tensor or group was ready
- * first. LONGER_REST: the one after which most time is left until its tensor or group is done. AFTER_BACKWARD: backward
- * ops come first. */
-enum {
-    ESP__EARLIER_UNIT = 0,
-    ESP__LONGER_REST,
-    ESP__EARLIER_UNIT_AFTER_BACKWARD,
-    ESP__LONGER_REST_AFTER_BACKWARD,
-    ESP__RULES
-};
-
 /* ---- incremental.c --------------------------------------------------------------------------------------------- */
 typedef struct esp__timed { /* an op, in the schedule's order of all ops */
     esp__op_time time;
@@ -112,7 +100,6 @@ ESP__FN int esp__incremental_critical(const esp__incremental *k, uint32_t unit, 
 ESP__FN uint32_t esp__devices(const esp__problem *p);
 ESP__FN void esp__schedule_room_units(esp__problem *p, esp__schedule *d, uint32_t n);
 ESP__FN void esp__keep_better_allowed(esp__problem *p, esp__schedule *to, const esp__schedule *from);
-ESP__FN int esp__reorder(esp__problem *p, esp__schedule *d);
 /* Changes the schedule as the last trial of `w` did. Trials can follow at once. */
 ESP__FN void esp__incremental_set(esp__incremental *k, const esp__swap *w);
 /* Makes the change that was last tried with `w`, if the real step time is then below `limit`, and returns 1. A trial
