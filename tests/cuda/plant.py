@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""Plants faults in the CUDA kernels, one at a time, and checks whether the tests on the host detect them. A test tool; `make plant` runs it.
+"""Plants faults in the CUDA kernels, one at a time, and checks whether the tests on the host detect them. A test tool;
+`make plant` runs it.
 
-    plant.py [--jobs N] [--seconds N] [--quick] [--renew FILE] [PATTERN]     PATTERN: only faults whose line in the table has it
-        FILE: an earlier output. Faults in lines that are still the same keep their verdict. So a run can be done in pieces
+    plant.py [--jobs N] [--seconds N] [--quick] [--renew FILE] [PATTERN]
+        PATTERN: only faults whose line in the table has it
+        FILE: an earlier output. Faults in lines that are still the same keep their verdict, so a run can be done in
+        pieces. --quick runs only the tests that find most; what they do not find stays undecided
 
-The faults are a barrier or a fence that is missing, a mask that lacks lane 31, an element too few at a tail. All of them are in one copy of
-the sources, where the variable PLANT of the environment turns one of them on, so the tests are built once. Tests of the file's codecs run
-first, then those of all codecs that use the file; then, where nvcc is, those with its PTX (ptx/ptx.mk), which alone see fences; then the
-first ones under the address sanitizer. A test that needs ten times its usual processor time and ten seconds has found the fault, too. Prints CSV (file, line, function, kind, the test that found it, the line), and which kernels have no fault of their own,
-because all their work is in functions that have. Ends with status 1 if a fault does not compile, or is found by no test and KNOWN does not
-say why."""
+The faults are a barrier or a fence that is missing, a mask that lacks lane 31, an element too few at a tail. All of
+them are in one copy of the sources, $BUILD/plant, where the variable PLANT of the environment turns one of them on, so
+the tests are built once. Tests of the file's codecs run first, then these with nvcc's PTX (ptx/ptx.mk), where nvcc is,
+then those of all codecs that use the file, then the first ones under the address sanitizer. The PTX alone sees fences.
+A test that needs ten times its usual processor time and ten seconds has found the fault, too.
+
+Prints CSV (file, line, function, kind, the test that found it, why none does, the line), and which kernels have no
+fault of their own, because all their work is in functions that have. Ends with status 1 if a fault is found by no test
+and KNOWN does not say why."""
 import argparse
 import concurrent.futures
 import csv
@@ -222,7 +228,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--list", action="store_true", help="say what would be planted")
     parser.add_argument("--renew", metavar="FILE", help="print this earlier output again, with the verdicts that it lacks")
-    parser.add_argument("--quick", action="store_true", help="run the first tests only; other faults stay undecided")
+    parser.add_argument("--quick", action="store_true", help="run the first tests only; others' faults stay undecided")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more faults after this time")
     parser.add_argument("pattern", nargs="?", default="")
     args = parser.parse_args()

@@ -17,7 +17,7 @@ for program in "$@"; do
             cmp -s "$dir/$file" "$other/$file" && continue 2
         done
         for name in $(codecs_of "$file"); do
-            grep -q "\"$name[\":]" "tests/cuda/$test.c" && names="$names $name"
+            grep -q "\"${name}[\":]" "tests/cuda/$test.c" && names="$names $name"
         done
     done
     if [ -n "$names" ]; then
