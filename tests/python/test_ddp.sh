@@ -16,6 +16,7 @@ for python in "${PYTHON:-python3}" /usr/bin/python3 ${TORCH_PYTHON:-}; do
     fi
     grep -q "RuntimeError.*rank 3 died" "$tmp/output" || { cat "$tmp/output" && exit 1; }
 done
+[ -d /dev/shm ] || leaves_out "torch's data loaders: /dev/shm is not there"
 [ -n "$ran" ] || leaves_out "python3 with torch is not there (Debian: python3-torch)"
 [ -z "${TEST_ALL:-}" ] || [ -n "${TORCH_PYTHON:-}" ] || leaves_out "a second release of torch (TORCH_PYTHON)"
 checked
