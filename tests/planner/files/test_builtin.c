@@ -169,7 +169,9 @@ TEST(test_estimates_are_the_codecs_models) {
         assert_int_equal(esp__builtin_costs_for(ctx, specs[i], NULL, 4, 0, &four), ESP_OK);
         assert_true(!(one.codec.caps & ESP_CODEC_REDUCIBLE) == !(c->traits.caps & ESP_CODEC_REDUCIBLE));
         assert_int_equal(one.codec.lossy, (c->model.flags & ESP_MODEL_LOSSY) != 0);
-        assert_true(one.codec.error == c->model.error && one.codec.error >= 0);
+        /* that of twobit depends on the gradients' size, so it counts as the largest */
+        assert_true(one.codec.error == (strcmp(specs[i], "twobit") == 0 ? 1 : c->model.error));
+        assert_true(one.codec.error >= 0);
         const esp_codec_time *t = c->model.times;
         assert_int_equal(c->model.n_times, 2);
         const double slope[] = {(t[1].compress_ns - t[0].compress_ns) / (t[1].elements - t[0].elements),
