@@ -22,7 +22,7 @@ struct event {
 struct cell {
     event write, read[2];
 };
-enum { WORDS = 256, PAGE = 4 * WORDS, SLOTS = 1 << 18, MOST_PAGES = SLOTS / 2 };
+enum { WORDS = 256, PAGE = 4 * WORDS, SLOTS = 1 << 20, MOST_PAGES = SLOTS / 2 };
 struct page {
     uintptr_t number;
     uint64_t time; /* the cells are of this launch or, for shared memory, of this block */
@@ -37,7 +37,7 @@ static page *find_page(uintptr_t number, uint64_t time) {
     static page *last[2];
     page *&recent = last[number & 1];
     if (!recent || recent->number != number) {
-        uint32_t slot = (uint32_t)((number * 0x9E3779B97F4A7C15u) >> 46);
+        uint32_t slot = (uint32_t)((number * 0x9E3779B97F4A7C15u) >> 44);
         while (pages[slot] && pages[slot]->number != number) slot = (slot + 1) % SLOTS;
         if (!pages[slot]) {
             if (owned.size() == MOST_PAGES) fprintf(stderr, "ptx: too much memory to check\n"), abort();
