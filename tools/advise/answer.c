@@ -177,10 +177,9 @@ static void advise_print_codecs(const advise_job *j, const advise_results *r) {
     advise_print_row(j, r, r->best_safe ? "the safe ones together" : "all together", r->best.report.iteration_ns,
                      r[1].best.report.iteration_ns, "");
     advise_print_row(j, r, "bound", r->best.report.bound_ns, r[1].best.report.bound_ns, "");
-    printf(
-        "\nGains predicted from measured costs were wrong by 4.5%% in the median, and 90%% of them by at most 15%%. "
-        "Here\n"
-        "the costs of codecs are estimates: gains were 3%% too low to 23%% too high (docs/plan/advise.md).\n");
+    printf("\nGains predicted from measured costs were wrong by 4.5%% in the median, and 90%% of them by at most 15%%. "
+           "Here\n"
+           "the costs of codecs are estimates: gains were 3%% too low to 23%% too high (docs/plan/advise.md).\n");
 }
 
 /* Prints what changes of the cluster would bring. */
