@@ -1,6 +1,7 @@
 /* test_soak.c: a job of 4 to 8 ranks in an outer loop, which ranks join and which they leave by SIGKILL, at random
  * times. After each round, each rank compares its parameters, bit by bit, with those of all ranks simulated: ranks push
- * whole numbers, whose sum is exact in any order. SOAK_SECONDS sets the duration (60 in make test-all). */
+ * whole numbers, whose sum is exact in any order. SOAK_SECONDS sets the duration (60 in make test-all), SOAK_PACE how
+ * many times as long the inner steps (1 ms) and the pauses between joins and losses (15 ms in the mean) take. */
 /* runs: quiet long no-tsan: ranks are processes */
 #include "tests/lib/test.h"
 #include "tests/lib/processes.h"
@@ -68,6 +69,11 @@ static esp_status reconfigure(job *j) {
     return ESP_OK;
 }
 
+static int pace(void) {
+    const char *times = getenv("SOAK_PACE");
+    return times ? atoi(times) : 0;
+}
+
 static esp_status one_round(job *j) {
     const int32_t n = esp_size(j->ctx);
     const float share = (float)(1.0 / (double)n);
@@ -75,6 +81,7 @@ static esp_status one_round(job *j) {
         j->before[i] = j->w[i];
         j->w[i] = rintf(j->w[i] * 0.5f) + step_of(j->origin, j->round, i);
     }
+    usleep((useconds_t)pace() * 1000u);
     const esp_status s = esp_outer_step(j->ctx, here);
     if (s) return s;
     for (int i = 0; i < N; i++) {
@@ -189,7 +196,7 @@ TEST(test_soak) {
     while (test_seconds() - start < length || atomic_load(&shared->rounds) < 30) {
         const int32_t slot = (int32_t)(test_random64(&seed) % MOST);
         int members = 0;
-        usleep((useconds_t)(test_random64(&seed) % 30000u));
+        usleep((useconds_t)(test_random64(&seed) % 30000u) * (useconds_t)(pace() ? pace() : 1));
         for (int32_t r = 0; r < MOST; r++) {
             if (ended(r) && atomic_load(&shared->done[r]) < 0) fail_msg("slot %d: %s", (int)r, shared->text[r]);
             members += atomic_load(&shared->member[r]);
