@@ -133,7 +133,9 @@ static int advise_parse(const tool_command *c, advise_trace *t) {
     } else if (len > 1 && (unsigned char)text[0] == 0x1f && (unsigned char)text[1] == 0x8b) {
         status = tool_fail(c, "%s: it is compressed: run gunzip first", t->path);
     } else if (!(t->root = json_loadb(text, len, JSON_DISABLE_EOF_CHECK, &e))) {
-        const bool cut = json_error_code(&e) == json_error_premature_end_of_input || e.position >= (int)len;
+        const char first = text[strspn(text, " \t\r\n")];
+        const bool cut = (first == '{' || first == '[') &&
+                         (json_error_code(&e) == json_error_premature_end_of_input || e.position >= (int)len);
         status = tool_fail(c, "%s:%d: %s", t->path, e.line > 0 ? e.line : 1,
                            cut ? "the file ends in the middle: the job must live until export_chrome_trace returns"
                                : "this is not JSON: expected a file of torch.profiler's export_chrome_trace");

@@ -44,6 +44,8 @@ gzip -c "$traces/mlp0.json" >packed.json.gz
 run advise packed.json.gz
 echo 'import torch' >script.json
 run advise script.json
+echo null >null.json
+run advise null.json
 echo '{"a": []}' >other.json
 run advise other.json
 echo '{"traceEvents": [{"ph": "M", "name": "process_name"}]}' >empty.json
