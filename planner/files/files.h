@@ -50,8 +50,17 @@ ESP__FN esp_status esp__gc_read(const char *path, esp__gc_file *out, const esp__
 ESP__FN void esp__gc_free(esp__gc_file *f);
 
 /* ---- system.c ---------------------------------------------------------------------------------------------------- */
+/* Rates of a link in a file: one, or one for each group that the link connects. */
+typedef struct esp__rates {
+    const double *rate;
+    uint32_t n;
+} esp__rates;
+typedef struct esp__directions {
+    esp__rates up, down; /* down.n is 0 if it is not stated, and up.n, too, if the system was not read from a file */
+} esp__directions;
 typedef struct esp__system_file {
     esp_plan_system system;
+    esp__directions rates[3]; /* intra, inter, outer */
     const char *accelerator, *source;
     uint32_t cpu_workers;
     esp__measured measured;

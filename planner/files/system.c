@@ -2,6 +2,7 @@
 #include "planner/files/costs_parts.h"
 #include "planner/files/keys.h"
 #include "planner/files/write.h"
+#include <math.h>
 
 static const char *const files_alpha_kinds[] = {"collective", "hop", NULL};
 static const files_range files_range_index = {0, 4294967295.0, false, "a whole number from 0 to 4294967295"};
@@ -32,19 +33,24 @@ static void files_read_tables(files_input *in, const files_place *object, esp_pl
     }
 }
 
-/* Collectives send as much as they receive, so the slower direction counts. */
-static void files_read_speed(files_input *in, const files_place *link, double *out) {
+/* Reads a rate, or a list of one for each of `groups`, and lowers *slowest to the least. */
+static esp__rates files_read_rates(files_input *in, files_place p, uint32_t groups, double *slowest) {
     static const files_range speed = {0, 1e12, true, "a number of bytes per microsecond > 0"};
-    const files_place down = files_at(link, "down_bytes_per_us");
-    double received;
-    files_get_number(in, files_at(link, "bytes_per_us"), &speed, FILES_NEEDED, out);
-    if (!down.value) return;
-    files_get_number(in, down, &speed, FILES_NEEDED, &received);
-    if (received < *out) *out = received;
+    const bool list = json_is_array(p.value);
+    const uint32_t n = list ? groups : 1;
+    double *rate = esp__arena_get(in->arena, n * sizeof *rate);
+    if (list && json_array_size(p.value) != n)
+        files_fail(in, p, "expected a rate, or one for each of %u, found %zu", n, json_array_size(p.value));
+    for (uint32_t i = 0; i < n; i++) {
+        files_get_number(in, list ? files_item(&p, i) : p, &speed, FILES_NEEDED, &rate[i]);
+        if (!(*slowest <= rate[i])) *slowest = rate[i];
+    }
+    return (esp__rates){rate, n};
 }
 
+/* All groups wait for the slowest. They send as much as they receive, so the slower direction counts. */
 static void files_read_link(files_input *in, const files_place *root, const char *key, uint32_t ranks,
-                            const char *between, esp_plan_link *link) {
+                            const char *between, esp_plan_link *link, esp__directions *rates) {
     const files_place p = files_at(root, key);
     if (!p.value && ranks <= 1) return;
     if (!p.value)
@@ -54,7 +60,10 @@ static void files_read_link(files_input *in, const files_place *root, const char
     const files_place is = files_at(&p, "alpha_is");
     link->alpha_ns = files_get_us(in, files_at(&p, "alpha_us"), FILES_NEEDED);
     if (is.value) link->alpha_is = files_get_choice(in, is, files_alpha_kinds, "\"collective\" or \"hop\"");
-    files_read_speed(in, &p, &link->bytes_per_us);
+    link->bytes_per_us = NAN;
+    rates->up = files_read_rates(in, files_at(&p, "bytes_per_us"), ranks, &link->bytes_per_us);
+    const files_place down = files_at(&p, "down_bytes_per_us");
+    if (down.value) rates->down = files_read_rates(in, down, ranks, &link->bytes_per_us);
     files_read_tables(in, &p, link);
 }
 
@@ -81,7 +90,8 @@ static void files_read_dispatch(files_input *in, const files_place *root, esp_pl
 }
 
 /* Reads "racks", the number of racks. Each rack then has `machines` machines. */
-static void files_read_racks(files_input *in, const files_place *root, esp_plan_system *s) {
+static void files_read_racks(files_input *in, const files_place *root, esp__system_file *f) {
+    esp_plan_system *s = &f->system;
     const files_place racks = files_at(root, "racks");
     if (!racks.value) return;
     const uint32_t n = files_get_count(in, racks, &files_range_count, FILES_NEEDED);
@@ -90,7 +100,7 @@ static void files_read_racks(files_input *in, const files_place *root, esp_plan_
                    s->ranks_per_machine);
     s->n_outer = 1;
     s->outer[0].size = n;
-    files_read_link(in, root, "outer", n, "racks", &s->outer[0].link);
+    files_read_link(in, root, "outer", n, "racks", &s->outer[0].link, &f->rates[2]);
 }
 
 static void files_read_ranks(files_input *in, const files_place *root, esp_plan_system *s) {
@@ -117,9 +127,9 @@ ESP__FN void files_read_system(files_input *in, const files_place *root, void *o
     f->source = files_get_text(in, files_at(root, "source"), "text", FILES_OPTIONAL);
     f->accelerator = files_get_text(in, files_at(root, "accelerator"), "text", FILES_OPTIONAL);
     files_read_ranks(in, root, s);
-    files_read_link(in, root, "intra", s->ranks_per_machine, "the ranks of a machine", &s->intra);
-    files_read_link(in, root, "inter", s->machines, "machines", &s->inter);
-    files_read_racks(in, root, s);
+    files_read_link(in, root, "intra", s->ranks_per_machine, "the ranks of a machine", &s->intra, &f->rates[0]);
+    files_read_link(in, root, "inter", s->machines, "machines", &s->inter, &f->rates[1]);
+    files_read_racks(in, root, f);
     if (flat.value) {
         files_object(in, flat, files_flat_keys, "an object { \"tables\": { ... } }");
         files_read_tables(in, &flat, &s->flat);
@@ -165,15 +175,29 @@ static void files_put_tables(esp__text *t, const esp_plan_link *link) {
     esp__text_add(t, "    },\n");
 }
 
-/* Writes nothing for a link without a speed, because the system does not have it. */
-static void files_put_link(esp__text *t, const char *key, const esp_plan_link *link) {
+static void files_put_rates(esp__text *t, const esp__rates *r) {
+    for (uint32_t i = 0; i < r->n; i++) {
+        esp__text_add(t, i ? ", " : r->n > 1 ? "[" : "");
+        files_put_number(t, r->rate[i]);
+    }
+    esp__text_add(t, r->n > 1 ? "],\n" : ",\n");
+}
+
+/* Writes nothing for a link without a speed, because the system does not have it; and one rate if the link's has
+ * changed since its directions were read. */
+static void files_put_link(esp__text *t, const char *key, const esp_plan_link *link, const esp__directions *read) {
+    const esp__directions one = {.up = {&link->bytes_per_us, 1}};
+    double slowest = INFINITY;
+    for (uint32_t i = 0; i < read->up.n; i++) slowest = fmin(slowest, read->up.rate[i]);
+    for (uint32_t i = 0; i < read->down.n; i++) slowest = fmin(slowest, read->down.rate[i]);
+    if (slowest != link->bytes_per_us) read = &one;
     if (!(link->bytes_per_us > 0)) return;
     esp__text_add(t, "  \"%s\": {\n", key);
     files_put_us_line(t, "    ", "alpha_us", link->alpha_ns);
     esp__text_add(
         t, "    \"alpha_is\": \"%s\",\n    \"bytes_per_us\": ", files_alpha_kinds[link->alpha_is == ESP_ALPHA_HOP]);
-    files_put_number(t, link->bytes_per_us);
-    esp__text_add(t, ",\n");
+    files_put_rates(t, &read->up);
+    if (read->down.n) esp__text_add(t, "    \"down_bytes_per_us\": "), files_put_rates(t, &read->down);
     files_put_tables(t, link);
     files_put_no_comma(t);
     esp__text_add(t, "  },\n");
@@ -202,10 +226,10 @@ ESP__FN void esp__system_print(const esp__system_file *f, esp__text *t) {
                   s->ranks_per_machine, s->devices & 1u << ESP_ON_CPU ? "\"cpu\"" : "", s->devices == 3 ? ", " : "",
                   s->devices & 1u << ESP_ON_GPU ? "\"gpu\"" : "");
     files_put_text_line(t, "  ", "accelerator", f->accelerator);
-    files_put_link(t, "intra", &s->intra);
-    files_put_link(t, "inter", &s->inter);
+    files_put_link(t, "intra", &s->intra, &f->rates[0]);
+    files_put_link(t, "inter", &s->inter, &f->rates[1]);
     if (s->n_outer) {
-        files_put_link(t, "outer", &s->outer[0].link);
+        files_put_link(t, "outer", &s->outer[0].link, &f->rates[2]);
         esp__text_add(t, "  \"racks\": %u,\n", s->outer[0].size);
     }
     if (files_has_tables(&s->flat)) {

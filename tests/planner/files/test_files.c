@@ -132,6 +132,22 @@ TEST(a_slower_way_down_counts) {
     free(changed);
 }
 
+/* Both directions, and those of each rack, are written again; but not if the link's rate is another by then. */
+TEST(writes_all_rates_of_a_link) {
+    esp__text out = {0};
+    esp__system_file f;
+    assert_int_equal(esp__system_read(full[SYSTEM], &f, NULL), ESP_OK);
+    assert_true(f.system.outer[0].link.bytes_per_us == 1250.5);
+    f.system.intra.bytes_per_us = 1000;
+    esp__system_print(&f, &out);
+    assert_null(strstr(out.data, "\"down_bytes_per_us\": 5000"));
+    assert_non_null(strstr(out.data, "\"bytes_per_us\": 1000,"));
+    assert_non_null(strstr(out.data, "\"bytes_per_us\": 10000,\n    \"down_bytes_per_us\": 20000,"));
+    assert_non_null(strstr(out.data, "\"bytes_per_us\": [1300, 1250.5],\n    \"down_bytes_per_us\": [2500, 3000],"));
+    esp__text_free(&out);
+    esp__system_free(&f);
+}
+
 /* Reads files that other programs wrote: the smallest traces that the Espresso authors published (EuroSys 2023). */
 TEST(reads_published_traces) {
     static const struct {

@@ -71,19 +71,25 @@ static void expect_limit(walk *w, json_t *object, const char *key, json_t *limit
     json_object_set_new(object, key, was);
 }
 
+static int is_type(const char *type, const json_t *value) {
+    return !strcmp(type, "object")    ? json_is_object(value)
+           : !strcmp(type, "array")   ? json_is_array(value)
+           : !strcmp(type, "string")  ? json_is_string(value)
+           : !strcmp(type, "boolean") ? json_is_boolean(value)
+                                      : json_is_number(value);
+}
+
 static int allows(json_t *s, const json_t *value) {
-    const char *type = json_string_value(json_object_get(s, "type"));
+    json_t *type = json_object_get(s, "type");
     json_t *some = json_object_get(s, "enum"), *only = json_object_get(s, "const"), *item;
     size_t i;
     if (only) return json_equal(only, value);
     json_array_foreach(some, i, item) if (json_equal(item, value)) return 1;
     if (some) return 0;
     if (!type) fail_msg("a schema without type, enum and const");
-    return !strcmp(type, "object")    ? json_is_object(value)
-           : !strcmp(type, "array")   ? json_is_array(value)
-           : !strcmp(type, "string")  ? json_is_string(value)
-           : !strcmp(type, "boolean") ? json_is_boolean(value)
-                                      : json_is_number(value);
+    if (json_is_string(type)) return is_type(json_string_value(type), value);
+    json_array_foreach(type, i, item) if (is_type(json_string_value(item), value)) return 1;
+    return 0;
 }
 
 /* Checks that values of other types and beyond the limits are refused. */
@@ -97,6 +103,8 @@ static void check_value(walk *w, json_t *object, const char *key, json_t *s) {
         if (!allows(s, others[i])) expect_refused(w, object, key, json_incref(others[i]), "another type");
         json_decref(others[i]);
     }
+    if (json_is_array(json_object_get(s, "type")) && items)
+        expect_refused(w, object, key, json_pack("[f]", 0.0), "a list with such an item");
     if (least) expect_refused(w, object, key, json_real(json_number_value(least) - 0.5), "below the minimum");
     if (above) expect_refused(w, object, key, json_real(json_number_value(above)), "not above the minimum");
     if (most) expect_refused(w, object, key, json_real(json_number_value(most) * 1.001), "above the maximum");
