@@ -50,12 +50,16 @@ static int replay(const char *name, target_fn target, unsigned times) {
     return accepted;
 }
 
+/* PAYLOADS=1000000 in the environment sets the number of payloads of all codecs together. */
 TEST(payloads) {
+    const char *number = getenv("PAYLOADS");
+    const unsigned each =
+        number ? 1 + (unsigned)atoi(number) / (DECODE_SPECS * DECODE_KINDS * DECODE_OPS) : test_repeats(24);
     uint8_t in[DECODE_HEAD + 64];
     int decoded = 0, all = 0;
     for (int codec = 0; codec < DECODE_SPECS; codec++)
         for (int how = 0; how < DECODE_KINDS * DECODE_OPS; how++)
-            for (unsigned k = 0; k < test_repeats(24); k++) {
+            for (unsigned k = 0; k < each; k++) {
                 for (size_t i = 0; i < sizeof in; i++) in[i] = (uint8_t)draw();
                 in[0] = (uint8_t)codec;
                 in[1] = (uint8_t)(draw() % 8 ? draw() % 14 : 14);
@@ -63,6 +67,7 @@ TEST(payloads) {
                 all++;
                 decoded += fuzz_decode(in, k % 3 ? DECODE_HEAD + draw() % 64 : DECODE_HEAD);
             }
+    if (number) print_message("%d payloads, of which %d were decoded\n", all, decoded);
     assert_true(decoded > all / 8 && decoded < all * 7 / 8);
     assert_true(replay("decode", fuzz_decode, 3) >= 0);
     decode_close();
