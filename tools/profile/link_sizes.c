@@ -70,7 +70,8 @@ ESP__FN esp_status profile_links(profile_job *j) {
 
 ESP__FN void profile_links_print(const profile_job *j, const char *source, esp__text *out) {
     char name[96];
-    const uint32_t cores = j->calibration->cores, locals = j->calibration->system.ranks_per_machine;
+    const uint32_t locals = j->calibration->system.ranks_per_machine;
+    const uint32_t cores = j->calibration->cores * locals / j->calibration->sharing; /* emulated machines share them */
     const char *link = getenv("ESPRESSO_INTER_LINK");
     esp__system_file f = {.system = j->calibration->system,
                           .source = source,

@@ -18,6 +18,12 @@ holds "($(value exposed_us) - $exposed + 3500) ^ 2 < 1e-9"
 one --outer every=10,delay=0..10
 holds "$(value exposed_us) == 0 && $(value utilisation) == 1"
 grep -q '"delay": 3,' "$top/1" || cat "$top/1"
+# each pass over the parameters takes as long as a copy: 3.5 of them, or with compression 4.5; codecs are counted once
+sed 's/}}$/}, "cores_per_rank": 1, "cpu_workers": 1, "pack_bytes_per_us": 8000}/' slow.json >copies.json
+for codec in 'fp16 --max-comp 0:3.5' int4:4.5; do
+    small quiet plan --json --model one.json --system copies.json --no-split --gc ${codec%:*} --outer every=10
+    holds "($(value exposed_us) - $(value every_step_us) + 3500 - ${codec#*:} * 500) ^ 2 < 1e-9"
+done
 # the first number of steps that reaches 95%: 19 times what a round waits, in steps of 3.5 ms
 one --outer every=1..1000
 every=$(value every)

@@ -60,6 +60,8 @@ for ranks in 2 3; do
     each=$((cores / ranks < 1 ? 1 : cores / ranks > 3 ? 3 : cores / ranks))
     [ "$(key cores_per_rank <links.json)" = $each ] || echo "$cores cores, $ranks ranks: not $each cores per rank"
 done
+quiet profile --only links -n 2 --machines 2 --up-to 2048 --budget 1s -o shared.json
+[ "$(key cpu_workers <shared.json)" = $((cores < 4 ? 1 : cores / 2)) ] || echo "$cores cores: emulated machines share them"
 form links.json | grep -v '"all\|"reduce\|"broadcast\|"gather'
 quiet plan --costs codecs.json --system links.json --model model.json
 run plan --costs codecs.json --system one-box
