@@ -83,19 +83,24 @@ static bool esp__auto_rejected(const esp_ctx *ctx, const char *what, esp_status 
     return true;
 }
 
-/* Sends rank 0's candidates to all ranks. Those that have not run get new predictions. */
+/* Sends rank 0's candidates to all ranks, or to none if a rank has no memory. Those that have not run get new
+ * predictions. */
 static esp_status esp__auto_send(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
     esp__tournament *t = &a->tournament;
     const uint32_t n = a->all[0].candidates;
     esp__auto_candidate *all = esp__alloc(ctx, a->all[0].bytes);
     esp_status s = esp__agree_ok(ctx, all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory"));
-    char *text = s ? NULL : (char *)(all + n);
-    for (uint32_t i = 0; i < n && ctx->job.rank == 0 && !s; i++) {
+    if (s) {
+        esp__free(ctx, all);
+        return esp__auto_rejected(ctx, "a candidate", s) ? ESP_OK : s;
+    }
+    char *text = (char *)(all + n);
+    for (uint32_t i = 0; i < n && ctx->job.rank == 0; i++) {
         all[i] = a->job->candidates[i];
         text = stpcpy(text, a->job->of[i].text) + 1;
     }
-    if (!s) s = esp_broadcast(ctx, all, a->all[0].bytes, 0);
+    s = esp_broadcast(ctx, all, a->all[0].bytes, 0); /* may fail on this rank only, which then must leave */
     esp__free(ctx, s ? all : a->received);
     if (s) return s;
     a->received = all;
@@ -123,10 +128,7 @@ static esp_status esp__auto_receive(esp_ctx *ctx) {
     }
     esp_status s = esp__auto_exchange(ctx);
     if (s) return s;
-    if (a->all[0].bytes) {
-        s = esp__auto_send(ctx);
-        return esp__auto_rejected(ctx, "a candidate", s) ? ESP_OK : s;
-    }
+    if (a->all[0].bytes) return esp__auto_send(ctx);
     esp__auto_say(ctx, "step %llu: planning failed: %s; %s", (unsigned long long)ctx->steps.step,
                   job ? job->failed : "out of memory",
                   a->tournament.n ? "only simple strategies were tried"
