@@ -178,7 +178,7 @@ TEST(test_rounds_run) {
         run_plan(&in, plan);
         esp_plan_free(plan);
     }
-    assert_true(compressed > (test_repeats(12) < 12 ? 0 : 20));
+    assert_true(compressed > (test_repeats(12) < 12 ? 0 : 10));
     esp_close(ctx);
 }
 

@@ -13,7 +13,7 @@ form() { # FILE
 }
 
 # a trainer that would run for ever is measured and ended; the file is enough for a plan
-quiet profile -n 4 --machines 2 --inter 1gbit,50us --codecs 'dgc:ratio=0.01; fp16' --up-to 16384 --budget 6s --steps 6 -o all.json -- "$trainer" $endless
+quiet profile -n 4 --machines 2 --inter 1gbit,50us --codecs 'dgc:ratio=0.01; fp16' --up-to 16384 --budget 30s --steps 6 -o all.json -- "$trainer" $endless
 plain <"$top/1" | sed -E 's/ +[0-9.]+ +TIME +TIME +TIME$/ .../; s/: NOISY//'
 has "$top/2" ' left, after' | sed 's/.* lacks/stderr lacks/'
 ls -A
