@@ -62,6 +62,7 @@ for ranks in 2 3; do
 done
 quiet profile --only links -n 2 --machines 2 --up-to 2048 --budget 1s -o shared.json
 [ "$(key cpu_workers <shared.json)" = $((cores < 4 ? 1 : cores / 2)) ] || echo "$cores cores: emulated machines share them"
+rm shared.json
 form links.json | grep -v '"all\|"reduce\|"broadcast\|"gather'
 quiet plan --costs codecs.json --system links.json --model model.json
 run plan --costs codecs.json --system one-box
