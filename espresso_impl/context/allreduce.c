@@ -2,13 +2,15 @@
  * reduces them in rank order, so that all ranks get the same bits. Also compares the arguments of helper calls. */
 #include "espresso_impl/context/context.h"
 
-enum { ESP__ALLREDUCE_WORDS = 1 << 16 };
+enum { ESP__ALLREDUCE_WORDS = 1 << 16, ESP__FEW_RANKS = 64 };
 
 ESP__FN esp_status esp__same_arguments(esp_ctx *ctx, const char *what, const char *const names[ESP__ARGUMENTS],
                                        const uint64_t mine[ESP__ARGUMENTS]) {
     const uint64_t bytes = sizeof(uint64_t[ESP__ARGUMENTS]), n = (uint64_t)ctx->job.size;
     esp_coll c;
-    uint64_t own[ESP__ARGUMENTS], *all = esp__alloc(ctx, n * bytes);
+    /* without memory, this rank would not take part, and others would wait for it: few ranks need none */
+    uint64_t own[ESP__ARGUMENTS], few[ESP__FEW_RANKS * ESP__ARGUMENTS];
+    uint64_t *all = n <= ESP__FEW_RANKS ? few : esp__alloc(ctx, n * bytes);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "%s: out of memory", what);
     memcpy(own, mine, bytes);
     esp__coll_init(&c, ESP_COLL_ALLGATHER, ESP_F32, n * bytes / 4, all, 0);
@@ -22,7 +24,7 @@ ESP__FN esp_status esp__same_arguments(esp_ctx *ctx, const char *what, const cha
                           (int)(i / ESP__ARGUMENTS), names[i % ESP__ARGUMENTS], (unsigned long long)of, ctx->job.rank,
                           (unsigned long long)here);
     }
-    esp__free(ctx, all);
+    if (all != few) esp__free(ctx, all);
     return s;
 }
 
