@@ -4,6 +4,7 @@
 # runs emulate no link; step times come from short runs of their own on each link. Writes outer.csv; make results draws
 # outer.svg.
 #   sh bench/accuracy/outer.sh [run] [time] [table]     (default: all; about 15 minutes)
+#   sh bench/accuracy/outer.sh delay                    how much of the time 4 and 8 workers train, with a delay: outer-delay.csv (5 minutes)
 #   sh bench/accuracy/outer.sh warmup                   the GPT, if its first steps average gradients, and in longer runs: outer-warmup.csv
 # Runs that are done are not repeated: remove $BUILD/bench/outer for that.
 # Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), ROUNDS (2; of the short runs).
@@ -14,6 +15,7 @@ SEEDS=${SEEDS:-1 2 3}
 RESULTS=${RESULTS:-bench/results/accuracy}
 ROUNDS=${ROUNDS:-2}
 STEPS=900
+workers=4
 work=$BUILD/bench/outer
 unset ESPRESSO_STRATEGY ESPRESSO_CODEC ESPRESSO_BACKEND ESPRESSO_TRACE ESPRESSO_INTER_LINK ESPRESSO_MIN_COMPRESS_ELEMENTS ESPRESSO_OUTER
 export OMP_NUM_THREADS=1
@@ -44,7 +46,7 @@ LINE
     shift 5
     [ ! -f "$out.json" ] || return 0
     # shellcheck disable=SC2086 # several words
-    if ! "$BUILD/bin/espresso" run -n 4 --machines 4 ${link:+--inter "$link"} -- $program --max-steps "$limit" --strategy layerwise \
+    if ! "$BUILD/bin/espresso" run -n "$workers" --machines "$workers" ${link:+--inter "$link"} -- $program --max-steps "$limit" --strategy layerwise \
         --codec "$codec" ${outer:+--outer "$outer"} --json "$out.json.part" --curve "$out.csv" "$@" >"$out.log" 2>&1 </dev/null; then
         tail -n 5 "$out.log" >&2
         echo "outer.sh: '$name' failed: $out.log" >&2
@@ -88,6 +90,37 @@ step_times() {
     done
 }
 
+# Whole rounds with the delay, after the first one: outer.csv's rows subtract what a delay would hide.
+delays() {
+    echo "# bench/accuracy/outer.sh delay: $(uname -sr), $(nproc --all) cores, load before: $load; all workers on emulated machines, 100mbit,50us"
+    echo "# alone_ms: a step in a round that does not end; step_ms: the mean of two rounds, the least of $ROUNDS runs; busy_percent: alone_ms / step_ms"
+    echo "model,workers,codec,outer,alone_ms,step_ms,busy_percent"
+    for model in gpt lstm; do
+        for workers in 4 8; do
+            alone=
+            while IFS= read -r row; do
+                least=
+                for round in $(seq "$ROUNDS"); do
+                    out=$(file "delay.$model.$workers.$round" "$row")
+                    one "$out" $model 301 100mbit,50us "$row"
+                    least=$(awk -F, -v least="$least" '$1 == 101 { from = $2 } $1 == 301 { ms = ($2 - from) * 5 }
+                        END { print least == "" || ms < least ? ms : least }' "$out.csv")
+                done
+                alone=${alone:-$least}
+                echo "$row" | awk -F';' -v model=$model -v n=$workers -v alone="$alone" -v ms="$least" '{
+                    printf "%s,%s,%s,\"%s\",%.2f,%.2f,%.1f\n", model, n, $2, $3, alone, ms, 100 * alone / ms }'
+            done <<ROWS
+alone;none;average:every=100000;0
+none;none;diloco:every=100;100
+none 50;none;diloco:every=100,delay=50;100
+int4;int4;diloco:every=100;100
+int4 30;int4;diloco:every=100,delay=30;100
+ROWS
+        done
+    done
+    workers=4
+}
+
 # Held-out bits and bytes if averaging in every step comes first, as the papers begin with a model that was trained; and
 # in longer runs.
 warmups() {
@@ -118,9 +151,10 @@ for part in ${*:-run time table}; do
     run) runs ;;
     time) step_times ;;
     table) echo "$rows" | python3 -B bench/accuracy/outer_table.py "$work" "$RESULTS/outer.csv" "$STEPS" "$load" ;;
+    delay) delays >"$RESULTS/outer-delay.csv" ;;
     warmup) warmups >"$RESULTS/outer-warmup.csv" ;;
     *)
-        echo "usage: bench/accuracy/outer.sh [run] [time] [table] [warmup]" >&2
+        echo "usage: bench/accuracy/outer.sh [run] [time] [table] [delay] [warmup]" >&2
         exit 2
         ;;
     esac
