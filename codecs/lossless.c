@@ -13,57 +13,88 @@ enum { LOSSLESS_CHUNK = 16 * DENSE_BLOCK, LOSSLESS_LONGEST = 11, LOSSLESS_MASK =
 enum { LOSSLESS_STREAMS = 4, LOSSLESS_SIZES = 1 + 128, LOSSLESS_HEAD = LOSSLESS_SIZES + 4 * LOSSLESS_STREAMS };
 enum { LOSSLESS_RAW = 0, LOSSLESS_BF16 = 8, LOSSLESS_F16 = 11, LOSSLESS_F32 = 24 }; /* a chunk's first byte */
 
-static uint64_t lossless_chunks(uint64_t n) { return (n + LOSSLESS_CHUNK - 1) / LOSSLESS_CHUNK; }
+ESP_ELEMENT uint64_t lossless_chunks(uint64_t n) { return (n + LOSSLESS_CHUNK - 1) / LOSSLESS_CHUNK; }
 static uint64_t lossless_largest(uint64_t n) { return 5 * lossless_chunks(n) + 4 * n; }
-static uint64_t lossless_lower_bytes(uint32_t kept, uint64_t n) {
+ESP_ELEMENT uint64_t lossless_lower_bytes(uint32_t kept, uint64_t n) {
     return kept == LOSSLESS_F32 ? 2 * n : kept == LOSSLESS_F16 ? (3 * n + 7) / 8 : 0;
 }
-static uint64_t lossless_begin(uint64_t n, uint32_t stream) {
+ESP_ELEMENT uint64_t lossless_begin(uint64_t n, uint32_t stream) {
     const uint64_t begin = (n + LOSSLESS_STREAMS - 1) / LOSSLESS_STREAMS * stream;
     return begin < n ? begin : n;
 }
 
 /* ---- the Huffman code -------------------------------------------------------------------------------------------- */
-/* Returns the longest code word's length, if `count` times 2^-shift, rounded up, are the frequencies. */
-static uint32_t lossless_tree(const uint32_t count[256], uint32_t shift, uint8_t length[256]) {
-    uint32_t weight[511], parent[511], depth[511], symbol[256], n = 0, longest = 0;
-    for (uint32_t i = 0; i < 256; i++)
-        if (count[i]) weight[n] = ((count[i] - 1) >> shift) + 1, symbol[n++] = i;
-    memset(length, 0, 256);
-    for (uint32_t top = n; top < 2 * n - 1; top++) { /* joins the two lightest of those without parent */
-        uint32_t least[2] = {UINT32_MAX, UINT32_MAX}, at[2] = {0, 0};
-        for (uint32_t i = 0; i < top; i++) {
-            if (weight[i] >= least[1]) continue;
-            const bool first = weight[i] < least[0];
-            if (first) least[1] = least[0], at[1] = at[0];
-            least[!first] = weight[i], at[!first] = i;
+/* A node is a leaf or joins two. The leaves come first, by weight, then the joins, in their order. */
+typedef struct lossless_nodes {
+    uint16_t weight[511], parent[511]; /* at the end, a node's depth is in weight[] */
+} lossless_nodes;
+
+/* A leaf's weight, if `count` times 2^-shift, rounded up, is its frequency, and below that its symbol */
+ESP_ELEMENT uint32_t lossless_key(uint32_t count, uint32_t shift, uint32_t symbol) {
+    return count ? (((count - 1) >> shift) + 1) << 8 | symbol : UINT32_MAX;
+}
+/* Adds the leaf of key `own`, one of n. Returns its place. */
+ESP_ELEMENT uint32_t lossless_leaf(lossless_nodes *t, const uint32_t *key, uint32_t n, uint32_t own) {
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < n; i++) at += key[i] < own;
+    t->weight[at] = (uint16_t)(own >> 8);
+    return at;
+}
+/* Joins the two lightest of n leaves and of joins without parent, of equal ones the first, until one is left. A join is
+ * never lighter than those before it, so the next leaf or join is the lightest. Returns the largest depth, which is the
+ * first leaf's. */
+ESP_ELEMENT uint32_t lossless_depths(lossless_nodes *t, uint32_t n) {
+    uint32_t leaf = 0, join = n;
+    for (uint32_t top = n; top < 2 * n - 1; top++) {
+        uint32_t sum = 0;
+        for (int k = 0; k < 2; k++) {
+            const bool is_leaf = leaf < n && (join == top || t->weight[leaf] <= t->weight[join]);
+            const uint32_t at = is_leaf ? leaf++ : join++;
+            sum += t->weight[at], t->parent[at] = (uint16_t)top;
         }
-        weight[top] = least[0] + least[1];
-        for (int k = 0; k < 2; k++) parent[at[k]] = top, weight[at[k]] = UINT32_MAX;
+        t->weight[top] = (uint16_t)sum;
     }
-    depth[2 * n - 2] = n == 1; /* a single exponent needs a code word, too */
-    for (uint32_t i = 2 * n - 2; i-- > 0;) depth[i] = depth[parent[i]] + 1;
-    for (uint32_t i = 0; i < n; i++) {
-        length[symbol[i]] = (uint8_t)depth[i];
-        if (depth[i] > longest) longest = depth[i];
-    }
+    t->weight[2 * n - 2] = n == 1; /* a single exponent needs a code word, too */
+    for (uint32_t i = 2 * n - 2; i-- > 0;) t->weight[i] = (uint16_t)(t->weight[t->parent[i]] + 1);
+    return t->weight[0];
+}
+/* Returns the longest code word's length. */
+static uint32_t lossless_tree(const uint32_t count[256], uint32_t shift, uint8_t length[256]) {
+    lossless_nodes t;
+    uint32_t key[256], place[256], n = 0;
+    for (uint32_t i = 0; i < 256; i++)
+        if (count[i]) key[n++] = lossless_key(count[i], shift, i);
+    for (uint32_t i = 0; i < n; i++) place[i] = lossless_leaf(&t, key, n, key[i]);
+    const uint32_t longest = lossless_depths(&t, n);
+    memset(length, 0, 256);
+    for (uint32_t i = 0; i < n; i++) length[key[i] & 255] = (uint8_t)t.weight[place[i]];
     return longest;
 }
 
-/* Calls put(to, symbol, length, code) for all code words, in canonical order, the first bit lowest. Returns the number
- * of codes of LOSSLESS_LONGEST bits that begin with one of them. */
-static uint32_t lossless_words(const uint8_t length[256], void *to,
-                               void (*put)(void *to, uint32_t symbol, uint32_t length, uint32_t code)) {
-    uint32_t next = 0;
-    for (uint32_t bits = 1; bits <= LOSSLESS_LONGEST; bits++)
-        for (uint32_t i = 0; i < 256; i++) {
-            uint32_t code = 0;
-            if (length[i] != bits) continue;
-            for (uint32_t k = 0; k < bits; k++) code |= (next >> (LOSSLESS_LONGEST - 1 - k) & 1) << k;
-            if (next <= LOSSLESS_MASK && put) put(to, i, bits, code);
-            next += 1u << (LOSSLESS_LONGEST - bits);
-        }
-    return next;
+/* Returns how many codes of LOSSLESS_LONGEST bits begin with a code word of `length` bits. */
+ESP_ELEMENT uint32_t lossless_share(uint32_t length) {
+    return length && length <= LOSSLESS_LONGEST ? 1u << (LOSSLESS_LONGEST - length) : 0;
+}
+/* Are `known` code words complete that begin `share` codes? A single one has one bit. */
+ESP_ELEMENT bool lossless_complete(uint32_t share, uint32_t known) {
+    return share == LOSSLESS_MASK + 1 || (known == 1 && share == (LOSSLESS_MASK + 1) / 2);
+}
+/* The code word of `length` bits, the first one lowest, if words before it, in canonical order, begin `before` codes */
+ESP_ELEMENT uint32_t lossless_code(uint32_t before, uint32_t length) {
+    uint32_t code = 0;
+    for (uint32_t k = 0; k < length; k++) code |= (before >> (LOSSLESS_LONGEST - 1 - k) & 1) << k;
+    return code;
+}
+/* Calls put(to, symbol, length, code) for all code words, in the order of symbols. */
+static void lossless_words(const uint8_t length[256], void *to,
+                           void (*put)(void *to, uint32_t symbol, uint32_t length, uint32_t code)) {
+    uint32_t before[LOSSLESS_LONGEST + 2] = {0};
+    for (uint32_t i = 0; i < 256; i++) before[length[i] + 1] += lossless_share(length[i]);
+    for (uint32_t bits = 2; bits <= LOSSLESS_LONGEST; bits++) before[bits] += before[bits - 1];
+    for (uint32_t i = 0; i < 256; i++) {
+        if (length[i]) put(to, i, length[i], lossless_code(before[length[i]], length[i]));
+        before[length[i]] += lossless_share(length[i]);
+    }
 }
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
@@ -174,6 +205,13 @@ static unsigned char *lossless_write(const lossless_job *j, const lossless_plan 
     return to;
 }
 
+/* Returns the form of a chunk with code words of `bits` bits. `any` has the bits that are set in any element. */
+ESP_ELEMENT uint32_t lossless_kept(uint32_t any, uint64_t bits, uint64_t n) {
+    const uint32_t kept = any & 0x1FFF ? LOSSLESS_F32 : any & 0xFFFF ? LOSSLESS_F16 : LOSSLESS_BF16;
+    /* a stream may end with a part of a byte, and its last store may write eight bytes */
+    const uint64_t most = LOSSLESS_HEAD + n + lossless_lower_bytes(kept, n) + bits / 8 + LOSSLESS_STREAMS + 8;
+    return most > 4 * n ? LOSSLESS_RAW : kept;
+}
 /* Chooses the form of a chunk whose exponents are known. */
 static void lossless_choose(lossless_plan *p, uint32_t any, uint64_t n) {
     uint64_t bits = 0;
@@ -182,10 +220,7 @@ static void lossless_choose(lossless_plan *p, uint32_t any, uint64_t n) {
     for (uint32_t i = 0; i < 256; i++) p->count[i] = count[0][i] + count[1][i] + count[2][i] + count[3][i];
     for (uint32_t shift = 0; lossless_tree(p->count, shift, p->length) > LOSSLESS_LONGEST;) shift++;
     for (uint32_t i = 0; i < 256; i++) bits += (uint64_t)p->count[i] * p->length[i];
-    p->kept = any & 0x1FFF ? LOSSLESS_F32 : any & 0xFFFF ? LOSSLESS_F16 : LOSSLESS_BF16;
-    /* a stream may end with a part of a byte, and its last store may write eight bytes */
-    const uint64_t most = LOSSLESS_HEAD + n + lossless_lower_bytes(p->kept, n) + bits / 8 + LOSSLESS_STREAMS + 8;
-    if (most > 4 * n) p->kept = LOSSLESS_RAW;
+    p->kept = lossless_kept(any, bits, n);
 }
 
 static void lossless_compress_piece(void *arg, uint64_t begin, uint64_t end) {
@@ -307,6 +342,9 @@ static void lossless_read(uint8_t *exponent, const unsigned char *sizes, const u
         }
 }
 
+ESP_ELEMENT bool lossless_kept_known(uint32_t kept) {
+    return kept == LOSSLESS_BF16 || kept == LOSSLESS_F16 || kept == LOSSLESS_F32;
+}
 static void lossless_lengths(uint8_t length[256], const unsigned char *chunk) {
     for (uint32_t i = 0; i < 256; i++) length[i] = chunk[1 + i / 2] >> 4 * (i % 2) & 15;
 }
@@ -315,7 +353,7 @@ static void lossless_lengths(uint8_t length[256], const unsigned char *chunk) {
 static bool lossless_chunk_valid(const unsigned char *chunk, uint64_t size, uint64_t n) {
     const uint32_t kept = size ? chunk[0] : 1;
     uint8_t length[256];
-    uint32_t known = 0;
+    uint32_t known = 0, share = 0;
     float x;
     if (kept == LOSSLESS_RAW) {
         if (size != 1 + 4 * n) return false;
@@ -325,13 +363,13 @@ static bool lossless_chunk_valid(const unsigned char *chunk, uint64_t size, uint
         }
         return true;
     }
-    if ((kept != LOSSLESS_BF16 && kept != LOSSLESS_F16 && kept != LOSSLESS_F32) || size < LOSSLESS_HEAD) return false;
+    if (!lossless_kept_known(kept) || size < LOSSLESS_HEAD) return false;
     lossless_lengths(length, chunk);
     for (uint32_t i = 0; i < 256; i++) {
         if (length[i] > LOSSLESS_LONGEST) return false;
-        known += length[i] > 0;
+        known += length[i] > 0, share += lossless_share(length[i]);
     }
-    if (length[255] || (lossless_words(length, NULL, NULL) != LOSSLESS_MASK + 1 && known != 1)) return false;
+    if (length[255] || !lossless_complete(share, known)) return false;
     uint64_t bytes = LOSSLESS_HEAD + n + lossless_lower_bytes(kept, n);
     for (uint32_t k = 0; k < LOSSLESS_STREAMS; k++)
         bytes += ((const dense_u32 *)(const void *)(chunk + LOSSLESS_SIZES))[k];
@@ -444,7 +482,8 @@ static esp_status lossless_bound(void *self, const esp_tensor *like, uint32_t ro
 /* The size is for normally distributed f32, whose exponents take 2.7 bits each. */
 static esp_status lossless_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                  esp_codec_model *out) {
-    const esp_facts f = {.size = {4 + LOSSLESS_HEAD, 0, (LOSSLESS_F32 + 2.8) / 8, 0, 0}, .error = 0, .ns = {12, 6.5}};
+    const esp_facts f = {
+        .size = {4 + LOSSLESS_HEAD, 0, ((int)LOSSLESS_F32 + 2.8) / 8, 0, 0}, .error = 0, .ns = {12, 6.5}};
     (void)self, (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }

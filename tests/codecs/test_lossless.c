@@ -67,6 +67,21 @@ TEST(bits_of_an_element) {
     assert_in_range((int)(100 * check(CONSTANT, N, NULL, 0)), 900, 920);
 }
 
+/* The only exponent's code word must have one bit: other bits would stand for nothing. */
+TEST(single_word_of_two_bits) {
+    opened_codec r = codec_open(codec_named("lossless"), "", 1000, NULL, 0);
+    float x[1000], out[1000];
+    for (int i = 0; i < 1000; i++) x[i] = -0.75f;
+    assert_int_equal(codec_compress(&r, x, 0), ESP_OK);
+    assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_OK);
+    unsigned char *word =
+        (unsigned char *)r.payload.data.ptr + ESP_PAYLOAD_HEADER + 4 + 1 + (codec_bits(-0.75f) >> 23 & 255) / 2;
+    assert_int_equal(*word, 1);
+    *word = 2;
+    assert_int_equal(codec_decompress(&r, NULL, 1, out, ESP_OUT_SET), ESP_E_CORRUPT);
+    codec_close(&r);
+}
+
 /* 10^9 elements with TEST_ALL */
 TEST(many_elements) {
     const int rounds = getenv("TEST_ALL") ? 120 : 1;
