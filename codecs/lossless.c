@@ -482,8 +482,11 @@ static esp_status lossless_bound(void *self, const esp_tensor *like, uint32_t ro
 /* The size is for normally distributed f32, whose exponents take 2.7 bits each. */
 static esp_status lossless_model(void *self, const esp_tensor *like, uint32_t n_reduced, esp_device d,
                                  esp_codec_model *out) {
-    const esp_facts f = {
-        .size = {4 + LOSSLESS_HEAD, 0, ((int)LOSSLESS_F32 + 2.8) / 8, 0, 0}, .error = 0, .ns = {12, 6.5}};
+    const esp_facts f = {.size = {4 + LOSSLESS_HEAD, 0, ((int)LOSSLESS_F32 + 2.8) / 8, 0, 0},
+                         .error = 0,
+                         .ns = {12, 6.5},
+                         .launches = {2, 2},
+                         .bytes = {11.4, 8.5}};
     (void)self, (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);
 }

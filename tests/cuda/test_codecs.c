@@ -65,7 +65,8 @@ static const char *const specs[] = {"none",
                                     "sketchml:bits=8",
                                     "adaptive",
                                     "adaptive:ratio=0.3",
-                                    "adaptive:ratio=1"};
+                                    "adaptive:ratio=1",
+                                    "lossless"};
 
 /* Returns 1 if the codec was already tested with other parameters, so that some of the cases suffice. */
 static int again(size_t s) {
@@ -521,6 +522,96 @@ TEST(many_spans) {
     pair_part_free(&p);
     pair_codec_close(&c);
     pair_close();
+}
+
+/* Chunks of lossless in all forms: with 24, 11 or 8 bits of sign and mantissa, or as they are; with long code words, a
+ * single one, or 255. */
+enum { FORM_F32, FORM_F16, FORM_BF16, FORM_ANY, FORM_LONG, FORM_EQUAL, FORM_ALL, FORMS };
+static float form_number(int form, uint64_t i) {
+    const float x = cf_normal();
+    uint32_t bits = cf_random();
+    if (form == FORM_LONG) return ldexpf(1, -__builtin_ctz(bits | 1u << 28));
+    if (form == FORM_EQUAL) return bits & 1 ? -0.75f : 0.75f;
+    if (form == FORM_ALL) bits = (uint32_t)(i % 255) << 23 | (bits & 1) << 31;
+    if (form == FORM_F32 || form == FORM_F16 || form == FORM_BF16) memcpy(&bits, &x, 4);
+    bits &= form == FORM_F16 ? 0xFFFFE000u : form == FORM_BF16 ? 0xFFFF0000u : 0xFFFFFFFFu;
+    if (form == FORM_ANY && (bits >> 23 & 0xFF) == 0xFF) bits ^= 1u << 30;
+    float result;
+    memcpy(&result, &bits, 4);
+    return result;
+}
+static void form_fill(pair_part *p, int form) {
+    float *g = (float *)(void *)p->cpu.at[TW_G] + p->shift;
+    for (uint64_t i = 0; i < p->count; i++) g[i] = form_number((form + (int)(i / 16384)) % FORMS, i);
+    pair_up(p, TW_G);
+}
+TEST(forms_of_chunks) {
+    static const uint64_t counts[] = {1000, 16383, 16384, 16385, 3 * 16384 + 77};
+    pair_codec c;
+    if (left_out_name("lossless")) return;
+    pair_open("1", 12);
+    pair_codec_open(&c, "lossless");
+    for (size_t k = 0; k < CF_COUNT(counts); k++)
+        for (int form = 0; form < FORMS; form++) {
+            pair_part part[2], *list[2] = {&part[0], &part[1]};
+            pair_how how = {.beta = 1, .gamma = 1, .n_reduced = 1, .n_payloads = 2, .from = list, .n_from = 2};
+            if (quick() && (k + (size_t)form) % 3) continue;
+            how.feedback = form == FORM_EQUAL || form == FORM_F16;
+            for (uint32_t t = 0; t < 2; t++) {
+                pair_part_make(&part[t], &c, counts[k], 1, t + k % 2);
+                form_fill(&part[t], form + (int)t);
+                pair_compress(&c, &list[t], 1, &how);
+            }
+            for (how.mode = ESP_OUT_SET; how.mode <= ESP_OUT_SUM; how.mode++) pair_decompress(&c, list, 1, &how);
+            pair_part_free(&part[0]), pair_part_free(&part[1]);
+        }
+    pair_codec_close(&c);
+    pair_close();
+}
+/* Changes a byte of the sizes, of the first or last chunk's head, of the last stream, or of anything. Or the last chunk
+ * keeps one bit more, or has a byte less in the second stream, and more in the first, so that zeros follow the second,
+ * or the word of exponent 126, which may be the only one, becomes that of 255. Or a byte follows the last chunk, which
+ * may count it as its own. */
+TEST(damaged_chunks) {
+    enum { SIZES, FIRST, LAST, END, ANY, KEPT, STREAMS, WORD, MORE, PLACES, HEAD = 1 + 128 };
+    if (left_out_name("lossless")) return;
+    for (uint32_t round = 0; round < 12 * PLACES * FORMS; round += quick() ? 5 : 1) {
+        const uint32_t form = round % FORMS, place = round / FORMS % PLACES, how_changed = round / FORMS / PLACES;
+        const pair_how how = {.n_reduced = 1, .n_payloads = 1, .mode = ESP_OUT_SUM};
+        pair_codec c;
+        pair_part p, *list = &p;
+        pair_open("1", round);
+        pair_codec_open(&c, "lossless");
+        pair_part_make(&p, &c, how_changed % 3 && place != MORE ? 1200 : 17600, 1, 0);
+        form_fill(&p, (int)form);
+        pair_compress(&c, &list, 1, &how);
+        const uint32_t chunks = p.count > 16384 ? 2 : 1;
+        unsigned char *x = p.cpu.payload[0] + ESP_PAYLOAD_HEADER, *end = p.cpu.payload[0] + p.body[0];
+        const uint32_t first = ((const uint32_t *)(void *)x)[0];
+        unsigned char *last = x + 4 * chunks + (chunks - 1) * first;
+        x = place == SIZES   ? x + cf_random() % (4 * chunks)
+            : place == FIRST ? x + 4 * chunks + cf_random() % (HEAD + 16)
+            : place == LAST  ? last + cf_random() % (HEAD + 16)
+            : place == END   ? end - 1 - cf_random() % 40
+            : place == ANY   ? x + cf_random() % (uint32_t)(end - x)
+                             : last;
+        if (place == MORE && p.body[0] < p.cpu.capacity[0]) {
+            ((uint64_t *)(void *)p.cpu.payload[0])[2]++, p.body[0]++;
+            ((uint32_t *)(void *)(p.cpu.payload[0] + ESP_PAYLOAD_HEADER))[chunks - 1] += how_changed % 2;
+        }
+        if (place == KEPT) ++*x;
+        if (place == STREAMS) x[HEAD + 4]--, x[HEAD]++;
+        if (place == WORD) x[1 + 126 / 2] = 0, x[1 + 254 / 2] |= 1 << 4;
+        if (place < KEPT)
+            *x = how_changed % 4 == 0   ? 0xFF
+                 : how_changed % 4 == 1 ? *x ^ (unsigned char)(1u << cf_random() % 8)
+                                        : *x + 1;
+        pair_copy(p.cuda.payload[0], p.cpu.payload[0], p.body[0], 1);
+        decode_damaged(&c, &p, &how, (int)round);
+        pair_part_free(&p);
+        pair_codec_close(&c);
+        pair_close();
+    }
 }
 
 static void matrix(const char *spec) {
