@@ -563,6 +563,13 @@ TEST(forms_of_chunks) {
                 pair_compress(&c, &list[t], 1, &how);
             }
             for (how.mode = ESP_OUT_SET; how.mode <= ESP_OUT_SUM; how.mode++) pair_decompress(&c, list, 1, &how);
+            for (how.mode = ESP_OUT_SET; part[1].body[0] > ESP_PAYLOAD_HEADER;) { /* one empty payload, then two */
+                pair_part *p = &part[part[0].body[0] == ESP_PAYLOAD_HEADER];
+                ((uint16_t *)(void *)p->cpu.payload[0])[3] = ESP_PAYLOAD_EMPTY;
+                ((uint64_t *)(void *)p->cpu.payload[0])[2] = 0, p->body[0] = ESP_PAYLOAD_HEADER;
+                pair_copy(p->cuda.payload[0], p->cpu.payload[0], ESP_PAYLOAD_HEADER, 1);
+                pair_decompress(&c, list, 1, &how);
+            }
             pair_part_free(&part[0]), pair_part_free(&part[1]);
         }
     pair_codec_close(&c);
