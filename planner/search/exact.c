@@ -60,6 +60,12 @@ static void esp__small_keep(esp__small *s) {
 
 static void esp__small_orders(esp__small *s);
 
+/* Sets when those tensors or groups are ready that the last backward op completes. */
+static void esp__small_ready(esp__small *s, uint64_t ready) {
+    for (uint32_t u = 1; u <= s->n; u++)
+        if (s->jobs[u].after == s->jobs[0].next) s->jobs[u].ready = ready;
+}
+
 /* Runs the next op of job j, and then tries all orders of the ops that are left. */
 static void esp__small_place(esp__small *s, uint32_t j, uint64_t start) {
     esp__small_job *job = &s->jobs[j];
@@ -71,11 +77,11 @@ static void esp__small_place(esp__small *s, uint32_t j, uint64_t start) {
     for (uint32_t l = 0; l < ESP__LANES; l++)
         if (op->lanes >> l & 1u) s->left[l] -= esp__kept(&op->time, l);
     job->ready = start + op->time.ns, job->rest -= op->time.ns, job->next++;
-    for (uint32_t u = 1; !j && u <= s->n; u++)
-        if (s->jobs[u].after == job->next) s->jobs[u].ready = job->ready;
+    if (!j) esp__small_ready(s, job->ready);
     s->sequence[s->placed++] = j ? j - 1 : ESP__NEXT_BACKWARD;
     esp__small_orders(s);
     s->placed--;
+    if (!j) esp__small_ready(s, s->p->ready[job->next - 1]); /* at the earliest, as before */
     job->ready = ready, job->rest += op->time.ns, job->next--;
     memcpy(s->free_at, free_at, sizeof free_at), memcpy(s->left, left, sizeof left);
 }

@@ -55,8 +55,8 @@ TEST(test_random) {
     }
     print_message("%u of %u are the optimum (%u of them as far as could be seen), the worst is %.3f%% above\n", equal,
                   n, unknown, worst);
-    assert_true(equal * 1000 >= 995 * n);
-    assert_true(worst <= 1.0);
+    assert_true(equal * 1000 >= 999 * n);
+    assert_true(worst <= 0.2);
     assert_true(unknown * 4 < n);
 }
 
@@ -77,6 +77,22 @@ TEST(test_branch_and_bound) {
         memset(&b, 0, sizeof b);
         esp__search_all(&g.p, &b);
         expect_same_schedule(&a, &b);
+        close_problem(&g);
+    }
+}
+
+/* Here, backward ops wait for compression on the GPU in some orders and not in others. */
+TEST(test_delayed_backward) {
+    static const uint64_t seeds[] = {648, 988, 1814};
+    static opened_problem g;
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        esp__schedule tensors, d;
+        uint64_t best;
+        assert_true(small_open(seeds[i], &g, &tensors));
+        plain(&g.p, &d);
+        (void)exact_solve(&g.p, tensors.units, tensors.n_units, UINT64_MAX, 0, NODES, &best);
+        esp__small_exact(&g.p, &d, 10000000);
+        assert_true(d.makespan <= best);
         close_problem(&g);
     }
 }
