@@ -21,7 +21,8 @@ typedef struct esp__small {
     esp__schedule *d;
     const esp__candidates *candidates[ESP__SMALL_UNITS];
     const esp__path *paths[ESP__SMALL_UNITS];
-    uint64_t nodes, nodes_max;
+    uint64_t nodes, nodes_max, beat; /* beat: plans as long or longer are not looked for */
+    uint32_t gain;                   /* the least gain is the makespan / gain; 0: none */
     uint32_t n, placed;
     /* what the last tensors or groups take at least, and the limits */
     double least[ESP__SMALL_UNITS + 1][ESP__SMALL_TAKES], may[ESP__LIMITS];
@@ -38,7 +39,7 @@ static uint64_t esp__small_start(const esp__small *s, const esp__small_job *job)
 }
 
 static bool esp__small_hopeless(const esp__small *s) {
-    const uint64_t best = s->d->makespan;
+    const uint64_t best = s->beat;
     for (uint32_t l = 0; l < ESP__LANES; l++)
         if (s->left[l] && s->free_at[l] + s->left[l] >= best) return true;
     for (uint32_t j = 0; j <= s->n; j++) {
@@ -48,6 +49,8 @@ static bool esp__small_hopeless(const esp__small *s) {
     return false;
 }
 
+static void esp__small_beat(esp__small *s) { s->beat = s->d->makespan - (s->gain ? s->d->makespan / s->gain : 0); }
+
 static void esp__small_keep(esp__small *s) {
     esp__schedule *d = s->d;
     memcpy((void *)d->paths, (const void *)s->paths, s->n * sizeof *d->paths);
@@ -56,6 +59,7 @@ static void esp__small_keep(esp__small *s) {
     d->makespan = 0;
     for (uint32_t j = 0; j <= s->n; j++)
         if (s->jobs[j].ready > d->makespan) d->makespan = s->jobs[j].ready;
+    esp__small_beat(s);
 }
 
 static void esp__small_orders(esp__small *s);
@@ -143,12 +147,12 @@ static void esp__small_options(esp__small *s, uint32_t u, const double taken[ESP
     for (uint32_t x = 0; x < s->candidates[u]->n && s->nodes < s->nodes_max; x++) {
         const esp__path *path = s->paths[u] = &s->candidates[u]->paths[x];
         double with[ESP__SMALL_TAKES];
-        bool out = s->p->ready[units[u].first + units[u].n - 1] + path->total >= s->d->makespan;
+        bool out = s->p->ready[units[u].first + units[u].n - 1] + path->total >= s->beat;
         s->nodes++;
         esp__small_takes(s, u, x, with);
         for (uint32_t k = 0; k < ESP__SMALL_TAKES && !out; k++) {
             with[k] += taken[k];
-            out = k < ESP__LANES ? with[k] + s->least[u + 1][k] > (double)s->d->makespan - 0.5
+            out = k < ESP__LANES ? with[k] + s->least[u + 1][k] > (double)s->beat - 0.5
                                  : with[k] + s->least[u + 1][k] > s->may[k - ESP__LANES] * (1.0 + 1e-12);
         }
         if (!out) esp__small_options(s, u + 1, with);
@@ -158,6 +162,7 @@ static void esp__small_options(esp__small *s, uint32_t u, const double taken[ESP
 /* Improves the schedule if it has few tensors or groups, which stay. The result is optimal for them if the search ends
  * within nodes_max steps. */
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max) {
+    static const uint32_t gains[] = {12, 50, 0};
     double takes[ESP__SMALL_TAKES] = {(double)p->ready[p->n_tensors - 1]};
     if (!d->n_units || d->n_units > ESP__SMALL_UNITS || p->n_tensors > ESP__SMALL_UNITS) return;
     if (!esp__schedule_allowed(p, d)) return;
@@ -177,6 +182,11 @@ ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_
                 if (!x || s->least[u + 1][k] + own[k] < s->least[u][k]) s->least[u][k] = s->least[u + 1][k] + own[k];
         }
     }
-    esp__small_options(s, 0, takes);
+    /* large gains first: they end more branches */
+    for (uint32_t k = 0; k < sizeof gains / sizeof *gains; k++) {
+        s->gain = gains[k], s->nodes_max = s->nodes + nodes_max / 3;
+        esp__small_beat(s);
+        esp__small_options(s, 0, takes);
+    }
     p->work += s->nodes;
 }
