@@ -196,7 +196,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS) lossless_write_kernel(cud
             lossless_put(to + LOSSLESS_SIZES + 4 * threadIdx.x, cuda_get(&f->bytes[threadIdx.x]), 4);
         __syncthreads();
         lossless_put_streams(&room, f, high + n + lossless_lower_bytes(kept, n), n);
-        __syncthreads(); /* before `room` changes */
     }
 }
 
@@ -213,11 +212,9 @@ static __device__ __forceinline__ int lossless_each(const unsigned char *body, u
     for (uint64_t c = threadIdx.x; c < min(first, chunks); c += CUDA_THREADS) at += cuda_get(size + c);
     (void)cuda_block_before(at, warps, &before);
     at = 4 * chunks + before;
-    for (uint64_t c = first; c < min(first + each, chunks) && ok; at += cuda_get_same(size + c++)) {
-        __syncthreads(); /* before shared memory changes */
+    for (uint64_t c = first; c < min(first + each, chunks) && ok; at += cuda_get_same(size + c++))
         ok = use(c, at, (uint64_t)cuda_get_same(size + c));
-    }
-    __syncthreads();
+    __syncthreads(); /* before `warps` changes */
     return ok;
 }
 /* lanes: as for cuda_get_same() */
