@@ -507,21 +507,24 @@ TEST(votes) {
     pair_close();
 }
 
-/* A block of threshold's first kernel adds up 256 spans of 65536 elements at a time. */
-TEST(many_spans) {
-    const uint64_t count = 257 * 65536 + 4097;
+/* A block of threshold's first kernel adds up 256 spans of 65536 elements at a time, one of lossless 256 chunks. */
+static void many(const char *spec, uint64_t count) {
     const pair_how how = {.n_reduced = 1, .n_payloads = 1};
     pair_codec c;
     pair_part p, *list = &p;
-    if (quick() || left_out_name("threshold")) return;
+    if (quick() || left_out_name(spec)) return;
     pair_open("4", 5);
-    pair_codec_open(&c, "threshold:value=1.2");
+    pair_codec_open(&c, spec);
     pair_part_make(&p, &c, count, 1, 0);
     fill(&p, CF_RANDOM);
     pair_compress(&c, &list, 1, &how);
     pair_part_free(&p);
     pair_codec_close(&c);
     pair_close();
+}
+TEST(many_spans) {
+    many("threshold:value=1.2", 257 * 65536 + 4097);
+    many("lossless", 257 * 16384 + 1);
 }
 
 /* Chunks of lossless in all forms: with 24, 11 or 8 bits of sign and mantissa, or as they are; with long code words, a
