@@ -190,6 +190,9 @@ typedef struct esp_codec_model {
     /** Ascending by elements; between two entries, time is linear. */
     esp_codec_time times[ESP_MODEL_TIMES];
     double momentum; /* momentum that the codec itself applies; 0 if none */
+    /** How many of the first times are the same on faster devices: those of few elements on a GPU, which are kernel
+     *  launches. */
+    uint32_t n_fixed, reserved1;
 } esp_codec_model;
 
 /** Where a payload's body has f32 values: after `offset` bytes (a multiple of 4) come `count` values, and then `rest`

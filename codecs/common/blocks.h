@@ -452,6 +452,7 @@ static inline esp_status blocks_model(void *self, const esp_tensor *like, uint32
         .ns = {s->format->ns[0], s->format->ns[1]},
         .launches = {s->format->unbiased ? 1.0 : 2.0, 2},
         .bytes = {(s->format->unbiased ? 4 : 20) + sent, 4 + sent},
+        .small = {{8192, 1}},
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

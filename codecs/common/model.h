@@ -23,6 +23,10 @@ typedef struct esp_facts {
     /* On CUDA: kernel launches of a call, and bytes that its kernels move per element, [0] to compress, [1] to
      * decompress. launches[0] == 0 means that CUDA times are unknown. */
     double launches[2], bytes[2];
+    /* To compress at most small[i].elements takes small[i].launches; ascending. */
+    struct {
+        double elements, launches;
+    } small[2];
     double momentum; /* as in esp_codec_model */
 } esp_facts;
 
@@ -39,6 +43,22 @@ static inline void esp_model_line(esp_codec_model *m, const double base[2], cons
     }
 }
 
+/* Sets the times on CUDA, where each kernel launch is assumed to take 10 us. */
+static inline void esp_model_cuda(esp_codec_model *m, const esp_facts *f) {
+    const double rate = (double)ESP_MODEL_CUDA_RATE;
+    double from = 1;
+    for (int i = 0, small = 1; small; i++) {
+        small = i < 2 && f->small[i].elements > 0;
+        const double launches = small ? f->small[i].launches : f->launches[0];
+        const double ends[2] = {from, small ? f->small[i].elements : 1e11};
+        for (int k = 0; k < 2; k++)
+            m->times[m->n_times++] = (esp_codec_time){ends[k], 1e4 * launches + f->bytes[0] / rate * ends[k],
+                                                      1e4 * f->launches[1] + f->bytes[1] / rate * ends[k]};
+        from = ends[1] + 1;
+    }
+    m->n_fixed = m->n_times > 2 ? m->n_times - 1 : 0;
+}
+
 /* Copies *from to the caller's struct, which may be an older, shorter version. */
 static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_model *from) {
     const uint32_t bytes = out->struct_size;
@@ -47,7 +67,7 @@ static inline esp_status esp_model_answer(esp_codec_model *out, const esp_codec_
     return ESP_OK;
 }
 
-/* Computes the sizes and times that model() reports. On CUDA each kernel launch is assumed to take 10 us. */
+/* Computes the sizes and times that model() reports. */
 static inline esp_codec_model esp_model_of(const esp_facts *f, esp_device d) {
     esp_codec_model m;
     memset(&m, 0, sizeof m);
@@ -61,10 +81,7 @@ static inline esp_codec_model esp_model_of(const esp_facts *f, esp_device d) {
         const double base[2] = {1000 + f->setup_ns, 1000};
         esp_model_line(&m, base, f->ns);
     } else if (d.kind == ESP_CUDA && f->launches[0] > 0) {
-        const double base[2] = {1e4 * f->launches[0], 1e4 * f->launches[1]};
-        const double rate = (double)ESP_MODEL_CUDA_RATE;
-        const double slope[2] = {f->bytes[0] / rate, f->bytes[1] / rate};
-        esp_model_line(&m, base, slope);
+        esp_model_cuda(&m, f);
     }
     return m;
 }

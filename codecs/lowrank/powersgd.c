@@ -297,7 +297,7 @@ static esp_status powersgd_model(void *self, const esp_tensor *like, uint32_t n_
         .error = matrix ? -1.0 : 0,
         .setup_ns = 1000,
         .ns = {passes, esp_model_stream(8)},
-        .launches = {matrix ? 6.0 : 3.0, 3},
+        .launches = {matrix ? 6.0 : 4.0, matrix ? 3.0 : 2.0},
         .bytes = {matrix ? 28.0 : 24.0, matrix ? 8.0 : 12.0},
     };
     esp_codec_model m = esp_model_of(&f, d);

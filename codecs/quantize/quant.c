@@ -370,6 +370,7 @@ static esp_status quant_model(void *self, const esp_tensor *like, uint32_t n_red
         .ns = {esp_model_stream((s->block ? 16 : 20) + level), esp_model_stream(8 + level)},
         .launches = {2, s->block ? 2.0 : 1.0},
         .bytes = {20 + level, 8 + level},
+        .small = {{s->block ? 8192.0 : 0.0, 1}},
     };
     esp_codec_model m = esp_model_of(&f, d);
     (void)like;

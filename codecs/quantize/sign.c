@@ -225,6 +225,7 @@ static esp_status sign_model(void *self, const esp_tensor *like, uint32_t n_redu
                   : s->mxnet        ? 20.1
                                     : 4.1,
                   4.2},
+        .small = {{8192, 1}},
         .momentum = (double)s->momentum,
     };
     (void)like, (void)n_reduced;

@@ -236,6 +236,7 @@ static esp_status twobit_model(void *self, const esp_tensor *like, uint32_t n_re
         .ns = {esp_model_stream(relative ? 24.3 : 16.3), esp_model_stream(8.3)},
         .launches = {2, 2},
         .bytes = {20.3, 8.5},
+        .small = {{relative ? 0.0 : 4096.0, 1}},
     };
     (void)like, (void)n_reduced;
     return esp_model_fill(out, &f, d);

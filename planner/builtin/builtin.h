@@ -25,7 +25,7 @@ typedef struct esp__costs {
     esp_plan_codec codec;
     char spec[ESP__SPEC_MAX];
     esp_cost_point points[2][2][17]; /* [0: CPU, 1: GPU][0: compress, 1: decompress] */
-    esp_cost_point vector_points[2][17];
+    esp_cost_point vector_points[2][2][17];
 } esp__costs;
 /* Returns the name of the i-th known accelerator, or NULL after the last. */
 ESP__FN const char *esp__known_accelerator_at(uint32_t i);

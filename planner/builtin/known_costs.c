@@ -35,27 +35,30 @@ static esp_cost_curve *esp__costs_curve(esp__costs *out, int device, int d) {
 static void esp__model_curves(esp__costs *out, int device, const esp_codec_model *m, double faster) {
     for (int d = 0; d < 2; d++) {
         esp_cost_point *at = out->points[device][d];
-        for (uint32_t i = 0; i < m->n_times; i++)
-            at[i] = (esp_cost_point){m->times[i].elements * faster,
-                                     d ? m->times[i].decompress_ns : m->times[i].compress_ns};
-        if (m->n_times) *esp__costs_curve(out, device, d) = (esp_cost_curve){at, m->n_times, 0};
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < m->n_times; i++) {
+            const double size = m->times[i].elements * (i < m->n_fixed ? 1.0 : faster);
+            if (n && size <= at[n - 1].size) continue; /* a slow device reaches it where the fixed times still hold */
+            at[n++] = (esp_cost_point){size, d ? m->times[i].decompress_ns : m->times[i].compress_ns};
+        }
+        if (n) *esp__costs_curve(out, device, d) = (esp_cost_curve){at, n, 0};
     }
 }
 
 /* Keeps the curves that were set so far as those for vectors, and sets the curves for matrices. */
-static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, double core_faster, esp__costs *out) {
+static esp_status esp__matrix_curves(esp_ctx *ctx, const esp__codec *c, int device, double faster, esp__costs *out) {
     esp_codec_model matrix;
-    esp_status s = esp__codec_model(ctx, c, 1, 1, ESP_CPU, &matrix);
+    esp_status s = esp__codec_model(ctx, c, 1, 1, device == ESP_ON_GPU ? ESP_CUDA : ESP_CPU, &matrix);
     if (s) return s;
-    memcpy(out->vector_points, out->points[ESP_ON_CPU], sizeof out->vector_points);
+    memcpy(out->vector_points[device], out->points[device], sizeof out->vector_points[device]);
     for (int d = 0; d < 2; d++) {
-        esp_cost_curve *to = d ? &out->codec.vector_decompress[ESP_ON_CPU] : &out->codec.vector_compress[ESP_ON_CPU];
-        *to = *esp__costs_curve(out, ESP_ON_CPU, d);
-        to->points = out->vector_points[d];
+        esp_cost_curve *to = d ? &out->codec.vector_decompress[device] : &out->codec.vector_compress[device];
+        *to = *esp__costs_curve(out, device, d);
+        to->points = out->vector_points[device][d];
     }
-    out->codec.vector_error = out->codec.error;
+    if (device == ESP_ON_CPU) out->codec.vector_error = out->codec.error;
     out->codec.error = matrix.error >= 0.0 && matrix.error <= 1.0 ? matrix.error : 1.0;
-    esp__model_curves(out, ESP_ON_CPU, &matrix, core_faster);
+    esp__model_curves(out, device, &matrix, faster);
     return ESP_OK;
 }
 
@@ -135,12 +138,13 @@ static esp_status esp__model_costs(esp_ctx *ctx, esp__codec *c, double core_fast
     out->codec.units = size->per_element / quantum;
     esp__model_curves(out, ESP_ON_CPU, &c->model, core_faster);
     esp__plan_codec_rounds(&out->codec, c->table, &c->traits, c->self);
-    esp_status s = matrices ? esp__matrix_curves(ctx, c, core_faster, out) : ESP_OK;
+    esp_status s = matrices ? esp__matrix_curves(ctx, c, ESP_ON_CPU, core_faster, out) : ESP_OK;
     if (s || gpu_faster <= 0.0) return s;
     s = esp__codec_on(ctx, c, ESP_CUDA, &on_gpu);
-    if (!s) s = esp__codec_model(ctx, on_gpu ? on_gpu : c, matrices, 1, ESP_CUDA, &gpu);
+    if (!on_gpu) on_gpu = c;
+    if (!s) s = esp__codec_model(ctx, on_gpu, 0, 1, ESP_CUDA, &gpu);
     if (!s) esp__model_curves(out, ESP_ON_GPU, &gpu, gpu_faster);
-    return s;
+    return !s && matrices ? esp__matrix_curves(ctx, on_gpu, ESP_ON_GPU, gpu_faster, out) : s;
 }
 
 /* Computes costs from published times, for a codec that this library lacks. */

@@ -149,6 +149,16 @@ TEST(test_faster_memory_moves_the_knee) {
     k = costs_of("fp16", "cloud-h100", &c);
     near(us(&k->compress[ESP_ON_GPU], 1e6), 10 + 6e6 / (3350e3 * 8 / 9), 1e-9);
     assert_int_equal(k->caps, ESP_CODEC_REDUCIBLE);
+    k = costs_of("topk", "cloud-h100", &c); /* launches of few elements, on a faster and on a slower device */
+    for (int slow = 0; slow < 2; slow++) {
+        if (slow) assert_int_equal(esp__builtin_costs_for(ctx, "topk", "T4", 0, 0, &c), ESP_OK);
+        near(us(&k->compress[ESP_ON_GPU], 4096), 10, 0.02);
+        near(us(&k->compress[ESP_ON_GPU], 4097), 50, 0.01);
+        near(us(&k->compress[ESP_ON_GPU], 17100), 70, 0.02);
+    }
+    k = costs_of("powersgd:rank=2", "cloud-h100", &c);
+    near(us(&k->vector_compress[ESP_ON_GPU], 100), 40, 0.01);
+    near(us(&k->vector_decompress[ESP_ON_GPU], 100), 20, 0.01);
     k = costs_of("randomk:ratio=0.1", "commodity-10g", &c);
     assert_int_equal(k->caps, ESP_CODEC_REDUCIBLE);
     k = costs_of("topk", "one-box", &c);
