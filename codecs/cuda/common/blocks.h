@@ -176,7 +176,6 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) cuda_blocks_encode(cuda_parts
         }
         __syncwarp();
         cuda_blocks_pack(codes + at / 8 * end.bits, own->codes, end.bits, bytes - at / 8 * end.bits);
-        __syncwarp();
     }
     cuda_dense_finish(p, end, any >> 31 != 0);
 }

@@ -69,7 +69,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS) adaptive_digit(cuda_parts
     for (int g = 0; g < 2; g++) {
         const uint64_t k = STEP ? s->group[g].k : sparse_k(ratio, cuda_fresh(&s->group[g].n));
         const uint64_t left = STEP ? s->group[g].left : k;
-        __syncthreads(); /* before `found` and `warps` change */
         if (!k) continue;
         const cuda_bin b = cuda_hist_pick<1 << BITS>(s->hist + g * ADAPTIVE_BINS, left, warps, found);
         if (threadIdx.x == 0)
@@ -80,7 +79,8 @@ template <int STEP, int SHIFT, int BITS>
 inline const auto adaptive_digit_kernel = cuda_add_kernel(adaptive_digit<STEP, SHIFT, BITS>);
 
 /* ---- count ------------------------------------------------------------------------------------------------------- */
-/* The last block computes where each tile's elements go, how many each span has, and the mean. */
+/* The last block computes where each tile's elements go, how many each span has, and the mean. One half of `warps`
+ * changes only behind the other's barrier. */
 static __device__ __forceinline__ void adaptive_count_end(const cuda_part *p, uint32_t g, uint64_t *warps) {
     const adaptive_group *own = &adaptive_state_of(p)->group[g];
     const uint64_t spans = sparse_spans(p->count), tiles = cuda_tiles(p->count), quota = own->left;
@@ -101,7 +101,6 @@ static __device__ __forceinline__ void adaptive_count_end(const cuda_part *p, ui
             cuda_put(&tile[q].ties[g], (uint32_t)(min(e + same, quota) - min(e, quota)));
             a += n, e += same;
         }
-        __syncthreads(); /* before `warps` changes */
     }
     if (threadIdx.x || !p->count) return;
     const int32_t unit = fixed_unit(own->top, own->k);

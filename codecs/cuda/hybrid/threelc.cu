@@ -26,8 +26,8 @@ typedef struct threelc_cuda {
     __device__ void add(const cuda_segment &s, float *out, float scale, int set, uint32_t *shared) const {
         uint8_t *bytes = (uint8_t *)shared;
         uint32_t *warps = shared + ROOM / 4, before = 0, total;
-        for (uint32_t i = threadIdx.x; i < ROOM; i += CUDA_THREADS) bytes[i] = THREELC_ZEROS;
-        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < ROOM; i += CUDA_THREADS)
+            bytes[i] = THREELC_ZEROS; /* cuda_block_before() has a barrier */
         for (uint64_t at = s.begin; at < s.end; at += CUDA_THREADS, before += total) {
             const uint64_t i = at + threadIdx.x;
             const uint8_t byte = i < s.end ? cuda_get(s.body + i) : (uint8_t)THREELC_ZEROS;
@@ -117,7 +117,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS) threelc_write(cuda_parts 
         const uint8_t out = threelc_sent(byte, fifth, zeros, &sent);
         const uint32_t before = cuda_block_before((uint32_t)sent, warps, &total);
         if (sent) cuda_put(cuda_body(p) + cuda_get_same(cuda_serial_at(p) + b) + before, (unsigned char)out);
-        __syncthreads(); /* before `warps` changes */
     }
 }
 
