@@ -1,6 +1,6 @@
 /* regroup.c: merges neighbouring tensors and splits large ones, and chooses their options at the same time. (MergeComp,
  * Wang et al. 2021, merges with one codec only.) It starts with groups and chunks of equal size. Then it merges
- * neighbours and splits tensors as long as that makes the step shorter. */
+ * neighbours, divides groups and splits tensors as long as that makes the step shorter. */
 #include "planner/search/search.h"
 
 enum { ESP__CHUNKS_MAX = ESP__NEW_MAX };
@@ -113,11 +113,28 @@ static int esp__try_split(esp__incremental *k, uint32_t u, uint32_t chunks, uint
     return esp__swap_take(k, w, limit);
 }
 
+/* Tries to divide a group after its first `n` tensors. */
+static int esp__try_divide(esp__incremental *k, uint32_t u, uint32_t n) {
+    const esp__extent group = k->d->units[u];
+    esp__extent left = {group.first, n, 0, 0};
+    for (uint32_t t = 0; t < n; t++) left.elements += k->p->model->tensors[group.first + t].elements;
+    const esp__extent right = {group.first + n, group.n - n, 0, group.elements - left.elements};
+    esp__swap *w = esp__swap_open(k, u, 1);
+    if (!w) return 0;
+    esp__swap_add(k, w, &left, NULL), esp__swap_add(k, w, &right, NULL);
+    return esp__swap_take(k, w, k->d->makespan);
+}
+
 static int esp__regroup_unit(esp__incremental *k, uint32_t u) {
     static const uint32_t chunks[] = {2, 3, 4, 6, 8, 12, 16, 1};
     const esp__schedule *d = k->d;
     uint32_t flags = k->p->config.flags;
     if (!(flags & ESP_PLAN_NO_MERGE) && esp__try_merge(k, u, d->makespan)) return 1;
+    if (d->units[u].n > 1) { /* in the middle, after its first tensor or before its last */
+        const uint32_t n = d->units[u].n;
+        return esp__try_divide(k, u, (n + 1) / 2) ||
+               (n > 2 && (esp__try_divide(k, u, 1) || esp__try_divide(k, u, n - 1)));
+    }
     if (!(flags & ESP_PLAN_NO_SPLIT) && d->units[u].n == 1 && !d->units[u].begin)
         for (uint32_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
             if (esp__try_split(k, u, chunks[i], d->makespan)) return 1;
