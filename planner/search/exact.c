@@ -159,8 +159,8 @@ static void esp__small_options(esp__small *s, uint32_t u, const double taken[ESP
     }
 }
 
-/* Improves the schedule if it has few tensors or groups, which stay. The result is optimal for them if the search ends
- * within nodes_max steps. */
+/* Improves the schedule if it has few tensors or groups, which stay. The result is optimal for them if the last of
+ * three searches ends within a third of nodes_max steps. */
 ESP__FN void esp__small_exact(esp__problem *p, esp__schedule *d, uint64_t nodes_max) {
     static const uint32_t gains[] = {12, 50, 0};
     double takes[ESP__SMALL_TAKES] = {(double)p->ready[p->n_tensors - 1]};
