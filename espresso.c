@@ -146,6 +146,7 @@
 #include "espresso_impl/context/activate.c"
 #include "espresso_impl/context/outer.c"
 #include "espresso_impl/context/outer_choose.c"
+#include "espresso_impl/context/outer_late.c"
 #include "espresso_impl/context/shrink.c"
 #include "espresso_impl/context/reconfigure.c"
 #include "espresso_impl/context/open.c"

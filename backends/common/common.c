@@ -48,9 +48,10 @@ ESP__FN esp_status backend_traffic(esp_traffic *out, const uint64_t *level_bytes
     esp_traffic t;
     memset(&t, 0, sizeof t);
     t.struct_size = out->struct_size;
-    t.intra_bytes = level_bytes[0];
-    for (int k = 1; k < ESP_LEVELS; k++) t.inter_bytes += level_bytes[k];
-    memcpy(t.level_bytes, level_bytes, sizeof t.level_bytes);
+    for (int k = 0; k < ESP_LEVELS; k++) {
+        t.level_bytes[k] = __atomic_load_n(&level_bytes[k], __ATOMIC_RELAXED);
+        *(k ? &t.inter_bytes : &t.intra_bytes) += t.level_bytes[k];
+    }
     t.memory_bytes = memory_bytes;
     memcpy(out, &t, backend_min(out->struct_size, sizeof t));
     return ESP_OK;

@@ -45,6 +45,10 @@ ESP__FN void backend_release(const esp_host *h, void *p, uint64_t bytes);
 ESP__FN esp_status backend_check_group(const esp_host *h, const char *name, const esp_group *g, int32_t most);
 /* Returns the outermost level of the topology at which two ranks differ, which is 1 if they share a machine. */
 ESP__FN uint8_t backend_level(const esp_group *g, int32_t a, int32_t b);
+/* Counts received bytes. Another thread may call backend_traffic meanwhile. */
+static inline void backend_count(uint64_t *level_bytes, uint64_t bytes) {
+    __atomic_store_n(level_bytes, *level_bytes + bytes, __ATOMIC_RELAXED);
+}
 /* Fills *out from level_bytes[ESP_LEVELS], the bytes that a communicator has received over each level. */
 ESP__FN esp_status backend_traffic(esp_traffic *out, const uint64_t *level_bytes, uint64_t memory_bytes);
 

@@ -142,7 +142,7 @@ ESP__FN esp_status nccl_issue(nccl_comm *m, const esp_coll *c, void *stream) {
 
 /* ---- traffic ----------------------------------------------------------------------------------------------------- */
 static void nccl_received(nccl_comm *m, int32_t from, uint64_t bytes) {
-    if (from != m->who.rank) m->level_bytes[m->level[from] - 1] += bytes;
+    if (from != m->who.rank) backend_count(&m->level_bytes[m->level[from] - 1], bytes);
 }
 /* Counts the received bytes, which NCCL does not report. For alltoall and gather each rank's part comes from that rank.
  * Other collectives are assumed to be rings, in which all data come from the rank before this one. */

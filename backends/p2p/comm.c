@@ -77,7 +77,8 @@ static int p2p_poll(p2p_comm *m) {
         p2p_column *x = &m->columns[t.column];
         m->free[m->n_free++] = places[k];
         m->messages[places[k]].what = P2P_FREE;
-        if (t.what == P2P_INPUT_IN || t.what == P2P_RESULT_IN) m->level_bytes[m->level[t.peer] - 1] += bytes[k];
+        if (t.what == P2P_INPUT_IN || t.what == P2P_RESULT_IN)
+            backend_count(&m->level_bytes[m->level[t.peer] - 1], bytes[k]);
         const int s = p2p_message_done(m, x, &t);
         if (s) return s;
     }

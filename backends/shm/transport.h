@@ -241,7 +241,9 @@ static inline uint64_t shm_result_slot(const shm_comm *m, const shm_op *o) {
     return !o->in_window ? 0 : o->per_destination ? (uint64_t)m->size : 1;
 }
 static inline bool shm_crosses_link(const shm_comm *m, int32_t rank) { return m->nics[rank] != m->nics[m->rank]; }
-static inline void shm_count(shm_comm *m, int32_t rank, uint64_t bytes) { m->level_bytes[m->level[rank] - 1] += bytes; }
+static inline void shm_count(shm_comm *m, int32_t rank, uint64_t bytes) {
+    backend_count(&m->level_bytes[m->level[rank] - 1], bytes);
+}
 static inline int shm_wait_for(shm_comm *m, int32_t rank) { return m->waits_for = rank, 0; }
 static inline shm_req *shm_running(shm_comm *m) {
     return m->req_first == m->req_next ? NULL : &m->reqs[m->req_first % SHM_QUEUE];

@@ -58,7 +58,8 @@ ESP__FN esp_status esp__same_arguments(esp_ctx *ctx, const char *what, const cha
  * between steps. */
 ESP__FN esp_status esp__weights_share(esp_ctx *ctx);
 
-/* ---- outer.c: outer contexts; all but esp__outer_start and esp__outer_load allow a NULL ctx->outer ---- */
+/* ---- outer.c, outer_late.c: outer contexts; all but esp__outer_start, esp__outer_between_steps and esp__outer_load allow a
+ * NULL ctx->outer ---- */
 /* Warns once if ESPRESSO_OUTER is set, but no context of the process is an outer one. */
 ESP__FN void esp__outer_unused(const esp_ctx *ctx);
 /* Divides the tensors into fragments. Call it before the first strategy is active. */
@@ -70,6 +71,10 @@ ESP__FN esp_status esp__outer_order(esp_ctx *ctx, esp__strategy *y);
 ESP__FN esp_status esp__outer_refuse(const esp_ctx *ctx, const char *what);
 /* Blocks until what was pushed in this round is averaged, so that other collectives can run. */
 ESP__FN esp_status esp__outer_quiet(esp_ctx *ctx);
+/* Does that before collective call `what`, which may come in mid-round unless late ranks are at other places of it. */
+ESP__FN esp_status esp__outer_between_steps(esp_ctx *ctx, const char *what);
+/* Some rank pushes fragment number `fragment`, counted over all rounds. Called by the watch thread. */
+ESP__FN void esp__outer_begun(esp_ctx *ctx, uint64_t fragment);
 /* Marks what this round has averaged before the active strategy or a loaded state began. */
 ESP__FN void esp__outer_resume(esp_ctx *ctx);
 /* Drops the round after ranks were lost, and gives the remaining ones the anchors and momenta of rank 0. The second is

@@ -52,16 +52,18 @@ static esp_status esp__outer_set(const esp_ctx *ctx, esp__outer *o, const char *
                 {"alpha", 0, 0.9999999, false},
                 {"lr", 1e-9, 1e6, false},
                 {"momentum", 0, 0.9999999, false},
-                {"check", 1, 1e9, false}};
+                {"check", 1, 1e9, false},
+                {"window", 1, 3.6e6, false}};
     enum { KEYS = sizeof keys / sizeof *keys };
     static const uint32_t least[] = {1, 1, 0};
-    float *const numbers[] = {&o->alpha, &o->lr, &o->momentum, &o->check};
+    float window = 0;
+    float *const numbers[] = {&o->alpha, &o->lr, &o->momentum, &o->check, &window};
     size_t k = 0;
     while (k < KEYS && strcmp(key, keys[k].key)) k++;
     if (k == KEYS)
         return esp__fail(ctx, ESP_E_ARG,
                          "outer: '%s' is no parameter: known are every, fragments, delay, the same with max_ before, "
-                         "alpha, lr, momentum, nesterov (0 or 1) and check",
+                         "alpha, lr, momentum, nesterov (0 or 1), check and window",
                          key);
     if (!esp__outer_number(v, keys[k].whole, keys[k].least, keys[k].most))
         return esp__fail(ctx, ESP_E_ARG, "outer: %s is %s: expected %s from %g to %g", key, said,
@@ -72,6 +74,7 @@ static esp_status esp__outer_set(const esp_ctx *ctx, esp__outer *o, const char *
         o->nesterov = v != 0;
     else
         *numbers[k - 7] = (float)v;
+    if (window > 0) o->late.window_ns = (uint64_t)(v * 1e6);
     return ESP_OK;
 }
 
@@ -106,8 +109,7 @@ static esp_status esp__outer_set_members(const esp_ctx *ctx, esp__outer *o, cons
     return s;
 }
 
-/* Returns the inner step of a round, from 1, at which fragment f is pushed. */
-static uint32_t esp__outer_turn(const esp__outer *o, uint32_t f) {
+ESP__FN uint32_t esp__outer_turn(const esp__outer *o, uint32_t f) {
     return (uint32_t)((uint64_t)(f + 1) * o->every / o->fragments);
 }
 
@@ -133,6 +135,12 @@ static esp_status esp__outer_fits(const esp_ctx *ctx, esp__outer *o) {
                          o->fragments, (int)ESP__FRAGMENTS_MOST);
     if (o->nesterov && o->momentum == 0.0f)
         return esp__fail(ctx, ESP_E_ARG, "outer: nesterov is set without momentum: set momentum, such as 0.9");
+    if (o->late.window_ns && (esp__outer_chooses(o) || o->check != 0.0f))
+        return esp__fail(ctx, ESP_E_ARG,
+                         "outer: window cannot be set together with %s: ranks exchange %s at once, which a late rank "
+                         "would hold up",
+                         o->check != 0.0f ? "check" : "max_every, max_fragments or max_delay",
+                         o->check != 0.0f ? "lengths" : "times");
     return ESP_OK;
 }
 
@@ -233,9 +241,10 @@ static esp_status esp__outer_memory(esp_ctx *ctx, esp__outer *o) {
     for (uint32_t i = 0; i < m->n_tensors && all; i++) {
         esp__outer_tensor *x = &o->tensors[i];
         x->anchor = esp__outer_take(ctx, o, &m->tensors[i]);
+        if (o->late.window_ns) x->move = esp__outer_take(ctx, o, &m->tensors[i]);
         if (o->momentum != 0.0f) x->momentum = esp__outer_take(ctx, o, &m->tensors[i]);
-        all = x->anchor && (x->momentum || o->momentum == 0.0f);
-        bytes += m->tensors[i].count * sizeof(float) * (o->momentum != 0.0f ? 2 : 1);
+        all = x->anchor && (x->momentum || o->momentum == 0.0f) && (x->move || !o->late.window_ns);
+        bytes += m->tensors[i].count * sizeof(float) * (1u + (o->momentum != 0.0f) + (o->late.window_ns != 0));
     }
     if (!all)
         return esp__fail(ctx, ESP_E_NOMEM, "outer: no memory for anchors%s: about %llu MiB are needed%s",
@@ -261,9 +270,9 @@ ESP__FN esp_status esp__outer_start(esp_ctx *ctx) {
     o->first = esp__alloc(ctx, ((uint64_t)o->high[1] + 1) * sizeof *o->first);
     if (!o->first) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
     esp__outer_divide(ctx, o->fragments, o->first); /* into the fewest fragments, which need the most memory */
-    const esp_status s = esp__outer_memory(ctx, o);
+    esp_status s = esp__outer_memory(ctx, o);
     if (!s && esp__outer_chooses(o)) esp__outer_timer_begin(ctx);
-    return s;
+    return s ? s : esp__outer_late_open(ctx);
 }
 
 ESP__FN void esp__outer_divide(const esp_ctx *ctx, uint32_t fragments, uint32_t *first) {
@@ -279,9 +288,11 @@ ESP__FN void esp__outer_shape(esp_ctx *ctx, uint32_t every, uint32_t fragments, 
 
 ESP__FN void esp__outer_close(esp_ctx *ctx) {
     esp__outer *o = ctx->outer;
+    esp__outer_late_close(ctx);
     for (uint32_t i = 0; o && o->tensors && i < ctx->model.n_tensors; i++) {
         esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].anchor);
         esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].momentum);
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].move);
     }
     for (uint32_t k = 0; o && k < ESP__DEVICES_MAX; k++)
         esp__device_give(ctx, k, o->room[k], o->room_bytes[k], ESP_MEM_DEVICE);
@@ -299,8 +310,9 @@ ESP__FN void esp__outer_agree(const esp_ctx *ctx, esp__text *lines) {
                       o->high[0], o->low[1], o->high[1], o->low[2], o->high[2]);
     else
         esp__text_add(lines, "outer every=%u,fragments=%u,delay=%u", o->every, o->fragments, o->delay);
-    esp__text_add(lines, ",alpha=%g,lr=%g,momentum=%g,nesterov=%d,check=%g\n", (double)o->alpha, (double)o->lr,
-                  (double)o->momentum, (int)o->nesterov, (double)o->check);
+    esp__text_add(lines, ",alpha=%g,lr=%g,momentum=%g,nesterov=%d,check=%g,window=%g\n", (double)o->alpha,
+                  (double)o->lr, (double)o->momentum, (int)o->nesterov, (double)o->check,
+                  (double)o->late.window_ns / 1e6);
 }
 
 static uint32_t esp__outer_fragment(const esp__outer *o, uint32_t tensor) {
@@ -333,8 +345,6 @@ ESP__FN esp_status esp__outer_order(esp_ctx *ctx, esp__strategy *y) {
     esp__free(ctx, sorted);
     return ESP_OK;
 }
-
-static esp_status esp__outer_mix(esp_ctx *ctx, uint32_t id, float alpha);
 
 /* ---- the trainer's parameters ------------------------------------------------------------------------------------ */
 ESP__FN esp_status esp__outer_refuse(const esp_ctx *ctx, const char *what) {
@@ -412,7 +422,7 @@ static esp_status esp__outer_compare(esp_ctx *ctx) {
 static bool esp__outer_whole(const esp_ctx *ctx, uint32_t id) {
     const esp__outer *o = ctx->outer;
     const esp__tensor_units *of = &ctx->active.strategy.of_tensor[id];
-    bool whole = o->lr == 1.0f && o->momentum == 0.0f && o->check == 0.0f;
+    bool whole = o->lr == 1.0f && o->momentum == 0.0f && o->check == 0.0f && !o->late.window_ns;
     for (uint32_t i = of->first; i < of->first + of->n && whole; i++)
         whole = !strcmp(ctx->active.strategy.units[i].codec->table->name, ESP__CODEC_NONE);
     return whole;
@@ -491,18 +501,20 @@ static esp_status esp__outer_outliers(esp_ctx *ctx, uint32_t f) {
     return s;
 }
 
-static esp_status esp__outer_push(esp_ctx *ctx, uint32_t f, esp_stream stream) {
+ESP__FN esp_status esp__outer_push(esp_ctx *ctx, uint32_t f, esp_stream stream) {
     esp__outer *o = ctx->outer;
     const esp_stream none = {{0, 0}, NULL};
     esp_status s = esp__outer_settle(ctx, f, stream);
     o->timer.pushed_ns = esp__now_ns();
-    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) s = esp__outer_difference(ctx, i);
+    for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s && !o->late.misses; i++) s = esp__outer_difference(ctx, i);
     if (!s && o->check != 0.0f) s = esp__outer_outliers(ctx, f);
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++)
-        s = o->outlier ? esp_push_zero(ctx, i, o->tensors[i].pushed, none)
-                       : esp_push(ctx, i, o->tensors[i].pushed, none);
+        s = o->outlier || o->late.misses
+                ? esp_push_zero(ctx, i, o->tensors[i].pushed, none)
+                : esp_push(ctx, i, o->tensors[i].pushed, none);
     if (s) return s;
     o->pushed++;
+    o->late.pushes++;
     o->left = o->delay;
     return ESP_OK;
 }
@@ -530,7 +542,9 @@ static esp_status esp__outer_means(esp_ctx *ctx, uint32_t f, bool *finite) {
     const uint64_t begin = esp__now_ns();
     esp_status s = ESP_OK;
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) s = esp_wait(ctx, i);
+    pthread_mutex_lock(&ctx->lanes.lock);
     ctx->steps.stats.outer_wait_ns += esp__now_ns() - begin;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     *finite = true;
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s && *finite; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
@@ -568,7 +582,7 @@ static esp_status esp__outer_update(esp_ctx *ctx, uint32_t id) {
 }
 
 /* params = alpha * params + (1 - alpha) * anchor */
-static esp_status esp__outer_mix(esp_ctx *ctx, uint32_t id, float alpha) {
+ESP__FN esp_status esp__outer_mix(esp_ctx *ctx, uint32_t id, float alpha) {
     const esp__tensor *t = &ctx->model.tensors[id];
     const esp__outer_tensor *x = &ctx->outer->tensors[id];
     esp_status s = ESP_OK;
@@ -579,7 +593,16 @@ static esp_status esp__outer_mix(esp_ctx *ctx, uint32_t id, float alpha) {
                                    t->count);
 }
 
-static esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
+/* Changes a tensor's parameters after an outer update. */
+static esp_status esp__outer_follow(esp_ctx *ctx, uint32_t id, bool returns) {
+    const esp__outer *o = ctx->outer;
+    if (o->late.misses) return ESP_OK;
+    if (!o->late.acts) return esp__outer_mix(ctx, id, returns ? 0.0f : o->alpha);
+    o->tensors[id].due |= returns ? ESP__OUTER_RETURN : ESP__OUTER_MIX;
+    return ESP_OK;
+}
+
+ESP__FN esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
     esp__outer *o = ctx->outer;
     const uint32_t f = o->applied;
     bool finite = true;
@@ -587,8 +610,11 @@ static esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
     if (o->outliers >= (uint32_t)ctx->job.size) finite = false; /* no rank's difference was finite */
     if (!s) s = esp__outer_settle(ctx, f, stream);
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) {
-        if (finite) s = esp__outer_update(ctx, i);
-        if (!s) s = esp__outer_mix(ctx, i, finite && !o->outlier ? o->alpha : 0.0f);
+        const bool moves = finite && o->late.misses;
+        if (moves) s = esp__outer_late_moves(ctx, i, false);
+        if (finite && !s) s = esp__outer_update(ctx, i);
+        if (moves && !s) s = esp__outer_late_moves(ctx, i, true);
+        if (!s) s = esp__outer_follow(ctx, i, !finite || o->outlier);
     }
     if (s) return s;
     if (!finite && esp__log_speaks(ctx))
@@ -597,7 +623,9 @@ static esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
     o->timer.exchange_ns += esp__now_ns() - o->timer.pushed_ns;
     if (++o->applied < o->fragments) return ESP_OK;
     o->pushed = o->applied = 0;
+    pthread_mutex_lock(&ctx->lanes.lock);
     ctx->steps.stats.outer_rounds++;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     s = esp_wait_all(ctx);
     return s || !o->timer.on ? s : esp__outer_timed(ctx);
 }
@@ -605,8 +633,15 @@ static esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream) {
 static esp_status esp__outer_step(esp_ctx *ctx, esp_stream stream) {
     esp__outer *o = ctx->outer;
     esp_status s = o->compared ? ESP_OK : esp__outer_compare(ctx);
-    if (s) return s;
+    const bool missed = o->late.missed;
+    o->late.missed = false;
+    if (s || missed) return s;
     o->at++;
+    if (esp__outer_late_called(ctx)) { /* pushes now what others have pushed */
+        if (o->pushed > o->applied) s = esp__outer_apply(ctx, stream);
+        if (s) return s;
+        o->at = esp__outer_turn(o, o->pushed);
+    }
     if (o->pushed > o->applied && o->left) o->left--;
     if (o->pushed > o->applied && !o->left)
         s = esp__outer_apply(ctx, stream);
@@ -614,6 +649,7 @@ static esp_status esp__outer_step(esp_ctx *ctx, esp_stream stream) {
         esp_test(ctx, o->first[o->pushed] - 1); /* runs ops, if the trainer's threads do that */
     if (s || o->pushed == o->fragments || o->at != esp__outer_turn(o, o->pushed)) return s;
     if (o->pushed + 1 == o->fragments) o->at = 0;
+    esp__outer_late_tell(ctx);
     s = esp__outer_push(ctx, o->pushed, stream);
     return s || o->delay ? s : esp__outer_apply(ctx, stream);
 }
@@ -622,8 +658,10 @@ static esp_status esp__outer_sync(esp_ctx *ctx, esp_stream stream) {
     esp__outer *o = ctx->outer;
     esp_status s = o->compared ? ESP_OK : esp__outer_compare(ctx);
     o->timer.early |= o->at || o->pushed;
+    o->late.missed = false;
     if (!s && o->pushed > o->applied) s = esp__outer_apply(ctx, stream);
-    for (bool more = o->at || o->pushed; more && !s; more = o->pushed) {
+    /* with a window, inner steps of this round are not the same on all ranks */
+    for (bool more = o->at || o->pushed || o->late.window_ns; more && !s; more = o->pushed) {
         s = esp__outer_push(ctx, o->pushed, stream);
         if (!s) s = esp__outer_apply(ctx, stream);
     }
@@ -639,9 +677,12 @@ static esp_status esp__outer_call(esp_ctx *ctx, esp_stream stream, const char *w
     for (uint32_t i = 0; !s && stream.dev.kind > ESP_CPU && i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].device) s = esp__stream_check(ctx, &ctx->model.tensors[i], stream, what);
     if (s) return s;
+    s = esp__outer_late_enter(ctx);
+    if (s) return s;
     ctx->outer->calls = true;
     s = call(ctx, stream);
     ctx->outer->calls = false;
+    esp__outer_late_leave(ctx);
     return s;
 }
 
@@ -656,7 +697,9 @@ ESPRESSO_API esp_status esp_outer_sync(esp_ctx *ctx, esp_stream stream) {
 /* ---- between a round's fragments --------------------------------------------------------------------------------- */
 ESP__FN esp_status esp__outer_quiet(esp_ctx *ctx) {
     const esp__outer *o = ctx->outer;
-    esp_status s = ESP_OK;
+    esp__outer_late_pause(ctx);
+    esp_status s = esp__alive(ctx);
+    if (s) return s;
     if (o->pushed == o->applied) return ESP_OK;
     for (uint32_t i = o->first[o->applied]; i < o->first[o->applied + 1] && !s; i++) s = esp_wait(ctx, i);
     return s;
@@ -685,8 +728,19 @@ ESP__FN void esp__outer_resume(esp_ctx *ctx) {
 ESP__FN esp_status esp__outer_between(const esp_ctx *ctx, const char *what) {
     const esp__outer *o = ctx->outer;
     if (!o || (!o->at && !o->pushed)) return ESP_OK;
+    if (o->late.window_ns)
+        return esp__fail(ctx, ESP_E_STATE,
+                         "%s: a round is under way, and with a window ranks are at different places of it: call "
+                         "esp_outer_sync first",
+                         what);
     return esp__fail(ctx, ESP_E_STATE, "%s: a round is under way: call esp_outer_sync first, or call it after a round",
                      what);
+}
+
+ESP__FN esp_status esp__outer_between_steps(esp_ctx *ctx, const char *what) {
+    esp__outer_late_pause(ctx);
+    const esp_status s = ctx->outer->late.window_ns ? esp__outer_between(ctx, what) : ESP_OK;
+    return s ? s : esp__outer_quiet(ctx);
 }
 
 ESP__FN bool esp__outer_compared(const esp_ctx *ctx) { return ctx->outer && ctx->outer->compared; }
@@ -697,6 +751,7 @@ ESP__FN void esp__outer_joined(esp_ctx *ctx, bool compared) {
 
 ESP__FN void esp__outer_restart(esp_ctx *ctx) {
     if (!ctx->outer) return;
+    esp__outer_late_restart(ctx);
     ctx->outer->at = ctx->outer->left = ctx->outer->pushed = ctx->outer->applied = 0;
     ctx->outer->outliers = 0;
     ctx->outer->outlier = false;

@@ -1,4 +1,5 @@
-/* outer.h: what the files of outer contexts share: outer.c, and outer_choose.c, which is listed after it. */
+/* outer.h: what the files of outer contexts share: outer.c, and outer_choose.c and outer_late.c, which are listed after
+ * it. */
 #ifndef ESP__OUTER_H
 #define ESP__OUTER_H
 #include "espresso_impl/context/context.h"
@@ -26,7 +27,37 @@ typedef struct esp__outer_tensor {
     float *anchor, *momentum;
     void *pushed; /* anchor - params, then its mean; in esp__outer.room */
     bool whole;   /* the parameters themselves were pushed */
+    /* What late.c does to the parameters in the next call: ESP__OUTER_MOVE and so on, and how far it moves them. */
+    uint32_t due;
+    float *move;
 } esp__outer_tensor;
+enum {
+    ESP__OUTER_MOVE = 1,  /* params += move, and so keep their difference from the anchor */
+    ESP__OUTER_MIX = 2,   /* params = alpha * params + (1 - alpha) * anchor */
+    ESP__OUTER_RETURN = 4 /* params = anchor */
+};
+
+/* ---- outer_late.c: ranks that push a fragment too late ---- */
+typedef struct esp__outer_late {
+    uint64_t window_ns; /* 0: late ranks hold up the others */
+    /* Held by the thread that pushes and applies: the caller's, in esp_outer_step and esp_outer_sync, or the late
+     * thread. It protects the members below up to `status`. */
+    pthread_mutex_t lock;
+    uint64_t pushes;   /* of fragments, in all rounds since ranks were lost or joined */
+    bool armed;        /* the late thread may act: no other call of the library is under way */
+    bool acts;         /* the late thread does */
+    bool misses;       /* this rank pushes zeros for the fragment under way */
+    bool missed;       /* it did since the last call, whose inner step therefore belongs to a turn that is over */
+    esp_status status; /* of the late thread, with the error's text */
+    char text[ESP__ERROR_MAX];
+    /* News of other ranks, under `news`. */
+    pthread_mutex_t news;
+    pthread_cond_t changed;
+    uint64_t begun, begun_ns; /* how many pushes some rank has made; when the last of them was heard of */
+    uint64_t handled;         /* pushes for which the late thread need not wait any more */
+    bool quit, has_thread;
+    pthread_t thread;
+} esp__outer_late;
 
 typedef struct esp__outer {
     uint32_t flags, every, fragments, delay;
@@ -41,6 +72,7 @@ typedef struct esp__outer {
     bool outlier;                   /* this rank pushed zeros for the fragment under way, as it failed the check */
     uint32_t outliers;              /* how many ranks did */
     uint32_t left;                  /* inner steps until the fragment that is under way is applied */
+    esp__outer_late late;
     uint32_t *first;                /* [fragments + 1] fragment f has tensors first[f] to first[f + 1] - 1 */
     esp__outer_timer timer;
     esp__outer_tensor *tensors; /* [n_tensors], NULL before esp_start */
@@ -61,4 +93,29 @@ ESP__FN void esp__outer_timer_begin(esp_ctx *ctx);
 ESP__FN esp_status esp__outer_timed(esp_ctx *ctx);
 /* Activates the active strategy again, after a change of fragments. Collective. */
 ESP__FN esp_status esp__outer_activate(esp_ctx *ctx);
+
+/* ---- outer.c, for outer_late.c ---- */
+/* Pushes fragment f; waits for its mean, and applies it. */
+ESP__FN esp_status esp__outer_push(esp_ctx *ctx, uint32_t f, esp_stream stream);
+ESP__FN esp_status esp__outer_apply(esp_ctx *ctx, esp_stream stream);
+ESP__FN esp_status esp__outer_mix(esp_ctx *ctx, uint32_t id, float alpha);
+/* Returns the inner step of a round, from 1, at which fragment f is pushed. */
+ESP__FN uint32_t esp__outer_turn(const esp__outer *o, uint32_t f);
+
+/* ---- outer_late.c; without a window, these do nothing ---- */
+ESP__FN esp_status esp__outer_late_open(esp_ctx *ctx);
+ESP__FN void esp__outer_late_close(esp_ctx *ctx);
+/* Begin and end a call that pushes or applies. The former may fail, and then the latter is not called. */
+ESP__FN esp_status esp__outer_late_enter(esp_ctx *ctx);
+ESP__FN void esp__outer_late_leave(esp_ctx *ctx);
+/* Tells the other ranks that this one has pushed the fragment whose turn it is. */
+ESP__FN void esp__outer_late_tell(esp_ctx *ctx);
+/* Whether others have pushed the next fragment for longer than the window. */
+ESP__FN bool esp__outer_late_called(const esp_ctx *ctx);
+/* Before and after an outer update of a fragment which this rank has missed. */
+ESP__FN esp_status esp__outer_late_moves(esp_ctx *ctx, uint32_t id, bool after);
+/* Keeps the late thread from acting until the next call of esp_outer_step or esp_outer_sync. */
+ESP__FN void esp__outer_late_pause(esp_ctx *ctx);
+/* Forgets what other ranks pushed. */
+ESP__FN void esp__outer_late_restart(esp_ctx *ctx);
 #endif

@@ -131,6 +131,7 @@ static esp_status esp__state_share(esp_ctx *ctx, int32_t members) {
 /* ---- members ---- */
 static esp_status esp__reconfigure_check(esp_ctx *ctx, bool *lost) {
     static const char what[] = "esp_reconfigure";
+    esp__outer_late_pause(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp_status fatal = ctx->health.fatal;
     const uint32_t waiters = ctx->lanes.waiters;

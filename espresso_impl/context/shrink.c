@@ -2,6 +2,7 @@
  * (job/regroup.c), get new ranks and connections, and compile the strategy for fewer ranks. If another rank dies
  * meanwhile, they start again. */
 #include "espresso_impl/context/context.h"
+#include "espresso_impl/context/outer.h"
 #include <unistd.h>
 
 #define ESP__SHRINK_HEARS_NS 1000000000u
@@ -25,6 +26,7 @@ ESP__FN esp_status esp__shrink_possible(const esp_ctx *ctx, const char *what) {
 }
 
 static esp_status esp__shrink_check(esp_ctx *ctx) {
+    esp__outer_late_pause(ctx);
     pthread_mutex_lock(&ctx->lanes.lock);
     const esp__health h = ctx->health;
     const uint32_t waiters = ctx->lanes.waiters;

@@ -457,7 +457,7 @@ ESPRESSO_API esp_status esp_report_loss(esp_ctx *ctx, double loss) {
 ESP__FN esp_status esp__between_steps(esp_ctx *ctx, const char *what) {
     esp_status s = esp__usable(ctx);
     if (!s) s = esp__alive(ctx);
-    if (s || ctx->outer) return s ? s : esp__outer_quiet(ctx);
+    if (s || ctx->outer) return s ? s : esp__outer_between_steps(ctx, what);
     if (ctx->steps.open || ctx->steps.closed)
         return esp__fail(ctx, ESP_E_STATE, "%s: a step is under way: call esp_wait_all first", what);
     return ESP_OK;

@@ -67,9 +67,13 @@ typedef struct esp__peers_events {
     void (*decided)(void *user, int32_t rank, uint32_t tensor);
     void (*answer)(void *user, esp__answer *out);
     void (*excluded)(void *user); /* the other ranks continue without this rank */
+    void (*turn)(void *user, uint64_t fragment); /* another rank has called esp__peers_turn */
 } esp__peers_events;
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,
                                    const esp__peers_events *ev, esp__peers **out);
+/* Tells all other ranks, without waiting, that this one has come to fragment number `fragment` of an outer loop. They
+ * hear only of the first rank that does. */
+ESP__FN void esp__peers_turn(esp__peers *p, uint64_t fragment);
 /* Sets the error that other ranks will see as the reason why this one closes. */
 ESP__FN void esp__peers_cause(esp__peers *p, esp_status why);
 /* Announces that this rank leaves, so that the others do not take it for dead, and frees `p`. Sends `last` of `bytes`

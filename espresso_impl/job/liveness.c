@@ -387,6 +387,26 @@ ESP__FN void esp__peers_report_off(esp__peers *p) {
     if (own.started) s->ev.ended(s->ev.user, s->longest_ns);
 }
 
+/* ---- turns of outer loops ---- */
+/* On rank 0: tells the others, unless they know. Returns whether it did. */
+static bool esp__turn_spread(esp__peers *p, uint64_t fragment) {
+    if (fragment < p->turns) return false;
+    p->turns = fragment + 1;
+    esp__send_all(p, (esp__msg){ESP__MSG_TURN, 0, 0, fragment, 0});
+    return true;
+}
+
+ESP__FN void esp__peers_turn(esp__peers *p, uint64_t fragment) {
+    if (p->size == 1) return;
+    pthread_mutex_lock(&p->lock);
+    if (p->rank)
+        esp__send(p, 0, (esp__msg){ESP__MSG_TURN, p->rank, 0, fragment, 0});
+    else
+        esp__turn_spread(p, fragment);
+    esp__peers_kick(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* ---- messages ---- */
 ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
     const esp__msg *m = &c->head;
@@ -415,6 +435,9 @@ ESP__FN void esp__watch_on_hub(esp__peers *p, esp__conn *c) {
             esp__inquiry_answer(p, c->rank, &answer);
         break;
     case ESP__MSG_LONG_WAIT: esp__watchdog_open(p); break;
+    case ESP__MSG_TURN:
+        if (esp__turn_spread(p, m->seq)) ESP__CALL(p, turn, (p->ev.user, m->seq));
+        break;
     case ESP__MSG_LEAVE: esp__watch_gone(p, c, ESP__LEFT, m->seq); break;
     case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank %d sent message %u", (int)c->rank, (unsigned)m->type);
@@ -451,6 +474,7 @@ ESP__FN void esp__watch_from_hub(esp__peers *p, esp__conn *c) {
         esp__conn_send(p->ctx, c, (esp__msg){ESP__MSG_ANSWER, p->rank, 0, m->seq, 0}, &answer, sizeof answer);
         break;
     case ESP__MSG_DECISION: esp__decided(p, valid ? m->rank : -1, m->tag); break;
+    case ESP__MSG_TURN: ESP__CALL(p, turn, (p->ev.user, m->seq)); break;
     case ESP__MSG_EXCLUDED: esp__watch_excluded(p); break;
     default: esp__log(p->ctx, ESP_LOG_ERROR, "peers", "rank 0 sent message %u", (unsigned)m->type);
     }

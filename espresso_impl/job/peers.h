@@ -34,7 +34,8 @@ enum {
     ESP__MSG_LEFT = 23,     /* from rank 0: a list of ranks that sent LEAVE (seq) */
     ESP__MSG_DESCRIBE = 24, /* from a rank that joins: its tensors and options, as text */
     ESP__MSG_ADMIT = 25,    /* to a rank that joins: an esp__admission and the strategy's text */
-    ESP__MSG_STATE = 26     /* to a rank that has joined: a part of a member's anchors and momenta */
+    ESP__MSG_STATE = 26,    /* to a rank that has joined: a part of a member's anchors and momenta */
+    ESP__MSG_TURN = 27      /* both ways: a rank has come to fragment seq of an outer loop */
 };
 enum { ESP__HERE = 0, ESP__LEFT = 1, ESP__DIED = 2 }; /* state of the other end of a connection */
 enum {
@@ -179,6 +180,7 @@ struct esp__peers {
     uint64_t check_ns;
     /* the members below are used on rank 0 */
     bool suspect_now, check_now;
+    uint64_t turns; /* fragments of an outer loop of which all ranks know */
     uint64_t checked_ns;
     esp__inquiry inquiry;
     esp__rank_state *asked;

@@ -76,7 +76,7 @@ class Stats(c.Structure):
         "u32 struct_size reserved0; u64 steps intra_bytes inter_bytes nonfinite memory_bytes compress_ns "
         "decompress_ns intra_ns inter_ns step_ns backward_ns exposed_communication_ns exposed_compression_ns; u64s "
         "level_bytes level_ns; u64 slots_bytes feedback_bytes backend_bytes "
-        "outer_rounds outer_bytes outer_wait_ns ranks_lost ranks_joined"
+        "outer_rounds outer_bytes outer_wait_ns ranks_lost ranks_joined outer_missed"
     )
 
 

@@ -70,7 +70,7 @@ static const row rows[] = {
     STRUCT(esp_stats, struct_size, reserved0, steps, intra_bytes, inter_bytes, nonfinite, memory_bytes, compress_ns,
            decompress_ns, intra_ns, inter_ns, step_ns, backward_ns, exposed_communication_ns, exposed_compression_ns,
            level_bytes, level_ns, slots_bytes, feedback_bytes, backend_bytes, outer_rounds, outer_bytes, outer_wait_ns,
-           ranks_lost, ranks_joined),
+           ranks_lost, ranks_joined, outer_missed),
     STRUCT(esp_outer_desc, struct_size, flags, method, every, fragments, delay, alpha, lr, momentum, nesterov,
            reserved0),
     STRUCT(esp_tensor_stats, struct_size, samples, error, feedback, pushes, zeros),
