@@ -69,6 +69,14 @@ EOF
     run "$tmp/$example"
     count=$((count + 1))
 done
+rc=0
+BUILD=$build sh examples/14_outer/two_hosts.sh 20 >"$tmp/two" 2>&1 || rc=$?
+if [ $rc -eq 77 ]; then
+    leaves_out "14_outer/two_hosts.sh: $(cat "$tmp/two")"
+elif [ $rc -ne 0 ] || [ "$(grep -c ' 20 steps in .* s, loss of the last 20: [1-9]' "$tmp/two")" -ne 3 ]; then
+    cat "$tmp/two"
+    failed=1
+fi
 [ $count -ge 10 ] || { echo "only $count examples ran" && failed=1; }
 [ $failed -eq 0 ] || exit 1
 checked
