@@ -460,7 +460,7 @@ typedef struct esp_stats {
      *  esp_outer_step waited for communication. */
     uint64_t outer_rounds, outer_bytes, outer_wait_ns;
     uint64_t ranks_lost, ranks_joined; /* by esp_shrink and esp_reconfigure */
-    uint64_t outer_missed; /* fragments from whose means this rank was left out, as it was late (window) */
+    uint64_t outer_missed;             /* fragments from whose means this rank was left out, as it was late (window) */
 } esp_stats;
 /** Compression error and residual of one tensor. Growable: set struct_size, as later versions may append members. */
 typedef struct esp_tensor_stats {

@@ -58,8 +58,8 @@ ESP__FN esp_status esp__same_arguments(esp_ctx *ctx, const char *what, const cha
  * between steps. */
 ESP__FN esp_status esp__weights_share(esp_ctx *ctx);
 
-/* ---- outer.c, outer_late.c: outer contexts; all but esp__outer_start, esp__outer_between_steps and esp__outer_load allow a
- * NULL ctx->outer ---- */
+/* ---- outer.c, outer_late.c: outer contexts; all but esp__outer_start, esp__outer_between_steps and esp__outer_load
+ * allow a NULL ctx->outer ---- */
 /* Warns once if ESPRESSO_OUTER is set, but no context of the process is an outer one. */
 ESP__FN void esp__outer_unused(const esp_ctx *ctx);
 /* Divides the tensors into fragments. Call it before the first strategy is active. */

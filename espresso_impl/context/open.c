@@ -85,8 +85,7 @@ static void esp__on_excluded(void *user) {
 static void esp__on_turn(void *user, uint64_t fragment) { esp__outer_begun(user, fragment); }
 
 ESP__FN esp__peers_events esp__open_events(esp_ctx *ctx) {
-    return (esp__peers_events){ctx, esp__on_lost, esp__on_decided, esp__waits_answer, esp__on_excluded,
-                               esp__on_turn};
+    return (esp__peers_events){ctx, esp__on_lost, esp__on_decided, esp__waits_answer, esp__on_excluded, esp__on_turn};
 }
 
 /* ---- opening ---- */
@@ -432,8 +431,8 @@ static void esp__tensors_free(esp_ctx *ctx) {
 
 ESPRESSO_API void esp_close(esp_ctx *ctx) {
     if (!ctx) return;
-    if (!esp__process_same(&ctx->config.opened_by)) return;    /* the threads do not exist after a fork */
-    if (ctx->outer) esp__outer_quiet(ctx); /* other ranks may need what is under way */
+    if (!esp__process_same(&ctx->config.opened_by)) return; /* the threads do not exist after a fork */
+    if (ctx->outer) esp__outer_quiet(ctx);                  /* other ranks may need what is under way */
     if (ctx->lanes.threads) esp__executor_close(ctx);
     esp__observers_close(ctx);
     esp__leave(ctx);

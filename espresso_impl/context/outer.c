@@ -509,9 +509,8 @@ ESP__FN esp_status esp__outer_push(esp_ctx *ctx, uint32_t f, esp_stream stream) 
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s && !o->late.misses; i++) s = esp__outer_difference(ctx, i);
     if (!s && o->check != 0.0f) s = esp__outer_outliers(ctx, f);
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++)
-        s = o->outlier || o->late.misses
-                ? esp_push_zero(ctx, i, o->tensors[i].pushed, none)
-                : esp_push(ctx, i, o->tensors[i].pushed, none);
+        s = o->outlier || o->late.misses ? esp_push_zero(ctx, i, o->tensors[i].pushed, none)
+                                         : esp_push(ctx, i, o->tensors[i].pushed, none);
     if (s) return s;
     o->pushed++;
     o->late.pushes++;

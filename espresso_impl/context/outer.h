@@ -73,7 +73,7 @@ typedef struct esp__outer {
     uint32_t outliers;              /* how many ranks did */
     uint32_t left;                  /* inner steps until the fragment that is under way is applied */
     esp__outer_late late;
-    uint32_t *first;                /* [fragments + 1] fragment f has tensors first[f] to first[f + 1] - 1 */
+    uint32_t *first; /* [fragments + 1] fragment f has tensors first[f] to first[f + 1] - 1 */
     esp__outer_timer timer;
     esp__outer_tensor *tensors; /* [n_tensors], NULL before esp_start */
     uint8_t *room[ESP__DEVICES_MAX];

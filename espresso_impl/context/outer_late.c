@@ -1,8 +1,9 @@
-/* outer_late.c: late ranks of outer contexts that have a window. A rank that pushes a fragment tells rank 0, which tells
- * all others. A rank that has not pushed it a window later pushes it in its next call of esp_outer_step, though it has
- * made fewer inner steps. If that call does not come within another window, a thread of the library pushes zeros: the
- * rank is left out. The thread also applies the mean to the anchor, but leaves the parameters to the trainer's next
- * call. They then move as the anchor did, so that the rank's own difference remains, for the next round. */
+/* outer_late.c: late ranks of outer contexts that have a window. A rank that pushes a fragment tells rank 0, which
+ * tells all others. A rank that has not pushed it a window later pushes it in its next call of esp_outer_step, though
+ * it has made fewer inner steps. If that call does not come within another window, a thread of the library pushes
+ * zeros: the rank is left out. The thread also applies the mean to the anchor, but leaves the parameters to the
+ * trainer's next call. They then move as the anchor did, so that the rank's own difference remains, for the next round.
+ */
 #include "espresso_impl/base/limits.h"
 #include "espresso_impl/base/os.h"
 #include "espresso_impl/context/context.h"
@@ -43,8 +44,8 @@ ESP__FN esp_status esp__outer_late_moves(esp_ctx *ctx, uint32_t id, bool after) 
     const esp__tensor *t = &ctx->model.tensors[id];
     esp__outer_tensor *x = &ctx->outer->tensors[id];
     const bool adds = after || x->due & ESP__OUTER_MOVE;
-    const esp_status s = esp__device_convert(ctx, t->device, x->move, ESP_F32, x->anchor, ESP_F32, after ? 1.0f : -1.0f,
-                                             adds, t->count);
+    const esp_status s =
+        esp__device_convert(ctx, t->device, x->move, ESP_F32, x->anchor, ESP_F32, after ? 1.0f : -1.0f, adds, t->count);
     if (after) x->due |= ESP__OUTER_MOVE;
     return s;
 }
@@ -91,8 +92,8 @@ static esp_status esp__outer_late_miss(esp_ctx *ctx) {
     return ESP_OK;
 }
 
-/* Where the trainer's calls run the ops, a trainer that stays away holds up a fragment that it has pushed, too. Runs what
- * can run now. Returns whether that is not all. */
+/* Where the trainer's calls run the ops, a trainer that stays away holds up a fragment that it has pushed, too. Runs
+ * what can run now. Returns whether that is not all. */
 static bool esp__outer_late_drive(esp_ctx *ctx) {
     const esp__outer *o = ctx->outer;
     bool more = false;

@@ -66,7 +66,7 @@ typedef struct esp__peers_events {
      * (UINT32_MAX if it is not about a tensor). */
     void (*decided)(void *user, int32_t rank, uint32_t tensor);
     void (*answer)(void *user, esp__answer *out);
-    void (*excluded)(void *user); /* the other ranks continue without this rank */
+    void (*excluded)(void *user);                /* the other ranks continue without this rank */
     void (*turn)(void *user, uint64_t fragment); /* another rank has called esp__peers_turn */
 } esp__peers_events;
 ESP__FN esp_status esp__peers_open(esp_ctx *ctx, const esp_config *cfg, const esp__where *w,

@@ -148,7 +148,8 @@ TEST(test_late_at_random) {
         RUN_RANKS(.size = SIZE, .body = body_random, .user = (void *)(uintptr_t)&random_methods[i]);
 }
 
-/* ---- a rank that is lost while others are late -------------------------------------------------------------------- */
+/* ---- a rank that is lost while others are late --------------------------------------------------------------------
+ */
 static void body_lost(esp_ctx *ctx, void *user) {
     const int32_t origin = esp_rank(ctx), leaver = user ? 0 : SIZE;
     uint64_t seed = 5 + (uint64_t)origin, before = 0;
