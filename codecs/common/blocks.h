@@ -335,8 +335,9 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     uint8_t tmp[DENSE_BLOCK];
     float heads[BLOCKS_MOST * BLOCKS_HEADS];
     blocks_scale scales[BLOCKS_MOST];
-    const bool fetch = j->g && residual && j->count - at >= 2 * DENSE_BLOCK;
-    const float *next_g = fetch ? j->g + at + DENSE_BLOCK : NULL, *next_e = fetch ? residual + DENSE_BLOCK : NULL;
+    const bool fetch = j->g && j->count - at >= 2 * DENSE_BLOCK;
+    const float *next_g = fetch ? j->g + at + DENSE_BLOCK : NULL;
+    const float *next_e = fetch && residual ? residual + DENSE_BLOCK : NULL;
     /* heads and scales first: the processor then overlaps the divisions and roots of several blocks */
     if (f->heads) {
         f->heads_of(s, heads, phi, n);
