@@ -405,7 +405,8 @@ ESPRESSO_API esp_status esp_outer_add(esp_ctx *ctx, uint32_t id, void *params);
  *  turn comes, pushes anchor - parameters, and `delay` calls later applies the outer optimizer to the fragment's mean,
  *  and changes its parameters. Other calls return at once. Blocks if `delay` is too short for the network. It reads and
  *  changes parameters after the work that `stream` has now. If a mean is not finite, all ranks return to the fragment's
- *  anchor. The first call fails with ESP_E_MISMATCH on all ranks if their parameters differed in esp_outer_add. */
+ *  anchor. The first call fails with ESP_E_MISMATCH on all ranks if their parameters differed in esp_outer_add. All
+ *  ranks make as many calls, unless late ranks may be left out (`window` in docs/use/outer.md). */
 ESPRESSO_API esp_status esp_outer_step(esp_ctx *ctx, esp_stream stream);
 /** Ends the round early: synchronizes the fragments that are left of it, and gives all ranks the anchors as their
  *  parameters, the same bits. Call it before the model is saved or evaluated and at the end of training. Blocks. */

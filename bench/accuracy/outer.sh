@@ -5,6 +5,7 @@
 # outer.svg.
 #   sh bench/accuracy/outer.sh [run] [time] [table]     (default: all; about 15 minutes)
 #   sh bench/accuracy/outer.sh delay                    how much of the time 4 and 8 workers train, with a delay: outer-delay.csv (5 minutes)
+#   sh bench/accuracy/outer.sh eight                    loss by steps of some methods with 8 workers: outer-eight.csv (10 minutes)
 #   sh bench/accuracy/outer.sh warmup                   the GPT, if its first steps average gradients, and in longer runs: outer-warmup.csv
 # Runs that are done are not repeated: remove $BUILD/bench/outer for that.
 # Variables: BUILD (build), RESULTS (bench/results/accuracy), SEEDS (1 2 3), ROUNDS (2; of the short runs).
@@ -145,6 +146,26 @@ warmups() {
     done
 }
 
+# Held-out bits and bytes with 8 workers.
+eights() {
+    workers=8
+    echo "# bench/accuracy/outer.sh eight: $workers workers, $STEPS steps; held-out bits a character; bytes as in outer.csv"
+    echo "model,seed,method,bytes_per_step,times_fewer,held_out_bits,to_fp32_percent"
+    for model in gpt lstm; do
+        for seed in $SEEDS; do
+            echo "$rows" | grep -E '^(fp32|int4|diloco 30, momentum 0.5, int4|diloco 100|sparseloco);' | while IFS= read -r row; do
+                out=$(file "eight.$model.$seed" "$row")
+                one "$out" $model $STEPS "" "$row" --seed "$seed"
+                cat "$work/eight.$model.$seed.fp32.json" "$out.json" | tr ',{}' '\n' |
+                    awk -F': ' -v run="$model,$seed,\"$(echo "$row" | cut -d';' -f1)\"" '
+                        /inter_bytes/ { bytes[n++] = $2 } /bits_per/ { bits[m++] = $2 }
+                        END { printf "%s,%.0f,%.1f,%.4f,%+.2f\n", run, bytes[1] / 8, bytes[0] / bytes[1], bits[1], 100 * (bits[1] / bits[0] - 1) }'
+            done
+        done
+    done
+    workers=4
+}
+
 load=$(cut -d' ' -f1-3 /proc/loadavg)
 for part in ${*:-run time table}; do
     case $part in
@@ -152,9 +173,10 @@ for part in ${*:-run time table}; do
     time) step_times ;;
     table) echo "$rows" | python3 -B bench/accuracy/outer_table.py "$work" "$RESULTS/outer.csv" "$STEPS" "$load" ;;
     delay) delays >"$RESULTS/outer-delay.csv" ;;
+    eight) eights >"$RESULTS/outer-eight.csv" ;;
     warmup) warmups >"$RESULTS/outer-warmup.csv" ;;
     *)
-        echo "usage: bench/accuracy/outer.sh [run] [time] [table] [delay] [warmup]" >&2
+        echo "usage: bench/accuracy/outer.sh [run] [time] [table] [delay] [eight] [warmup]" >&2
         exit 2
         ;;
     esac
