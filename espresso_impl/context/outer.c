@@ -676,7 +676,7 @@ static esp_status esp__outer_call(esp_ctx *ctx, esp_stream stream, const char *w
     for (uint32_t i = 0; !s && stream.dev.kind > ESP_CPU && i < ctx->model.n_tensors; i++)
         if (ctx->model.tensors[i].device) s = esp__stream_check(ctx, &ctx->model.tensors[i], stream, what);
     if (s) return s;
-    s = esp__outer_late_enter(ctx);
+    s = esp__outer_late_enter(ctx, stream);
     if (s) return s;
     ctx->outer->calls = true;
     s = call(ctx, stream);

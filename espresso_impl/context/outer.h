@@ -106,7 +106,7 @@ ESP__FN uint32_t esp__outer_turn(const esp__outer *o, uint32_t f);
 ESP__FN esp_status esp__outer_late_open(esp_ctx *ctx);
 ESP__FN void esp__outer_late_close(esp_ctx *ctx);
 /* Begin and end a call that pushes or applies. The former may fail, and then the latter is not called. */
-ESP__FN esp_status esp__outer_late_enter(esp_ctx *ctx);
+ESP__FN esp_status esp__outer_late_enter(esp_ctx *ctx, esp_stream stream);
 ESP__FN void esp__outer_late_leave(esp_ctx *ctx);
 /* Tells the other ranks that this one has pushed the fragment whose turn it is. */
 ESP__FN void esp__outer_late_tell(esp_ctx *ctx);

@@ -50,14 +50,15 @@ ESP__FN esp_status esp__outer_late_moves(esp_ctx *ctx, uint32_t id, bool after) 
     return s;
 }
 
-/* Does to the parameters what the late thread has left to do. */
-static esp_status esp__outer_late_settle(esp_ctx *ctx) {
+/* Does to the parameters what the late thread has left to do, after the work that `stream` has now. */
+static esp_status esp__outer_late_settle(esp_ctx *ctx, esp_stream stream) {
     const esp__outer *o = ctx->outer;
     esp_status s = ESP_OK;
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         esp__outer_tensor *x = &o->tensors[i];
-        if (x->due & ESP__OUTER_MOVE)
+        if (x->due && t->device && esp__stream_async(stream)) s = esp__stream_settle(ctx, t->device, stream);
+        if (!s && x->due & ESP__OUTER_MOVE)
             s = esp__device_convert(ctx, t->device, x->params, t->dtype, x->move, ESP_F32, 1.0f, true, t->count);
         if (!s && x->due & ESP__OUTER_MIX) s = esp__outer_mix(ctx, i, o->alpha);
         if (!s && x->due & ESP__OUTER_RETURN) s = esp__outer_mix(ctx, i, 0.0f);
@@ -145,12 +146,12 @@ static void *esp__outer_late_main(void *arg) {
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
-ESP__FN esp_status esp__outer_late_enter(esp_ctx *ctx) {
+ESP__FN esp_status esp__outer_late_enter(esp_ctx *ctx, esp_stream stream) {
     esp__outer_late *l = &ctx->outer->late;
     if (!l->window_ns) return ESP_OK;
     pthread_mutex_lock(&l->lock);
     l->armed = true;
-    const esp_status s = l->status ? esp__fail(ctx, l->status, "%s", l->text) : esp__outer_late_settle(ctx);
+    const esp_status s = l->status ? esp__fail(ctx, l->status, "%s", l->text) : esp__outer_late_settle(ctx, stream);
     if (s) pthread_mutex_unlock(&l->lock);
     return s;
 }

@@ -163,6 +163,7 @@ static void body_lost(esp_ctx *ctx, void *user) {
         move(w, 1);
         s = esp_outer_step(ctx, here);
         while (s == ESP_E_PEER && !(s = esp_shrink(ctx))) {
+            CHECK(ctx->outer->late.begun == 0); /* what was pushed before the loss does not count */
             s = esp_outer_sync(ctx, here);
             before = stats_of(ctx).outer_rounds;
         }

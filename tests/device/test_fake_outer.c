@@ -42,11 +42,9 @@ static void copy_all(place *p, esp_dtype d, uint8_t *at, bool set) {
     }
 }
 
-static void outer_body(esp_ctx *ctx, void *user) {
-    const outer_job *j = user;
-    const esp_outer_desc o = {.method = "streaming:every=9,fragments=3,delay=2", .flags = j->flags};
-    uint8_t was[TOTAL * 4];
-    place p[TENSORS];
+/* Starts with parameters that are input() or, on all ranks alike, 0. */
+static void outer_start(esp_ctx *ctx, const outer_job *j, const char *method, bool zero, place p[TENSORS]) {
+    const esp_outer_desc o = {.method = method, .flags = j->flags};
     CHECK(esp_outer_open(ctx, &o) == ESP_OK);
     for (int t = 0; t < TENSORS; t++) {
         const esp_tensor_desc d = {.name = names[t],
@@ -60,11 +58,26 @@ static void outer_body(esp_ctx *ctx, void *user) {
     }
     CHECK(esp_start(ctx) == ESP_OK);
     for (int t = 0; t < TENSORS; t++) {
-        for (uint64_t i = 0; i < counts[t]; i++) test_value_set(j->dtype, p[t].pinned, i, input(0, 0, begins[t] + i));
+        for (uint64_t i = 0; i < counts[t]; i++)
+            test_value_set(j->dtype, p[t].pinned, i, zero ? 0 : input(0, 0, begins[t] + i));
         write_late(&p[t]);
         if (j->device) place_sync(&p[t]);
         CHECK(esp_outer_add(ctx, (uint32_t)t, p[t].grad) == ESP_OK);
     }
+}
+
+static void outer_end(place p[TENSORS]) {
+    for (int t = 0; t < TENSORS; t++) {
+        if (t) p[t].stream.native = NULL;
+        place_close(&p[t]);
+    }
+}
+
+static void outer_body(esp_ctx *ctx, void *user) {
+    const outer_job *j = user;
+    uint8_t was[TOTAL * 4];
+    place p[TENSORS];
+    outer_start(ctx, j, "streaming:every=9,fragments=3,delay=2", false, p);
     if (j->device)
         CHECK(esp_outer_step(ctx, (esp_stream){{DEVICE_KIND, 77}, p[0].stream.native}) == ESP_E_UNSUPPORTED &&
               error_has(ctx, "77"));
@@ -81,15 +94,50 @@ static void outer_body(esp_ctx *ctx, void *user) {
     CHECK(esp_outer_sync(ctx, p[0].stream) == ESP_OK);
     copy_all(p, j->dtype, was, false);
     check_same_bits(ctx, was, TOTAL * esp_dtype_bytes(j->dtype));
-    for (int t = 0; t < TENSORS; t++) {
-        if (t) p[t].stream.native = NULL;
-        place_close(&p[t]);
+    outer_end(p);
+}
+
+/* Moves all parameters by `by`, and counts an inner step. */
+static void move(esp_ctx *ctx, place *p, float by, bool steps) {
+    for (int t = 0; t < TENSORS && by != 0; t++) {
+        if (p[t].device.kind) place_sync(&p[t]), place_get(&p[t]);
+        for (uint64_t i = 0; i < counts[t]; i++)
+            test_value_set(ESP_F32, p[t].pinned, i, test_value(ESP_F32, p[t].pinned, i) + by);
+        write_late(&p[t]);
     }
+    if (steps) CHECK(esp_outer_step(ctx, p[0].stream) == ESP_OK);
+}
+static bool all_are(place *p, float value) {
+    bool same = true;
+    for (int t = 0; t < TENSORS; t++) {
+        if (p[t].device.kind) place_sync(&p[t]), place_get(&p[t]);
+        for (uint64_t i = 0; i < counts[t]; i++) same &= fabsf(test_value(ESP_F32, p[t].pinned, i) - value) < 1e-5f;
+    }
+    return same;
+}
+/* Rank 2 misses two rounds, while its parameters change on the device. */
+static atomic_int late_rounds;
+static void late_body(esp_ctx *ctx, void *user) {
+    place p[TENSORS];
+    outer_start(ctx, user, "diloco:every=1,lr=1,momentum=0,nesterov=0,window=20", true, p);
+    move(ctx, p, 0, true); /* compares anchors, and waits for all */
+    if (esp_rank(ctx) < 2) {
+        move(ctx, p, 3, true);
+        move(ctx, p, 6, true);
+        CHECK(all_are(p, 6));
+        atomic_fetch_add(&late_rounds, 1);
+    } else {
+        while (atomic_load(&late_rounds) < 2) usleep(1000);
+        move(ctx, p, 0.75f, true);
+        CHECK(all_are(p, 6.75f));
+    }
+    CHECK(esp_outer_sync(ctx, p[0].stream) == ESP_OK && all_are(p, 6.25f));
+    outer_end(p);
 }
 
 static void outer_run(const outer_job *j) {
     const esp_plugin_fn entry = device_plugin;
-    RUN_RANKS(.size = SIZE, .per_machine = 2, .body = outer_body, .user = (void *)(uintptr_t)j,
+    RUN_RANKS(.size = SIZE, .per_machine = 2, .body = j->out ? outer_body : late_body, .user = (void *)(uintptr_t)j,
               .config.codec = j->codec, .config.min_compress_elements = 1, .config.builtin = &entry,
               .config.n_builtin = 1, .config.timeout_ms = 30000);
 }
@@ -115,4 +163,11 @@ TEST(test_same_bits_as_in_host_memory, folder_make, folder_remove) {
             assert_int_equal(fake_live, 0);
             assert_int_equal(fake_refused, 0);
         }
+}
+
+TEST(test_late_rank) {
+    for (int k = 0; k < 2; k++) {
+        atomic_store(&late_rounds, 0);
+        outer_run(&(outer_job){.dtype = ESP_F32, .device = true, .flags = k ? ESP_OUTER_HOST : 0});
+    }
 }
