@@ -656,6 +656,7 @@ static esp_status esp__outer_step(esp_ctx *ctx, esp_stream stream) {
 static esp_status esp__outer_sync(esp_ctx *ctx, esp_stream stream) {
     esp__outer *o = ctx->outer;
     esp_status s = o->compared ? ESP_OK : esp__outer_compare(ctx);
+    if (!s) s = esp__outer_late_meet(ctx, stream);
     o->timer.early |= o->at || o->pushed;
     o->late.missed = false;
     if (!s && o->pushed > o->applied) s = esp__outer_apply(ctx, stream);

@@ -108,6 +108,8 @@ ESP__FN void esp__outer_late_close(esp_ctx *ctx);
 /* Begin and end a call that pushes or applies. The former may fail, and then the latter is not called. */
 ESP__FN esp_status esp__outer_late_enter(esp_ctx *ctx, esp_stream stream);
 ESP__FN void esp__outer_late_leave(esp_ctx *ctx);
+/* At the beginning of esp_outer_sync, waits until all ranks are there, and brings them to the same place in a round. */
+ESP__FN esp_status esp__outer_late_meet(esp_ctx *ctx, esp_stream stream);
 /* Tells the other ranks that this one has pushed the fragment whose turn it is. */
 ESP__FN void esp__outer_late_tell(esp_ctx *ctx);
 /* Whether others have pushed the next fragment for longer than the window. */

@@ -160,6 +160,34 @@ ESP__FN void esp__outer_late_leave(esp_ctx *ctx) {
     if (ctx->outer->late.window_ns) pthread_mutex_unlock(&ctx->outer->late.lock);
 }
 
+/* Pushes what others have pushed: ranks whose `pushes` are equal are at the same place of a round. */
+static esp_status esp__outer_late_catch_up(esp_ctx *ctx, esp_stream stream, uint64_t pushes) {
+    esp__outer *o = ctx->outer;
+    esp_status s = o->late.status ? esp__fail(ctx, o->late.status, "%s", o->late.text) : ESP_OK;
+    if (!s) s = esp__outer_late_settle(ctx, stream);
+    while (!s && o->late.pushes < pushes) {
+        if (o->pushed > o->applied) s = esp__outer_apply(ctx, stream);
+        if (!s) s = esp__outer_push(ctx, o->pushed, stream);
+    }
+    return s;
+}
+
+ESP__FN esp_status esp__outer_late_meet(esp_ctx *ctx, esp_stream stream) {
+    esp__outer_late *l = &ctx->outer->late;
+    uint64_t mine = l->pushes, most = 0;
+    if (!l->window_ns) return ESP_OK;
+    uint64_t *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
+    if (!all) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
+    pthread_mutex_unlock(&l->lock); /* meanwhile the late thread takes part in what others push */
+    esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
+    pthread_mutex_lock(&l->lock);
+    ctx->outer->calls = true;
+    for (int32_t r = 0; r < ctx->job.size; r++) most = all[r] > most ? all[r] : most;
+    esp__free(ctx, all);
+    if (esp__shrink_lost(s)) esp__fatal(ctx, s, esp_last_error(ctx));
+    return s ? s : esp__outer_late_catch_up(ctx, stream, most);
+}
+
 ESP__FN void esp__outer_late_pause(esp_ctx *ctx) {
     esp__outer_late *l = ctx->outer ? &ctx->outer->late : NULL;
     if (!l || !l->has_thread) return;

@@ -4,7 +4,7 @@
 #include "tests/lib/test.h"
 #include "espresso_impl/context/outer.h"
 
-enum { SIZE = 3, N = 700, TENSORS = 3, HOUR = 3600000 };
+enum { SIZE = 3, N = 700, TENSORS = 3 };
 static const esp_stream here;
 
 typedef float model[TENSORS][N];
@@ -44,6 +44,18 @@ static esp_stats stats_of(esp_ctx *ctx) {
     return s;
 }
 
+/* Waits until another rank has pushed `pushes` fragments, and lets so many windows pass on this rank: the tests'
+ * windows are long, so that nobody is late by chance. */
+static void windows_pass(esp_ctx *ctx, uint64_t pushes, uint64_t windows) {
+    esp__outer_late *l = &ctx->outer->late;
+    for (bool begun = false; !begun; usleep(1000)) {
+        pthread_mutex_lock(&l->news);
+        begun = l->begun >= pushes;
+        if (begun) l->begun_ns -= windows * l->window_ns, pthread_cond_signal(&l->changed);
+        pthread_mutex_unlock(&l->news);
+    }
+}
+
 /* ---- a rank that stays away for a whole round -------------------------------------------------------------------- */
 /* Rank 2 makes no call until the others have ended a round: they would wait for ever if it held them up. */
 static void body_missed(esp_ctx *ctx, void *user) {
@@ -51,7 +63,7 @@ static void body_missed(esp_ctx *ctx, void *user) {
     const int codec = user != NULL;
     const int32_t me = esp_rank(ctx);
     model w;
-    start(ctx, "average:every=2,fragments=2,window=20", w);
+    start(ctx, "average:every=2,fragments=2,window=30000", w);
     step(ctx, w, 1); /* fragment 1: all push */
     CHECK(stats_of(ctx).outer_missed == 0);
     if (me < 2) {
@@ -59,7 +71,8 @@ static void body_missed(esp_ctx *ctx, void *user) {
         atomic_fetch_add(&done[codec], 1);
     } else {
         move(w, 0.5f);
-        while (atomic_load(&done[codec]) < 2) usleep(1000);
+        windows_pass(ctx, 2, 2);
+        while (atomic_load(&done[codec]) < 2 || !stats_of(ctx).outer_missed) usleep(1000);
         CHECK(stats_of(ctx).outer_rounds == 1 && stats_of(ctx).outer_missed == 1);
         CHECK(esp_outer_step(ctx, here) == ESP_OK);
         /* it moved by 1.5 of its own, and with the anchor by (4 + 7) / 3 */
@@ -78,27 +91,17 @@ TEST(test_missed_round) {
 }
 
 /* ---- a rank that comes late -------------------------------------------------------------------------------------- */
-/* Lets the window pass on this rank. */
-static void window_passes(esp_ctx *ctx, uint64_t fragments) {
-    esp__outer_late *l = &ctx->outer->late;
-    for (bool begun = false; !begun; usleep(1000)) {
-        pthread_mutex_lock(&l->news);
-        begun = l->begun >= fragments;
-        if (begun) l->begun_ns -= l->window_ns;
-        pthread_mutex_unlock(&l->news);
-    }
-}
 static void body_fewer_steps(esp_ctx *ctx, void *user) {
     const uint32_t delay = user ? 2 : 0;
     const int32_t me = esp_rank(ctx);
     model w;
-    start(ctx, delay ? "average:every=5,delay=2,window=3600000" : "average:every=5,window=3600000", w);
+    start(ctx, delay ? "average:every=5,delay=2,window=30000" : "average:every=5,window=30000", w);
     if (me < 2) {
         for (int k = 0; k < 5; k++) step(ctx, w, 1);
     } else {
         step(ctx, w, 2);
         move(w, 2);
-        window_passes(ctx, 1);
+        windows_pass(ctx, 1, 1);
         CHECK(esp_outer_step(ctx, here) == ESP_OK); /* its second step ends the round */
     }
     CHECK(stats_of(ctx).outer_rounds == !delay);
@@ -120,12 +123,12 @@ static const char *const random_methods[] = {"average:every=4,window=1", "averag
 static void body_random(esp_ctx *ctx, void *user) {
     const char *const *method = user;
     const bool mean = !strncmp(*method, "average", 7);
-    const uint64_t rounds = getenv("TEST_ALL") ? 200 : 30;
+    const int n = getenv("TEST_ALL") ? 900 : 150;
     uint64_t seed = 17 + (uint64_t)esp_rank(ctx);
     double moved[SIZE] = {0}, sum = 0;
     model w;
     start(ctx, *method, w);
-    while (stats_of(ctx).outer_rounds < rounds) {
+    for (int k = 0; k < n; k++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         const float by = (float)(seed >> 60) - 7;
         if (seed >> 33 & 1) usleep((unsigned)(seed >> 40) % 3000);
@@ -138,10 +141,10 @@ static void body_random(esp_ctx *ctx, void *user) {
         CHECK(esp_broadcast(ctx, &moved[r], sizeof moved[r], r) == ESP_OK);
         sum += moved[r] / SIZE;
     }
-    /* no step is lost: the mean of all that ranks have moved */
-    for (int t = 0; t < TENSORS && mean; t++) CHECK(fabs((double)w[t][N - 1] - sum) < 1e-3 * (1 + fabs(sum)));
-    const uint64_t missed = stats_of(ctx).outer_missed;
-    CHECK(missed <= 3 * (rounds + 2));
+    /* no step is lost: the mean of all that ranks have moved; of the last fragment, which esp_outer_sync always pushes
+     */
+    if (mean) CHECK(fabs((double)w[TENSORS - 1][N - 1] - sum) < 1e-3 * (1 + fabs(sum)));
+    CHECK(stats_of(ctx).outer_rounds >= (uint64_t)n / 6);
 }
 TEST(test_late_at_random) {
     for (size_t i = 0; i < sizeof random_methods / sizeof *random_methods; i++)
@@ -183,14 +186,15 @@ static void body_nan(esp_ctx *ctx, void *user) {
     const int32_t me = esp_rank(ctx);
     model w;
     (void)user;
-    start(ctx, "diloco:every=1,window=20", w);
+    start(ctx, "diloco:every=1,window=30000", w);
     step(ctx, w, 0); /* the first call compares anchors, and waits for all */
     if (me < 2) {
         step(ctx, w, me ? NAN : 1);
         CHECK(all_are(w, 0));
         atomic_fetch_add(&done, 1);
     } else {
-        while (atomic_load(&done) < 2) usleep(1000);
+        windows_pass(ctx, 2, 2);
+        while (atomic_load(&done) < 2 || !stats_of(ctx).outer_missed) usleep(1000);
         step(ctx, w, 1);
         CHECK(all_are(w, 1)); /* its own movement was not among what is thrown away */
     }
@@ -203,7 +207,7 @@ TEST(test_nan) { RUN_RANKS(.size = SIZE, .body = body_nan); }
 static void body_calls(esp_ctx *ctx, void *user) {
     float x = 1;
     model w;
-    start(ctx, "average:every=4,window=3600000", w);
+    start(ctx, "average:every=4,window=30000", w);
     CHECK(esp_broadcast(ctx, &x, sizeof x, 0) == ESP_OK);
     step(ctx, w, 1);
     CHECK(esp_broadcast(ctx, &x, sizeof x, 0) == ESP_E_STATE && error_has(ctx, "esp_outer_sync"));

@@ -2,6 +2,7 @@
  * memory, with anchors on the device or on the host, and after a state was loaded in mid-round. */
 /* runs: tsan */
 #include "tests/lib/test.h"
+#include "espresso_impl/context/outer.h"
 #include "tests/device/device_job.h"
 
 enum { SIZE = 3, INNER = 23 };
@@ -115,11 +116,21 @@ static bool all_are(place *p, float value) {
     }
     return same;
 }
+/* Waits until another rank has pushed, and two windows have passed, of which this test makes short work. */
+static void two_windows_pass(esp_ctx *ctx, uint64_t pushes) {
+    esp__outer_late *l = &ctx->outer->late;
+    for (bool begun = false; !begun; usleep(1000)) {
+        pthread_mutex_lock(&l->news);
+        begun = l->begun >= pushes;
+        if (begun) l->begun_ns -= 2 * l->window_ns, pthread_cond_signal(&l->changed);
+        pthread_mutex_unlock(&l->news);
+    }
+}
 /* Rank 2 misses two rounds, while its parameters change on the device. */
 static atomic_int late_rounds;
 static void late_body(esp_ctx *ctx, void *user) {
     place p[TENSORS];
-    outer_start(ctx, user, "diloco:every=1,lr=1,momentum=0,nesterov=0,window=20", true, p);
+    outer_start(ctx, user, "diloco:every=1,lr=1,momentum=0,nesterov=0,window=30000", true, p);
     move(ctx, p, 0, true); /* compares anchors, and waits for all */
     if (esp_rank(ctx) < 2) {
         move(ctx, p, 3, true);
@@ -127,7 +138,13 @@ static void late_body(esp_ctx *ctx, void *user) {
         CHECK(all_are(p, 6));
         atomic_fetch_add(&late_rounds, 1);
     } else {
-        while (atomic_load(&late_rounds) < 2) usleep(1000);
+        two_windows_pass(ctx, 2);
+        two_windows_pass(ctx, 3);
+        esp_stats stats = {.struct_size = sizeof stats};
+        while (atomic_load(&late_rounds) < 2 || stats.outer_missed < 2) {
+            usleep(1000);
+            CHECK(esp_stats_read(ctx, &stats) == ESP_OK);
+        }
         move(ctx, p, 0.75f, true);
         CHECK(all_are(p, 6.75f));
     }
