@@ -4,7 +4,7 @@
 # runs emulate no link; step times come from short runs of their own on each link. Writes outer.csv; make results draws
 # outer.svg.
 #   sh bench/accuracy/outer.sh [run] [time] [table]     (default: all; about 15 minutes)
-#   sh bench/accuracy/outer.sh delay                    how much of the time 4 and 8 workers train, with a delay: outer-delay.csv (5 minutes)
+#   sh bench/accuracy/outer.sh delay                    how much of the time 4 and 8 workers train, with a delay: outer-delay.csv (a minute)
 #   sh bench/accuracy/outer.sh eight                    loss by steps of some methods with 8 workers: outer-eight.csv (10 minutes)
 #   sh bench/accuracy/outer.sh warmup                   the GPT, if its first steps average gradients, and in longer runs: outer-warmup.csv
 # Runs that are done are not repeated: remove $BUILD/bench/outer for that.
