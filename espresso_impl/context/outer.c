@@ -634,6 +634,7 @@ static esp_status esp__outer_step(esp_ctx *ctx, esp_stream stream) {
     esp_status s = o->compared ? ESP_OK : esp__outer_compare(ctx);
     const bool missed = o->late.missed;
     o->late.missed = false;
+    o->late.stepped = true;
     if (s || missed) return s;
     o->at++;
     if (esp__outer_late_called(ctx)) { /* pushes now what others have pushed */
@@ -661,11 +662,12 @@ static esp_status esp__outer_sync(esp_ctx *ctx, esp_stream stream) {
     o->late.missed = false;
     if (!s && o->pushed > o->applied) s = esp__outer_apply(ctx, stream);
     /* with a window, inner steps of this round are not the same on all ranks */
-    for (bool more = o->at || o->pushed || o->late.window_ns; more && !s; more = o->pushed) {
+    for (bool more = o->at || o->pushed || (o->late.window_ns && o->late.stepped); more && !s; more = o->pushed) {
         s = esp__outer_push(ctx, o->pushed, stream);
         if (!s) s = esp__outer_apply(ctx, stream);
     }
     o->at = 0;
+    if (!s) o->late.stepped = false;
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) s = esp__outer_mix(ctx, i, 0.0f);
     return s;
 }

@@ -44,6 +44,7 @@ typedef struct esp__outer_late {
      * thread. It protects the members below up to `status`. */
     pthread_mutex_t lock;
     uint64_t pushes;   /* of fragments, in all rounds since ranks were lost or joined */
+    bool stepped;      /* esp_outer_step was called since esp_outer_sync; within that, on any rank */
     bool armed;        /* the late thread may act: no other call of the library is under way */
     bool acts;         /* the late thread does */
     bool misses;       /* this rank pushes zeros for the fragment under way */

@@ -172,17 +172,26 @@ static esp_status esp__outer_late_catch_up(esp_ctx *ctx, esp_stream stream, uint
     return s;
 }
 
+/* What ranks tell each other when they meet. */
+typedef struct esp__outer_word_late {
+    uint64_t pushes, stepped;
+} esp__outer_word_late;
+
 ESP__FN esp_status esp__outer_late_meet(esp_ctx *ctx, esp_stream stream) {
     esp__outer_late *l = &ctx->outer->late;
-    uint64_t mine = l->pushes, most = 0;
+    const esp__outer_word_late mine = {l->pushes, l->stepped};
+    uint64_t most = 0;
     if (!l->window_ns) return ESP_OK;
-    uint64_t *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
+    esp__outer_word_late *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
     pthread_mutex_unlock(&l->lock); /* meanwhile the late thread takes part in what others push */
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
     pthread_mutex_lock(&l->lock);
     ctx->outer->calls = true;
-    for (int32_t r = 0; r < ctx->job.size; r++) most = all[r] > most ? all[r] : most;
+    for (int32_t r = 0; r < ctx->job.size && !s; r++) {
+        most = all[r].pushes > most ? all[r].pushes : most;
+        l->stepped |= all[r].stepped != 0;
+    }
     esp__free(ctx, all);
     if (esp__shrink_lost(s)) esp__fatal(ctx, s, esp_last_error(ctx));
     return s ? s : esp__outer_late_catch_up(ctx, stream, most);

@@ -213,6 +213,8 @@ static void body_calls(esp_ctx *ctx, void *user) {
     CHECK(esp_broadcast(ctx, &x, sizeof x, 0) == ESP_E_STATE && error_has(ctx, "esp_outer_sync"));
     CHECK(esp_state_save(ctx, user) == ESP_E_STATE && error_has(ctx, "esp_outer_sync"));
     CHECK(esp_outer_sync(ctx, here) == ESP_OK && esp_state_save(ctx, user) == ESP_OK);
+    CHECK(stats_of(ctx).outer_rounds == 1);
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK && stats_of(ctx).outer_rounds == 1); /* nothing has changed */
     step(ctx, w, 1);
     CHECK(esp_outer_sync(ctx, here) == ESP_OK && all_are(w, 2) && esp_state_load(ctx, user) == ESP_OK);
     memset(w, 0, sizeof(model));
