@@ -27,7 +27,8 @@ typedef struct esp__outer_tensor {
     float *anchor, *momentum;
     void *pushed; /* anchor - params, then its mean; in esp__outer.room */
     bool whole;   /* the parameters themselves were pushed */
-    /* What late.c does to the parameters in the next call: ESP__OUTER_MOVE and so on, and how far it moves them. */
+    /* What outer_late.c does to the parameters in the next call: ESP__OUTER_MOVE and so on, and how far it moves them.
+     */
     uint32_t due;
     float *move;
 } esp__outer_tensor;

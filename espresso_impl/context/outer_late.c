@@ -102,8 +102,8 @@ static bool esp__outer_late_drive(esp_ctx *ctx) {
     return more;
 }
 
-/* Fragment number `fragment` was pushed somewhere two windows ago. Returns true if this function must
- * be called again soon. */
+/* Fragment number `fragment` was pushed somewhere two windows ago. Returns true if this function must be called again
+ * soon. */
 static bool esp__outer_late_act(esp_ctx *ctx, uint64_t fragment) {
     esp__outer *o = ctx->outer;
     esp__outer_late *l = &o->late;
@@ -173,16 +173,16 @@ static esp_status esp__outer_late_catch_up(esp_ctx *ctx, esp_stream stream, uint
 }
 
 /* What ranks tell each other when they meet. */
-typedef struct esp__outer_word_late {
+typedef struct esp__outer_meeting {
     uint64_t pushes, stepped;
-} esp__outer_word_late;
+} esp__outer_meeting;
 
 ESP__FN esp_status esp__outer_late_meet(esp_ctx *ctx, esp_stream stream) {
     esp__outer_late *l = &ctx->outer->late;
-    const esp__outer_word_late mine = {l->pushes, l->stepped};
+    const esp__outer_meeting mine = {l->pushes, l->stepped};
     uint64_t most = 0;
     if (!l->window_ns) return ESP_OK;
-    esp__outer_word_late *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
+    esp__outer_meeting *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
     pthread_mutex_unlock(&l->lock); /* meanwhile the late thread takes part in what others push */
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
@@ -219,6 +219,12 @@ ESP__FN void esp__outer_late_restart(esp_ctx *ctx) {
     pthread_mutex_unlock(&l->lock);
 }
 
+static void esp__outer_late_destroy(esp__outer_late *l) {
+    pthread_mutex_destroy(&l->lock);
+    pthread_mutex_destroy(&l->news);
+    pthread_cond_destroy(&l->changed);
+}
+
 ESP__FN esp_status esp__outer_late_open(esp_ctx *ctx) {
     esp__outer_late *l = &ctx->outer->late;
     if (!l->window_ns || l->has_thread) return ESP_OK;
@@ -228,9 +234,7 @@ ESP__FN esp_status esp__outer_late_open(esp_ctx *ctx) {
     const int error = esp__thread_start(&l->thread, esp__outer_late_main, ctx);
     l->has_thread = !error;
     if (!error) return ESP_OK;
-    pthread_mutex_destroy(&l->lock);
-    pthread_mutex_destroy(&l->news);
-    pthread_cond_destroy(&l->changed);
+    esp__outer_late_destroy(l);
     return esp__fail(ctx, ESP_E_NOMEM, "outer: cannot start a thread: %s", esp__strerror(error));
 }
 
@@ -242,8 +246,6 @@ ESP__FN void esp__outer_late_close(esp_ctx *ctx) {
     pthread_cond_signal(&l->changed);
     pthread_mutex_unlock(&l->news);
     pthread_join(l->thread, NULL);
-    pthread_mutex_destroy(&l->lock);
-    pthread_mutex_destroy(&l->news);
-    pthread_cond_destroy(&l->changed);
+    esp__outer_late_destroy(l);
     l->has_thread = false;
 }

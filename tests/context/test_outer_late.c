@@ -234,6 +234,7 @@ static void body_wrong(esp_ctx *ctx, void *user) {
     }
 }
 TEST(test_calls) {
+    RUN_RANKS(.size = 1, .body = body_calls, .user = (void *)(uintptr_t)in_folder("alone"));
     RUN_RANKS(.size = 2, .body = body_calls, .user = (void *)(uintptr_t)in_folder("late"));
     RUN_RANKS(.size = 1, .body = body_wrong);
 }
