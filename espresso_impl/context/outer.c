@@ -255,6 +255,21 @@ static esp_status esp__outer_memory(esp_ctx *ctx, esp__outer *o) {
     return ESP_OK;
 }
 
+static void esp__outer_memory_free(esp_ctx *ctx, esp__outer *o) {
+    for (uint32_t i = 0; o->tensors && i < ctx->model.n_tensors; i++) {
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].anchor);
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].momentum);
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].move);
+    }
+    for (uint32_t k = 0; k < ESP__DEVICES_MAX; k++) {
+        esp__device_give(ctx, k, o->room[k], o->room_bytes[k], ESP_MEM_DEVICE);
+        o->room[k] = NULL, o->room_bytes[k] = 0;
+    }
+    esp__free(ctx, o->tensors);
+    esp__free(ctx, o->first);
+    o->tensors = NULL, o->first = NULL;
+}
+
 ESP__FN esp_status esp__outer_start(esp_ctx *ctx) {
     esp__outer *o = ctx->outer;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
@@ -272,7 +287,9 @@ ESP__FN esp_status esp__outer_start(esp_ctx *ctx) {
     esp__outer_divide(ctx, o->fragments, o->first); /* into the fewest fragments, which need the most memory */
     esp_status s = esp__outer_memory(ctx, o);
     if (!s && esp__outer_chooses(o)) esp__outer_timer_begin(ctx);
-    return s ? s : esp__outer_late_open(ctx);
+    if (!s) s = esp__outer_late_open(ctx);
+    if (s) esp__outer_memory_free(ctx, o); /* esp_start may be called again */
+    return s;
 }
 
 ESP__FN void esp__outer_divide(const esp_ctx *ctx, uint32_t fragments, uint32_t *first) {
@@ -288,16 +305,9 @@ ESP__FN void esp__outer_shape(esp_ctx *ctx, uint32_t every, uint32_t fragments, 
 
 ESP__FN void esp__outer_close(esp_ctx *ctx) {
     esp__outer *o = ctx->outer;
+    if (!o) return;
     esp__outer_late_close(ctx);
-    for (uint32_t i = 0; o && o->tensors && i < ctx->model.n_tensors; i++) {
-        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].anchor);
-        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].momentum);
-        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].move);
-    }
-    for (uint32_t k = 0; o && k < ESP__DEVICES_MAX; k++)
-        esp__device_give(ctx, k, o->room[k], o->room_bytes[k], ESP_MEM_DEVICE);
-    if (o) esp__free(ctx, o->tensors);
-    if (o) esp__free(ctx, o->first);
+    esp__outer_memory_free(ctx, o);
     esp__free(ctx, o);
     ctx->outer = NULL;
 }

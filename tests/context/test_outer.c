@@ -743,6 +743,37 @@ TEST(test_wrong_inputs) {
     RUN_RANKS(.size = 2, .body = body_auto, .config.strategy = "auto");
 }
 
+/* esp_start fails for lack of memory at each place in turn, and succeeds when called again. */
+static int until_refused;
+static void *take(void *user, esp_device d, uint64_t bytes, uint64_t align) {
+    return bytes >= 4 * 77 && until_refused && !--until_refused ? NULL : test_host_alloc(user, d, bytes, align);
+}
+TEST(test_started_again) {
+    const esp_host scarce = {.struct_size = sizeof scarce, .alloc = take, .free_ = test_host_free};
+    const esp_outer_desc o = {.method = "diloco:every=2,window=30000"};
+    int refused = 0;
+    for (int k = 1; k < 20; k++) {
+        esp_ctx *ctx;
+        model w;
+        assert_int_equal(esp_open(&(esp_config){.size = 1, .host = &scarce}, &ctx), ESP_OK);
+        assert_int_equal(esp_outer_open(ctx, &o), ESP_OK);
+        tensors(ctx, ESP_F32);
+        until_refused = k;
+        const esp_status s = esp_start(ctx);
+        until_refused = 0;
+        if (s) {
+            assert_int_equal(s, ESP_E_NOMEM);
+            assert_int_equal(esp_start(ctx), ESP_OK);
+            refused++;
+        }
+        params(ctx, w);
+        steps(ctx, w, 0, 4);
+        assert_int_equal(esp_outer_sync(ctx, here), ESP_OK);
+        esp_close(ctx);
+    }
+    assert_true(refused > 15); /* anchors, momenta, moves of five tensors, and what is pushed */
+}
+
 static void body_environment(esp_ctx *ctx, void *user) {
     const esp_outer_desc o = {.method = "diloco", .every = 7};
     model w;
