@@ -48,8 +48,9 @@ train() { # FLAG...
     wait "$pid0" && wait "$pid1" || { cat "$out"/rank* && exit 1; }
     # a line a step: step,seconds,loss
     awk -F, -v how="${*:-every step}" '{ seconds = $2; loss[NR] = $3 }
-        END { for (i = NR - 19; i <= NR; i++) sum += loss[i]
-              printf "%-46s %d steps in %5.1f s, loss of the last 20: %.2f\n", how, NR, seconds, sum / 20 }' "$out/curve0"
+        END { n = NR < 20 ? NR : 20
+              for (i = NR - n + 1; i <= NR; i++) sum += loss[i]
+              printf "%-46s %d steps in %5.1f s, loss of the last %d: %.2f\n", how, NR, seconds, n, sum / n }' "$out/curve0"
 }
 echo "two hosts, $rate between them:"
 train
