@@ -2,6 +2,7 @@
  * end of backward, so they overlap little with computing; the wide model has few large tensors. The training loop is
  * that of examples/train. */
 #include "espresso.h"
+#include "examples/train/denormals.h"
 #include "net.h"
 #include <math.h>
 #include <stdio.h>
@@ -217,6 +218,7 @@ static void write_results(trainer *t, double bits, double bytes) {
 
 int main(int argc, char **argv) {
     static trainer t;
+    denormals_flush();
     setvbuf(stdout, NULL, _IOLBF, 0);
     parse(&t, argc, argv);
     const char *why = text_open(&t.text, flag[TEXT].text);

@@ -5,6 +5,7 @@
 #include "checkpoint.h"
 #include "model.h"
 #include "text.h"
+#include "../train/denormals.h"
 #include "../train/report.h"
 #include "../train/run.h"
 #include <math.h>
@@ -279,6 +280,7 @@ static void train(trainer *t) {
 
 int main(int argc, char **argv) {
     static trainer t;
+    denormals_flush();
     setvbuf(stdout, NULL, _IOLBF, 0); /* so that a pipe gets each line at once */
     parse(argc, argv);
     const char *why = text_open(&t.text, flags[TEXT].text);

@@ -2,6 +2,7 @@
  * the tensors, start, broadcast; push during backward and wait before the update in each step; close at the end. */
 #include "espresso.h"
 #include "data.h"
+#include "denormals.h"
 #include "model.h"
 #include "report.h"
 #include "run.h"
@@ -209,6 +210,7 @@ static void train(trainer *t) {
 
 int main(int argc, char **argv) {
     static trainer t;
+    denormals_flush();
     setvbuf(stdout, NULL, _IOLBF, 0); /* so that a pipe gets each line at once */
     run_flags("train", flags, N_FLAGS, N_NUMBERS, argc, argv);
     const char *why = data_open(&t.train, flags[DATA].text, "train", (size_t)flags[LIMIT_TRAIN].number);
