@@ -3,6 +3,7 @@
 #include "espresso_impl/base/machine.h"
 #include "espresso_impl/base/file.h"
 #include "espresso_impl/context/context.h"
+#include "espresso_impl/context/outer.h"
 #include "espresso_impl/observe/observe.h"
 #include <fcntl.h>
 #include <math.h>
@@ -376,12 +377,11 @@ static esp_status esp__first_strategy(esp_ctx *ctx, const char **spec) {
             ctx, ESP_E_UNSUPPORTED,
             "strategy auto is not in this build (ESP_NO_PLANNER): compile espresso.c without that define, or link "
             "libespresso; or use fp32, layerwise or a strategy file, which `espresso plan -o FILE` writes");
-    if (ctx->outer && esp__auto_asked(*spec))
-        return esp__fail(
-            ctx, ESP_E_UNSUPPORTED,
-            "strategy auto cannot choose for an outer context: give a file that `espresso plan --outer every=1..500 -o "
-            "FILE` writes, or fp32 or layerwise; with max_every in ESPRESSO_OUTER or esp_outer_desc.method, the "
-            "library chooses rounds");
+    if (ctx->outer && ctx->outer->late.window_ns && esp__auto_asked(*spec))
+        return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                         "outer: window cannot be set together with strategy auto: ranks exchange times at once, which "
+                         "a late rank would hold up; use a file that `espresso plan --outer every=1..500 -o FILE` "
+                         "writes, or fp32 or layerwise");
     return esp__observers_strategy(ctx, spec);
 }
 

@@ -768,7 +768,7 @@ ESP__FN void esp__outer_restart(esp_ctx *ctx) {
     ctx->outer->outliers = 0;
     ctx->outer->outlier = false;
     ctx->outer->calls = false;
-    if (esp__outer_chooses(ctx->outer)) esp__outer_timer_begin(ctx);
+    if (esp__outer_limits(ctx->outer) || ctx->outer->timer.tries) esp__outer_timer_begin(ctx);
 }
 
 ESP__FN esp_status esp__outer_shrunk(esp_ctx *ctx) {
@@ -820,7 +820,7 @@ static uint64_t esp__outer_saved_bytes(const esp_ctx *ctx, const esp__state_oute
 /* Whether loading the state changes a round's numbers to the saved ones: if the library chooses, and it had chosen them
  * or the state is of mid-round. */
 static bool esp__outer_adopts(const esp__outer *o, const esp__state_outer *h) {
-    return esp__outer_chooses(o) && (h->flags & ESP__STATE_CHOSEN || h->at || h->pushed);
+    return esp__outer_limits(o) && (h->flags & ESP__STATE_CHOSEN || h->at || h->pushed);
 }
 
 static esp_status esp__outer_check_shape(const esp_ctx *ctx, const esp__state_outer *h) {
@@ -831,13 +831,14 @@ static esp_status esp__outer_check_shape(const esp_ctx *ctx, const esp__state_ou
                          "the state was saved with every=%u,fragments=%u,delay=%u, which this job's limits do not "
                          "allow: max_every=%u, fragments from %u to %u, max_delay=%u",
                          h->every, h->fragments, h->delay, o->high[0], o->low[1], o->high[1], o->high[2]);
-    if (!esp__outer_chooses(o) && (h->at || h->pushed) &&
-        (h->every != o->every || h->fragments != o->fragments || h->delay != o->delay))
+    const uint32_t delay = o->timer.automatic && !(h->flags & ESP__STATE_CHOSEN) ? 0 : o->low[2];
+    if (!esp__outer_limits(o) && (h->at || h->pushed) &&
+        (h->every != o->every || h->fragments != o->fragments || h->delay != delay))
         return esp__fail(ctx, ESP_E_MISMATCH,
                          "the state was saved in mid-round with every=%u,fragments=%u,delay=%u, this job has every=%u,"
                          "fragments=%u,delay=%u: start with the saved ones; only a state from the end of a round may "
                          "change them",
-                         h->every, h->fragments, h->delay, o->every, o->fragments, o->delay);
+                         h->every, h->fragments, h->delay, o->every, o->fragments, delay);
     return ESP_OK;
 }
 
@@ -885,8 +886,12 @@ static esp_status esp__outer_load_shape(esp_ctx *ctx, const esp__state_outer *h)
     if (!esp__outer_chooses(o)) return ESP_OK;
     const uint32_t before = o->fragments;
     esp__outer_timer_begin(ctx);
-    if (esp__outer_adopts(o, h)) esp__outer_shape(ctx, h->every, h->fragments, h->delay);
+    if (esp__outer_adopts(o, h))
+        esp__outer_shape(ctx, h->every, h->fragments, h->delay);
+    else if (h->flags & ESP__STATE_CHOSEN)
+        esp__outer_shape(ctx, o->low[0], o->low[1], o->low[2]);
     o->timer.on = !(h->flags & ESP__STATE_CHOSEN);
+    o->timer.tries &= o->timer.on;
     return o->fragments == before ? ESP_OK : esp__outer_activate(ctx);
 }
 

@@ -14,7 +14,10 @@ typedef struct esp__outer_times {
  * most. */
 typedef struct esp__outer_timer {
     bool on;
-    bool early; /* this round does not count: it is the first one, or begins or ends within a round */
+    bool automatic;  /* strategy auto is active, or was until it had chosen */
+    bool tries;      /* strategy auto tries strategies in these rounds */
+    double alone_ns; /* of an inner step, for strategy auto: once measured, it stays */
+    bool early;      /* this round does not count: it is the first one, or begins or ends within a round */
     uint32_t n, fragments[2];
     esp__outer_times at[2][ESP__OUTER_TIMED];
     uint64_t begin_ns, waited_ns, pushed_ns, exchange_ns;                 /* of this round */
@@ -83,14 +86,22 @@ typedef struct esp__outer {
 } esp__outer;
 
 /* Whether the user gave limits, so that the library chooses. */
-static inline bool esp__outer_chooses(const esp__outer *o) {
+static inline bool esp__outer_limits(const esp__outer *o) {
     return o->low[0] != o->high[0] || o->low[1] != o->high[1] || o->low[2] != o->high[2];
 }
+/* Whether some rounds are timed before they get the numbers with which training goes on. */
+static inline bool esp__outer_chooses(const esp__outer *o) { return o->timer.automatic || esp__outer_limits(o); }
 /* Changes a round's numbers between rounds. If it changed the fragments, activate a strategy. */
 ESP__FN void esp__outer_shape(esp_ctx *ctx, uint32_t every, uint32_t fragments, uint32_t delay);
 ESP__FN void esp__outer_divide(const esp_ctx *ctx, uint32_t fragments, uint32_t *first);
 /* Begins to time rounds. If it changed the fragments, activate a strategy. */
 ESP__FN void esp__outer_timer_begin(esp_ctx *ctx);
+/* Strategy auto begins to try strategies. Until it ends, rounds have no delay, and the fewest fragments. */
+ESP__FN void esp__outer_try(esp_ctx *ctx);
+ESP__FN void esp__outer_try_end(esp_ctx *ctx);
+/* Call it when a round ends. Returns the time of the shortest round that the limits allow, with this round's exchange.
+ */
+ESP__FN double esp__outer_tried_ns(const esp_ctx *ctx);
 /* Call it at the end of a round. When enough rounds were timed, all ranks choose. Collective. */
 ESP__FN esp_status esp__outer_timed(esp_ctx *ctx);
 /* Activates the active strategy again, after a change of fragments. Collective. */

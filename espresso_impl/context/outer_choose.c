@@ -47,6 +47,34 @@ ESP__FN void esp__outer_timer_begin(esp_ctx *ctx) {
     esp__outer_timed_shape(ctx, o->low[1]);
 }
 
+ESP__FN void esp__outer_try(esp_ctx *ctx) {
+    ctx->outer->timer.automatic = ctx->outer->timer.tries = true;
+    esp__outer_timer_begin(ctx);
+}
+
+ESP__FN void esp__outer_try_end(esp_ctx *ctx) {
+    esp__outer *o = ctx->outer;
+    if (!o->timer.tries) return;
+    o->timer.tries = false;
+    if (esp__outer_limits(o)) {
+        esp__outer_timer_begin(ctx);
+    } else {
+        o->timer.on = false;
+        esp__outer_shape(ctx, o->low[0], o->low[1], o->low[2]);
+    }
+}
+
+ESP__FN double esp__outer_tried_ns(const esp_ctx *ctx) {
+    const esp__outer *o = ctx->outer;
+    esp__outer_timer *t = &ctx->outer->timer;
+    const double exchange = (double)t->exchange_ns;
+    const double waited = (double)(ctx->steps.stats.outer_wait_ns - t->waited_ns);
+    if (!(t->alone_ns > 0)) t->alone_ns = (double)(esp__now_ns() - t->begin_ns - t->exchange_ns) / o->every;
+    esp__outer_times x = {t->alone_ns, exchange, exchange - waited};
+    if (t->times) t->times(t->user, ctx, &x);
+    return x.alone_ns * o->low[0] + fmax(x.busy_ns, x.exchange_ns - x.alone_ns * o->low[1] * o->low[2]);
+}
+
 ESP__FN esp_status esp__outer_activate(esp_ctx *ctx) {
     char *text = esp__strdup(ctx, ctx->active.strategy.text); /* which esp__activate frees */
     const esp_status s =
@@ -181,6 +209,8 @@ static esp_status esp__outer_timer_divide(esp_ctx *ctx, uint32_t fragments) {
 ESP__FN esp_status esp__outer_timed(esp_ctx *ctx) {
     esp__outer_timer *t = &ctx->outer->timer;
     esp__outer_timer_note(ctx);
+    if (t->tries) t->n = 0; /* strategy auto has asked for their times */
+    if (t->tries) return ESP_OK;
     if (!t->n) return esp__outer_timer_divide(ctx, t->fragments[0]);
     if (t->n % ESP__OUTER_TIMED) return ESP_OK;
     if (t->n > ESP__OUTER_TIMED) return esp__outer_choose(ctx);

@@ -13,6 +13,11 @@ static esp_status esp__auto_strategy(esp_ctx *ctx, void **self, const char **spe
     ctx->config.sample_errors = 1;
     esp_status s = esp__auto_options_read(ctx, *spec, &a->opt);
     if (!s) s = esp__auto_codecs_read(ctx, ctx->model.codec_spec, &a->opt);
+    if (!s && ctx->outer && a->opt.warmup > 0.0)
+        s = esp__fail(ctx, ESP_E_ARG,
+                      "strategy \"%s\": in an outer context auto chooses once, at the begin, so warmup has no meaning: "
+                      "leave it out",
+                      *spec);
     *spec = "fp32";
     return s;
 }
@@ -46,6 +51,17 @@ static void esp__auto_agree(const esp_ctx *ctx, const void *self, esp__text *lin
         esp__text_add(lines, ESP__NOT_AUTO);
 }
 
+/* In an outer context, a round is a step, in which all tensors are ready at once. */
+static uint64_t esp__auto_round_ns(void *user, esp_ctx *ctx) {
+    (void)user;
+    return (uint64_t)esp__outer_tried_ns(ctx);
+}
+static void esp__auto_round_ready(void *user, esp_ctx *ctx, uint64_t *out) {
+    (void)user;
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
+        out[i] = (uint64_t)(ctx->outer->timer.alone_ns * ctx->outer->low[0]);
+}
+
 static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     esp__autopilot *a = *self;
     if (!a) return ESP_OK;
@@ -67,6 +83,11 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
             "%u of %u tensors are on a device, for which auto has no costs: it measures and compresses on the "
             "host. For compression on the device use strategy layerwise, or a plan of espresso plan",
             on, ctx->model.n_tensors);
+    if (ctx->outer) {
+        esp__outer_try(ctx);
+        a->source.step_ns = esp__auto_round_ns;
+        a->source.ready = esp__auto_round_ready;
+    }
     s = esp__auto_measure_open(ctx);
     if (!s) s = esp__auto_first(ctx);
     if (!s) esp__auto_measure(ctx, false);
@@ -97,7 +118,11 @@ static void esp__auto_loaded(esp_ctx *ctx, void *self) {
     esp__auto_forget(ctx, a);
     a->lossy = (double)ctx->steps.step >= a->opt.warmup;
     esp__auto_loss_begin(ctx);
-    for (uint32_t i = 0; i < ctx->active.strategy.n_units; i++)
+    if (ctx->outer && !ctx->outer->timer.tries) {
+        esp__auto_enter(ctx, ESP__AUTO_DONE); /* it had chosen */
+        return;
+    }
+    for (uint32_t i = 0; i < ctx->active.strategy.n_units && !ctx->outer; i++)
         if (esp__auto_compresses(ctx, &ctx->active.strategy.units[i])) {
             esp__auto_settle(ctx, 0.0);
             return;
@@ -147,6 +172,7 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
         esp__auto_enter(ctx, ESP__AUTO_OFF);
         return ESP_OK;
     }
+    if (a->phase == ESP__AUTO_DONE) return ESP_OK;
     const double ns = esp__auto_note(ctx);
     if (a->calibrating) esp__auto_ready(ctx);
     const bool over = a->phase == ESP__AUTO_TRY ? esp__tournament_step(&a->tournament, ns) : --a->left == 0;

@@ -2,6 +2,7 @@
  * listed after it. */
 #ifndef ESP__AUTOPILOT_H
 #define ESP__AUTOPILOT_H
+#include "espresso_impl/context/outer.h"
 #include "espresso_impl/executor/executor.h"
 #include "espresso_impl/observe/observe.h"
 #include "planner/builtin/builtin.h"
@@ -14,6 +15,7 @@ enum {
     ESP__AUTO_MERGE,   /* groups of tensors are tried, if merge=N asks for them */
     ESP__AUTO_TRY,     /* candidates run in turns, and the slower ones are left out */
     ESP__AUTO_WATCH,   /* the winner runs; step times and compression errors are checked at intervals */
+    ESP__AUTO_DONE,    /* in an outer context: the winner runs, and nothing is measured */
     ESP__AUTO_OFF      /* the program set a strategy, or there is only one rank */
 };
 enum { ESP__AUTO_CODECS = 8, ESP__AUTO_READY = 32, ESP__AUTO_LOSSES = 256, ESP__AUTO_NAME = 128 };
@@ -86,6 +88,7 @@ typedef struct esp__tournament {
     uint32_t round, left;
     bool skip;        /* the next step does not count: the strategy has changed */
     uint32_t steps;   /* steps of the tournament so far */
+    uint32_t inner;   /* 0, or steps are rounds of an outer context, and times are of one with this many inner steps */
     bool ended_early; /* trying had cost too much */
 } esp__tournament;
 

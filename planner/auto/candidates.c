@@ -39,7 +39,8 @@ static esp_status esp__auto_costs(esp_ctx *ctx, esp__auto_job *job) {
         esp_plan_codec *codec = &job->all_codecs[i];
         const esp__codec *c = esp__auto_codec_of(ctx, codec->spec);
         codec->lossy = !c || esp__codec_lossy(c);
-        if (c) job->effects[i] = esp__safety(c, codec->error, ctx->config.optimizer, ctx->config.momentum);
+        if (c && !ctx->outer)
+            job->effects[i] = esp__safety(c, codec->error, ctx->config.optimizer, ctx->config.momentum);
         const bool fits = !job->effects[i] || job->effects[i]->slower <= job->slowest;
         if (fits && esp__auto_allowed(ctx, codec, c)) job->codecs[job->n_codecs++] = *codec;
     }
@@ -76,7 +77,8 @@ static esp_status esp__auto_model(esp_ctx *ctx, esp__auto_job *job) {
                                   .name = "measured",
                                   .tensors = job->tensors,
                                   .forward_ns = (double)a->ready_max[0]}; /* the time to the first gradient */
-    if (!alike) job->config.flags |= ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
+    /* a group must not reach into another fragment */
+    if (!alike || (ctx->outer && ctx->outer->high[1] > 1)) job->config.flags |= ESP_PLAN_NO_MERGE | ESP_PLAN_NO_SPLIT;
     return ESP_OK;
 }
 

@@ -6,7 +6,7 @@
 
 /* ---- what the phases share --------------------------------------------------------------------------------------- */
 ESP__FN void esp__auto_enter(esp_ctx *ctx, int phase) {
-    static const char *const words[] = {"measuring", "merging", "trying", "watching", "off"};
+    static const char *const words[] = {"measuring", "merging", "trying", "watching", "done", "off"};
     esp__autopilot *a = esp__autopilot_of(ctx);
     a->phase = phase;
     a->phase_steps = a->times.n = 0;
@@ -47,7 +47,12 @@ ESP__FN void esp__auto_settle(esp_ctx *ctx, double reference_ns) {
     a->over = a->under = a->risen = 0;
     a->forced = false;
     esp__auto_loss_forget(ctx);
-    esp__auto_watch(ctx);
+    if (ctx->outer) {
+        esp__outer_try_end(ctx);
+        esp__auto_enter(ctx, ESP__AUTO_DONE);
+    } else {
+        esp__auto_watch(ctx);
+    }
 }
 
 /* Returns whether fp32 is active and no other strategy can be faster by min_gain: others can only save time after the
@@ -147,6 +152,7 @@ static esp_status esp__auto_propose(esp_ctx *ctx, double ns) {
     a->merge = (esp__grouping){.codec = NULL};
     a->tournament.now = a->forced ? ESP__AUTO_CANDIDATES : 0;
     a->tournament.least_gain = a->opt.min_gain;
+    a->tournament.inner = ctx->outer ? ctx->outer->low[0] : 0;
     return esp__auto_receive(ctx);
 }
 
@@ -172,8 +178,8 @@ static void esp__auto_end(esp_ctx *ctx) {
     if (winner && ctx->job.rank == 0) {
         esp__tournament_text(t, &text);
         if (text.data)
-            esp__auto_say(ctx, "step %llu: %s%s", (unsigned long long)ctx->steps.step, text.data,
-                          a->job->of[t->now].effect);
+            esp__auto_say(ctx, "%s %llu: %s%s", ctx->outer ? "round" : "step", (unsigned long long)ctx->steps.step,
+                          text.data, a->job->of[t->now].effect);
         esp__text_free(&text);
     }
     ctx->steps.predicted_ns = winner ? winner->predicted_ns : 0.0;

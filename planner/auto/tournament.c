@@ -6,8 +6,9 @@
 #include <math.h>
 
 enum {
-    ESP__TRY_BLOCK = 3,  /* steps of a block, or more if they are short */
-    ESP__TRY_ENOUGH = 12 /* a candidate that ran for this number of steps runs no more */
+    ESP__TRY_BLOCK = 3,   /* steps of a block, or more if they are short */
+    ESP__TRY_ENOUGH = 12, /* a candidate that ran for this number of steps runs no more */
+    ESP__TRY_ROUNDS = 3   /* and in an outer context for this number of rounds, each of them a block */
 };
 /* A candidate does not run while its cost is more than this many times the least cost: if it never ran, and if it was
  * measured before the tournament. */
@@ -83,7 +84,8 @@ static esp__auto_candidate *esp__tournament_pick(esp__tournament *t, bool never_
     for (esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
         if (!esp__tournament_allows(t, c)) continue;
         allowed++;
-        if (never_ran ? c->ns > 0.0 : c->round == t->round || c->n >= ESP__TRY_ENOUGH) continue;
+        if (never_ran ? c->ns > 0.0 : c->round == t->round || c->n >= (t->inner ? ESP__TRY_ROUNDS : ESP__TRY_ENOUGH))
+            continue;
         if (!next || esp__candidate_cost(c) < esp__candidate_cost(next)) next = c;
     }
     return never_ran || allowed > 1 ? next : NULL;
@@ -123,7 +125,7 @@ ESP__FN int esp__tournament_next(esp__tournament *t) {
     if (!c->n) c->times.n = 0;
     const double blocks = ceil(esp__try_block_ns / fmax(esp__candidate_cost(c), 1.0) / ESP__TRY_BLOCK);
     t->skip = c - t->at != t->now || t->steps == 0;
-    t->left = ESP__TRY_BLOCK * (uint32_t)fmin(fmax(blocks, 1.0), 4.0) + t->skip;
+    t->left = (t->inner ? 1 : ESP__TRY_BLOCK * (uint32_t)fmin(fmax(blocks, 1.0), 4.0)) + t->skip;
     return (int)(c - t->at);
 }
 
@@ -159,6 +161,8 @@ ESP__FN void esp__tournament_text(const esp__tournament *t, esp__text *text) {
         esp__text_add(text, "within %g%% of the fastest of %u tried (%s), and compresses less", 100.0 * t->least_gain,
                       tried, best->name);
     if (t->ended_early) esp__text_add(text, "; ended early: trying may cost no more");
-    esp__tournament_times(t, true, "; measured, and (predicted), in ms a step: ", text);
+    if (t->inner) esp__text_add(text, "; of an exchange and %u inner step%s", t->inner, t->inner > 1 ? "s" : "");
+    esp__tournament_times(
+        t, true, t->inner ? ", measured and (predicted) in ms: " : "; measured, and (predicted), in ms a step: ", text);
     esp__tournament_times(t, false, "; not tried, because predicted over 1.5 times as slow: ", text);
 }

@@ -728,19 +728,11 @@ static void body_flags(esp_ctx *ctx, void *user) {
     CHECK(esp_outer_open(ctx, &o) == ESP_OK && esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     CHECK(esp_start(ctx) == ESP_E_UNSUPPORTED && error_has(ctx, "ESP_SHARD"));
 }
-static void body_auto(esp_ctx *ctx, void *user) {
-    const esp_outer_desc o = {.every = 4};
-    (void)user;
-    CHECK(esp_outer_open(ctx, &o) == ESP_OK);
-    tensors(ctx, ESP_F32);
-    CHECK(esp_start(ctx) == ESP_E_UNSUPPORTED && error_has(ctx, "espresso plan --outer"));
-}
 TEST(test_wrong_inputs) {
     RUN_RANKS(.size = 2, .body = body_wrong);
     RUN_RANKS(.size = 2, .body = body_wrong_calls);
     RUN_RANKS(.size = 2, .body = body_differ);
     RUN_RANKS(.size = 2, .body = body_flags);
-    RUN_RANKS(.size = 2, .body = body_auto, .config.strategy = "auto");
 }
 
 /* esp_start fails for lack of memory at each place in turn, and succeeds when called again. */

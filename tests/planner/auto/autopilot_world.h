@@ -210,7 +210,7 @@ static world *world_new(void) {
 
 /* Runs the training. All ranks must make the same decisions, and the results of all steps must add up to the
  * gradients. */
-static void run(world *w, const char *strategy, const char *codec, int32_t size, int32_t per_machine) {
+ESP__UNUSED static void run(world *w, const char *strategy, const char *codec, int32_t size, int32_t per_machine) {
     test_job j = {.size = size, .per_machine = per_machine, .body = live, .user = w};
     /* With real costs, bf16 may win. It rounds residuals of some hundreds, each by at most 1. */
     const double tolerance = w->real ? 2.0 : w->tolerance;
@@ -246,7 +246,7 @@ static void run(world *w, const char *strategy, const char *codec, int32_t size,
     assert_int_equal(failures, 0);
 }
 
-static int first_in(const world *w, const char *phase, int from) {
+ESP__UNUSED static int first_in(const world *w, const char *phase, int from) {
     for (int s = from; s < w->steps; s++)
         if (w->phase[0][s] && strstr(w->phase[0][s], phase)) return s;
     return -1;
