@@ -64,6 +64,8 @@ ESP__FN esp_status esp__weights_share(esp_ctx *ctx);
 ESP__FN void esp__outer_unused(const esp_ctx *ctx);
 /* Divides the tensors into fragments. Call it before the first strategy is active. */
 ESP__FN esp_status esp__outer_start(esp_ctx *ctx);
+/* Call it when a strategy is active, which determines the parts of sharded tensors: takes momenta. */
+ESP__FN esp_status esp__outer_parts(esp_ctx *ctx);
 ESP__FN void esp__outer_agree(const esp_ctx *ctx, esp__text *lines);
 /* Sorts the strategy's collectives by fragment. Fails if it synchronizes tensors of two fragments together. */
 ESP__FN esp_status esp__outer_order(esp_ctx *ctx, esp__strategy *y);

@@ -625,10 +625,12 @@ ESPRESSO_API esp_status esp_start(esp_ctx *ctx) {
     esp__observers_list(&ctx->observers);
     if (!s && ctx->outer) s = esp__outer_start(ctx);
     if (ctx->joining) {
+        if (!s) s = esp__outer_parts(ctx); /* whole: no rank can join a job with parts */
         if (!s) s = esp__join_start(ctx);
     } else {
         if (!s) s = esp__first_strategy(ctx, &spec);
         s = esp__activate(ctx, s, spec, true);
+        if (!s) s = esp__agree_ok(ctx, esp__outer_parts(ctx));
         if (!s) s = esp__agree_ok(ctx, esp__gather_open(ctx));
         if (!s) s = esp__agree_ok(ctx, esp__observers_open(ctx));
     }

@@ -204,14 +204,13 @@ static uint64_t esp__outer_count(const void *model, uint32_t tensor) {
     return ((const esp__model *)model)->tensors[tensor].count;
 }
 
-static void *esp__outer_take(esp_ctx *ctx, const esp__outer *o, const esp__tensor *t) {
-    return esp__device_take(ctx, t->device, t->count * sizeof(float),
+static void *esp__outer_take(esp_ctx *ctx, const esp__outer *o, const esp__tensor *t, uint64_t n) {
+    return esp__device_take(ctx, t->device, n * sizeof(float),
                             o->flags & ESP_OUTER_HOST ? ESP_MEM_PINNED : ESP_MEM_DEVICE);
 }
 
-static void esp__outer_give(esp_ctx *ctx, const esp__outer *o, const esp__tensor *t, float *p) {
-    esp__device_give(ctx, t->device, p, t->count * sizeof(float),
-                     o->flags & ESP_OUTER_HOST ? ESP_MEM_PINNED : ESP_MEM_DEVICE);
+static void esp__outer_give(esp_ctx *ctx, const esp__outer *o, const esp__tensor *t, float *p, uint64_t n) {
+    esp__device_give(ctx, t->device, p, n * sizeof(float), o->flags & ESP_OUTER_HOST ? ESP_MEM_PINNED : ESP_MEM_DEVICE);
 }
 
 /* Gives the tensors of each fragment their places in o->room; the first pass only counts. */
@@ -227,6 +226,12 @@ static void esp__outer_place(const esp_ctx *ctx, esp__outer *o, bool count) {
     }
 }
 
+static esp_status esp__outer_no_memory(const esp_ctx *ctx, const char *what, uint64_t bytes) {
+    return esp__fail(ctx, ESP_E_NOMEM, "outer: no memory for %s: about %llu MiB are needed%s", what,
+                     (unsigned long long)(bytes >> 20),
+                     ctx->outer->flags & ESP_OUTER_HOST ? "" : ", which ESP_OUTER_HOST takes from the host");
+}
+
 static esp_status esp__outer_memory(esp_ctx *ctx, esp__outer *o) {
     const esp__model *m = &ctx->model;
     uint64_t bytes = 0;
@@ -240,26 +245,41 @@ static esp_status esp__outer_memory(esp_ctx *ctx, esp__outer *o) {
     }
     for (uint32_t i = 0; i < m->n_tensors && all; i++) {
         esp__outer_tensor *x = &o->tensors[i];
-        x->anchor = esp__outer_take(ctx, o, &m->tensors[i]);
-        if (o->late.window_ns) x->move = esp__outer_take(ctx, o, &m->tensors[i]);
-        if (o->momentum != 0.0f) x->momentum = esp__outer_take(ctx, o, &m->tensors[i]);
-        all = x->anchor && (x->momentum || o->momentum == 0.0f) && (x->move || !o->late.window_ns);
-        bytes += m->tensors[i].count * sizeof(float) * (1u + (o->momentum != 0.0f) + (o->late.window_ns != 0));
+        x->anchor = esp__outer_take(ctx, o, &m->tensors[i], m->tensors[i].count);
+        if (o->late.window_ns) x->move = esp__outer_take(ctx, o, &m->tensors[i], m->tensors[i].count);
+        all = x->anchor && (x->move || !o->late.window_ns);
+        bytes += m->tensors[i].count * sizeof(float) * (1u + (o->late.window_ns != 0));
     }
-    if (!all)
-        return esp__fail(ctx, ESP_E_NOMEM, "outer: no memory for anchors%s: about %llu MiB are needed%s",
-                         o->momentum != 0.0f ? " and momenta" : "", (unsigned long long)(bytes >> 20),
-                         o->flags & ESP_OUTER_HOST ? "" : ", which ESP_OUTER_HOST takes from the host");
+    if (!all) return esp__outer_no_memory(ctx, "anchors", bytes);
     esp__outer_place(ctx, o, false);
     ctx->steps.stats.outer_bytes = bytes;
     return ESP_OK;
 }
 
+ESP__FN esp_status esp__outer_parts(esp_ctx *ctx) {
+    esp__outer *o = ctx->outer;
+    uint64_t bytes = 0;
+    bool all = true;
+    for (uint32_t i = 0; o && i < ctx->model.n_tensors; i++) {
+        esp__outer_tensor *x = &o->tensors[i];
+        const esp__tensor *t = &ctx->model.tensors[i];
+        if (!x->momentum) esp__shard_range(ctx, &t->shard, t->count, ctx->job.rank, &x->begin, &x->n);
+        if (o->momentum == 0.0f || !x->n) continue;
+        bytes += x->n * sizeof(float);
+        if (x->momentum) continue; /* esp_start had failed */
+        x->momentum = esp__outer_take(ctx, o, t, x->n);
+        if (x->momentum) ctx->steps.stats.outer_bytes += x->n * sizeof(float);
+        all &= x->momentum != NULL;
+    }
+    return all ? ESP_OK : esp__outer_no_memory(ctx, "momenta", bytes);
+}
+
 static void esp__outer_memory_free(esp_ctx *ctx, esp__outer *o) {
     for (uint32_t i = 0; o->tensors && i < ctx->model.n_tensors; i++) {
-        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].anchor);
-        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].momentum);
-        esp__outer_give(ctx, o, &ctx->model.tensors[i], o->tensors[i].move);
+        const esp__outer_tensor *x = &o->tensors[i];
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], x->anchor, ctx->model.tensors[i].count);
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], x->momentum, x->n);
+        esp__outer_give(ctx, o, &ctx->model.tensors[i], x->move, ctx->model.tensors[i].count);
     }
     for (uint32_t k = 0; k < ESP__DEVICES_MAX; k++) {
         esp__device_give(ctx, k, o->room[k], o->room_bytes[k], ESP_MEM_DEVICE);
@@ -272,12 +292,23 @@ static void esp__outer_memory_free(esp_ctx *ctx, esp__outer *o) {
 
 ESP__FN esp_status esp__outer_start(esp_ctx *ctx) {
     esp__outer *o = ctx->outer;
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        if (ctx->model.tensors[i].flags & (ESP_SHARD | ESP_SUM))
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__tensor *t = &ctx->model.tensors[i];
+        if (t->flags & ESP_SUM)
             return esp__fail(ctx, ESP_E_UNSUPPORTED,
-                             "outer: tensor '%s' has ESP_SHARD or ESP_SUM in its flags: every rank needs the mean of "
-                             "all its elements",
-                             ctx->model.tensors[i].name);
+                             "outer: tensor '%s' has ESP_SUM in its flags, but parameters are averaged: leave it out",
+                             t->name);
+        if (t->flags & ESP_SHARD && o->late.window_ns)
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "outer: tensor '%s' is sharded (ESP_SHARD), so the others need this rank's part, and a "
+                             "late rank holds them up: leave window out, or ESP_SHARD",
+                             t->name);
+        if (t->gather_spec)
+            return esp__fail(ctx, ESP_E_UNSUPPORTED,
+                             "outer: tensor '%s' names codec '%s' for gathering: anchors are gathered as they are, "
+                             "because rounded ones would lose small updates: leave `gather` out",
+                             t->name, t->gather_spec);
+    }
     if (o->fragments > ctx->model.n_tensors)
         return esp__fail(ctx, ESP_E_ARG, "outer: fragments is %u, but there are only %u tensors", o->fragments,
                          ctx->model.n_tensors);
@@ -545,8 +576,21 @@ static void esp__outer_finite_in(void *user, const void *block, uint64_t bytes) 
     f->bad |= bad != 0;
 }
 
+/* Sets *yes to whether it is true on all ranks. Collective. */
+static esp_status esp__outer_all(esp_ctx *ctx, bool *yes) {
+    const uint8_t mine = *yes;
+    uint8_t *all = esp__alloc(ctx, (uint64_t)ctx->job.size);
+    esp_status s = all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
+    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
+    for (int32_t r = 0; r < ctx->job.size && !s; r++) *yes &= all[r];
+    esp__free(ctx, all);
+    if (esp__shrink_lost(s)) esp__fatal(ctx, s, esp_last_error(ctx));
+    return s;
+}
+
 /* Waits for the means of fragment f. They are the same on all ranks, and so is *finite. */
 static esp_status esp__outer_means(esp_ctx *ctx, uint32_t f, bool *finite) {
+    bool sharded = false;
     const esp__outer *o = ctx->outer;
     const uint64_t begin = esp__now_ns();
     esp_status s = ESP_OK;
@@ -562,9 +606,25 @@ static esp_status esp__outer_means(esp_ctx *ctx, uint32_t f, bool *finite) {
                                   : t->dtype == ESP_F16 ? 0x7c00u
                                                         : 0x7f80u,
                                   false};
-        s = esp__outer_look(ctx, t->device, o->tensors[i].pushed, esp__outer_bytes(t), esp__outer_finite_in, &look);
+        const esp__outer_tensor *x = &o->tensors[i];
+        const uint64_t word = esp_dtype_bytes(t->dtype);
+        s = esp__outer_look(ctx, t->device, (const uint8_t *)x->pushed + x->begin * word, x->n * word,
+                            esp__outer_finite_in, &look);
         *finite = !look.bad;
     }
+    for (uint32_t i = o->first[f]; i < o->first[f + 1]; i++) sharded |= ctx->model.tensors[i].flags & ESP_SHARD;
+    return s || !sharded ? s : esp__outer_all(ctx, finite);
+}
+
+/* Gives all ranks the anchor, of which each one has updated its part. */
+static esp_status esp__outer_gather(esp_ctx *ctx, uint32_t id) {
+    const uint64_t begin = esp__now_ns();
+    const esp_status s = esp_gather(ctx, id, ctx->outer->tensors[id].anchor, (esp_stream){{0, 0}, NULL});
+    const uint64_t took = esp__now_ns() - begin;
+    ctx->outer->timer.gather_ns += took; /* no delay hides it */
+    pthread_mutex_lock(&ctx->lanes.lock);
+    ctx->steps.stats.outer_wait_ns += took;
+    pthread_mutex_unlock(&ctx->lanes.lock);
     return s;
 }
 
@@ -575,19 +635,20 @@ static esp_status esp__outer_update(esp_ctx *ctx, uint32_t id) {
     const esp__tensor *t = &ctx->model.tensors[id];
     const esp__outer_tensor *x = &o->tensors[id];
     const uint32_t on = t->device;
-    const uint64_t n = t->count;
+    const uint64_t n = x->n;
+    const uint8_t *pushed = (const uint8_t *)x->pushed + x->begin * esp_dtype_bytes(t->dtype);
+    float *anchor = x->anchor + x->begin;
     /* the mean over the ranks that were not left out */
     const float share = (float)((double)ctx->job.size / (double)(ctx->job.size - (int32_t)o->outliers));
-    if (x->whole) return esp__device_convert(ctx, on, x->anchor, ESP_F32, x->pushed, t->dtype, 1.0f, false, n);
-    esp_status s = ESP_OK;
+    esp_status s = x->whole ? esp__device_convert(ctx, on, anchor, ESP_F32, pushed, t->dtype, 1.0f, false, n) : ESP_OK;
     if (x->momentum) {
         s = esp__device_add(ctx, on, x->momentum, x->momentum, o->momentum, 0, n);
-        if (!s) s = esp__device_convert(ctx, on, x->momentum, ESP_F32, x->pushed, t->dtype, share, true, n);
-        if (!s) s = esp__device_add(ctx, on, x->anchor, x->momentum, -o->lr * (o->nesterov ? o->momentum : 1.0f), 1, n);
+        if (!s) s = esp__device_convert(ctx, on, x->momentum, ESP_F32, pushed, t->dtype, share, true, n);
+        if (!s) s = esp__device_add(ctx, on, anchor, x->momentum, -o->lr * (o->nesterov ? o->momentum : 1.0f), 1, n);
     }
-    if (!s && (!x->momentum || o->nesterov))
-        s = esp__device_convert(ctx, on, x->anchor, ESP_F32, x->pushed, t->dtype, -o->lr * share, true, n);
-    return s;
+    if (!s && !x->whole && (!x->momentum || o->nesterov))
+        s = esp__device_convert(ctx, on, anchor, ESP_F32, pushed, t->dtype, -o->lr * share, true, n);
+    return s || !(t->flags & ESP_SHARD) ? s : esp__outer_gather(ctx, id);
 }
 
 /* params = alpha * params + (1 - alpha) * anchor */
@@ -798,7 +859,9 @@ ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user)
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         put(ctx, user, t->device, o->tensors[i].anchor, t->count * sizeof(float));
-        if (momentum) put(ctx, user, t->device, o->tensors[i].momentum, t->count * sizeof(float));
+        const uint64_t part[2] = {o->tensors[i].begin, o->tensors[i].n};
+        if (momentum && t->flags & ESP_SHARD) put(ctx, user, ESP__CPU_INDEX, part, sizeof part);
+        if (momentum) put(ctx, user, t->device, o->tensors[i].momentum, part[1] * sizeof(float));
     }
     for (uint32_t i = o->first[o->applied]; i < o->first[o->pushed]; i++) {
         const uint32_t whole = o->tensors[i].whole | o->outliers << 1 | (uint32_t)o->outlier << 31;
@@ -807,11 +870,18 @@ ESP__FN void esp__outer_save(const esp_ctx *ctx, esp__outer_put put, void *user)
     }
 }
 
+/* Size of what says which part of the momentum follows. */
+static uint64_t esp__outer_part_bytes(const esp_ctx *ctx, uint32_t id) {
+    return ctx->model.tensors[id].flags & ESP_SHARD ? esp__state_padded(2 * sizeof(uint64_t)) : 0;
+}
+
 static uint64_t esp__outer_saved_bytes(const esp_ctx *ctx, const esp__state_outer *h, const uint32_t *first) {
     uint64_t bytes = esp__state_padded(sizeof *h);
-    for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
-        bytes +=
-            (h->flags & ESP__STATE_MOMENTUM ? 2u : 1u) * esp__state_padded(ctx->model.tensors[i].count * sizeof(float));
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__outer_tensor *x = &ctx->outer->tensors[i];
+        bytes += esp__state_padded(ctx->model.tensors[i].count * sizeof(float));
+        if (h->flags & ESP__STATE_MOMENTUM) bytes += esp__outer_part_bytes(ctx, i) + esp__state_padded(x->n * 4u);
+    }
     for (uint32_t i = first[h->applied]; i < first[h->pushed]; i++)
         bytes += esp__state_padded(sizeof(uint32_t)) + esp__state_padded(esp__outer_bytes(&ctx->model.tensors[i]));
     return bytes;
@@ -854,7 +924,30 @@ static esp_status esp__outer_check_parts(esp_ctx *ctx, const esp__state_outer *h
     esp__free(ctx, first);
     return whole ? ESP_OK
                  : esp__fail(ctx, ESP_E_CORRUPT,
-                             "the state's outer part does not fit its tensors: use a state saved whole");
+                             "the state's outer part does not fit its tensors: use a state saved whole, with ESP_SHARD "
+                             "for the same tensors");
+}
+
+/* Checks that the state has the momenta of this rank's parts. */
+static esp_status esp__outer_check_momenta(const esp_ctx *ctx, const uint8_t *saved, uint64_t bytes) {
+    uint64_t at = esp__state_padded(sizeof(esp__state_outer));
+    for (uint32_t i = 0; i < ctx->model.n_tensors; i++) {
+        const esp__outer_tensor *x = &ctx->outer->tensors[i];
+        uint64_t part[2] = {UINT64_MAX, 0};
+        at += esp__state_padded(ctx->model.tensors[i].count * sizeof(float));
+        if (esp__outer_part_bytes(ctx, i)) {
+            if (at + sizeof part <= bytes) memcpy(part, saved + at, sizeof part);
+            if (part[0] != x->begin || part[1] != x->n)
+                return esp__fail(ctx, ESP_E_MISMATCH,
+                                 "tensor '%s' is sharded (ESP_SHARD), and the state does not have the momentum of this "
+                                 "rank's part, elements %llu to %llu: load it on as many ranks and machines as saved "
+                                 "it, with a strategy that cuts the tensor alike",
+                                 ctx->model.tensors[i].name, (unsigned long long)x->begin,
+                                 (unsigned long long)(x->begin + x->n));
+        }
+        at += esp__outer_part_bytes(ctx, i) + esp__state_padded(x->n * sizeof(float));
+    }
+    return ESP_OK;
 }
 
 ESP__FN esp_status esp__outer_check(esp_ctx *ctx, const void *saved, uint64_t bytes) {
@@ -871,7 +964,8 @@ ESP__FN esp_status esp__outer_check(esp_ctx *ctx, const void *saved, uint64_t by
     if (momentum != (o->momentum != 0.0f))
         return esp__fail(ctx, ESP_E_MISMATCH, "the state was saved with%s outer momentum, this job has %s",
                          momentum ? "" : "out", momentum ? "none" : "it");
-    const esp_status s = esp__outer_check_shape(ctx, &h);
+    esp_status s = esp__outer_check_shape(ctx, &h);
+    if (!s && momentum) s = esp__outer_check_momenta(ctx, saved, bytes);
     return s ? s : esp__outer_check_parts(ctx, &h, bytes);
 }
 
@@ -910,8 +1004,9 @@ ESP__FN esp_status esp__outer_load(esp_ctx *ctx, const void *saved) {
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         s = esp__outer_get(ctx, t->device, o->tensors[i].anchor, t->count * sizeof(float), &p);
+        if (h.flags & ESP__STATE_MOMENTUM) p += esp__outer_part_bytes(ctx, i);
         if (!s && h.flags & ESP__STATE_MOMENTUM)
-            s = esp__outer_get(ctx, t->device, o->tensors[i].momentum, t->count * sizeof(float), &p);
+            s = esp__outer_get(ctx, t->device, o->tensors[i].momentum, o->tensors[i].n * sizeof(float), &p);
     }
     for (uint32_t i = o->first[h.applied]; i < o->first[h.pushed] && !s; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];

@@ -20,14 +20,18 @@ typedef struct esp__outer_timer {
     bool early;      /* this round does not count: it is the first one, or begins or ends within a round */
     uint32_t n, fragments[2];
     esp__outer_times at[2][ESP__OUTER_TIMED];
-    uint64_t begin_ns, waited_ns, pushed_ns, exchange_ns;                 /* of this round */
+    uint64_t begin_ns, waited_ns, pushed_ns, exchange_ns, gather_ns;      /* of this round */
     void (*times)(void *user, const esp_ctx *ctx, esp__outer_times *out); /* set by tests, which make up times */
     void *user;
 } esp__outer_timer;
 
 typedef struct esp__outer_tensor {
     void *params; /* the caller's */
-    float *anchor, *momentum;
+    float *anchor;
+    /* The rank's part, whose mean it gets and whose anchor it updates: n elements from `begin` on; without ESP_SHARD
+     * the whole tensor. The momentum has as many. */
+    uint64_t begin, n;
+    float *momentum;
     void *pushed; /* anchor - params, then its mean; in esp__outer.room */
     bool whole;   /* the parameters themselves were pushed */
     /* What outer_late.c does to the parameters in the next call: ESP__OUTER_MOVE and so on, and how far it moves them.

@@ -68,7 +68,7 @@ ESP__FN double esp__outer_tried_ns(const esp_ctx *ctx) {
     const esp__outer *o = ctx->outer;
     esp__outer_timer *t = &ctx->outer->timer;
     const double exchange = (double)t->exchange_ns;
-    const double waited = (double)(ctx->steps.stats.outer_wait_ns - t->waited_ns);
+    const double waited = (double)(ctx->steps.stats.outer_wait_ns - t->waited_ns - t->gather_ns);
     if (!(t->alone_ns > 0)) t->alone_ns = (double)(esp__now_ns() - t->begin_ns - t->exchange_ns) / o->every;
     esp__outer_times x = {t->alone_ns, exchange, exchange - waited};
     if (t->times) t->times(t->user, ctx, &x);
@@ -90,12 +90,12 @@ static void esp__outer_timer_note(esp_ctx *ctx) {
     const uint64_t now = esp__now_ns(), waited = ctx->steps.stats.outer_wait_ns;
     esp__outer_times *x = &t->at[t->n / ESP__OUTER_TIMED][t->n % ESP__OUTER_TIMED];
     x->exchange_ns = (double)t->exchange_ns;
-    x->busy_ns = x->exchange_ns - (double)(waited - t->waited_ns);
+    x->busy_ns = x->exchange_ns - (double)(waited - t->waited_ns - t->gather_ns);
     x->alone_ns = (double)(now - t->begin_ns - t->exchange_ns) / o->every;
     if (t->times) t->times(t->user, ctx, x);
     t->n += !t->early;
     t->early = false;
-    t->exchange_ns = 0;
+    t->exchange_ns = t->gather_ns = 0;
     t->waited_ns = waited;
     t->begin_ns = now;
 }

@@ -21,11 +21,12 @@ static void inner(float *w, int t, int32_t rank, int step) {
         w[i] -= 0.01f * w[i] + 0.001f * (float)((i * 3 + (uint64_t)(step * 5 + rank * 11)) % 17);
 }
 
+static uint32_t tensor_flags;
 static void tensors(esp_ctx *ctx, esp_dtype dtype) {
     char name[16];
     for (int t = 0; t < TENSORS; t++) {
         snprintf(name, sizeof name, "w%d", t);
-        const esp_tensor_desc d = {.name = name, .count = counts[t], .dtype = dtype};
+        const esp_tensor_desc d = {.name = name, .count = counts[t], .dtype = dtype, .flags = tensor_flags};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
     }
 }
@@ -143,7 +144,7 @@ static void body_simulated(esp_ctx *ctx, void *user) {
     CHECK(stats.outer_bytes > 4 * 2017);
 }
 
-TEST(test_rounds_equal_a_simulation) {
+static void simulated(void) {
     static task tasks[] = {
         {.o = {.every = 1, .lr = 1}, .first = {0, 5}},
         {.o = {.every = 7, .lr = 0.7f, .momentum = 0.9f, .nesterov = 1}, .first = {0, 5}},
@@ -160,6 +161,7 @@ TEST(test_rounds_equal_a_simulation) {
             RUN_RANKS(.size = SIZE, .per_machine = per, .body = body_simulated, .user = &tasks[i]);
     }
 }
+TEST(test_rounds_equal_a_simulation) { simulated(); }
 
 /* ---- plain averaging --------------------------------------------------------------------------------------------- */
 static model plain[SIZE];
@@ -184,6 +186,14 @@ static void body_average(esp_ctx *ctx, void *user) {
     start(ctx, &o, w);
     steps(ctx, w, 0, STEPS);
     for (int t = 0; t < TENSORS; t++) CHECK(!memcmp(w[t], plain[esp_rank(ctx)][t], counts[t] * sizeof(float)));
+}
+static void body_average_of_one(esp_ctx *ctx, void *user) {
+    model w, alone;
+    start(ctx, &(esp_outer_desc){.method = "diloco:every=4"}, w);
+    steps(ctx, w, 0, 9);
+    begin(alone, 0);
+    CHECK(memcmp(w[0], alone[0], sizeof(float)) && esp_outer_sync(ctx, here) == ESP_OK);
+    (void)user;
 }
 TEST(test_averaging_in_every_step_is_plain_averaging) {
     RUN_RANKS(.size = SIZE, .body = body_plain);
@@ -601,7 +611,7 @@ static void body_half(esp_ctx *ctx, void *user) {
     const esp_outer_desc o = {.every = 1, .lr = 0.5f};
     static const char *const names[] = {"w"};
     uint16_t w[64], was[64];
-    const esp_tensor_desc d = {.name = names[0], .count = 64, .dtype = dtype};
+    const esp_tensor_desc d = {.name = names[0], .count = 64, .dtype = dtype, .flags = tensor_flags};
     CHECK(esp_outer_open(ctx, &o) == ESP_OK && esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
     for (uint64_t i = 0; i < 64; i++) test_value_set(dtype, w, i, 1.0f + (float)i / 64);
     CHECK(esp_outer_add(ctx, 0, w) == ESP_OK);
@@ -625,7 +635,7 @@ static void body_check(esp_ctx *ctx, void *user) {
     const esp_dtype dtype = user ? *(const esp_dtype *)user : ESP_F32;
     const int32_t me = esp_rank(ctx), n = esp_size(ctx);
     static const uint32_t bits[] = {0x7fc00000u, 0x7e00u};
-    const esp_tensor_desc d = {.name = "w", .count = 64, .dtype = dtype};
+    const esp_tensor_desc d = {.name = "w", .count = 64, .dtype = dtype, .flags = tensor_flags};
     uint32_t w[64]; /* room for either type */
     CHECK(esp_outer_open(ctx, &o) == ESP_OK && esp_tensor_add(ctx, &d, NULL) == ESP_OK && esp_start(ctx) == ESP_OK);
     for (uint64_t i = 0; i < 64; i++) test_value_set(dtype, w, i, 0.0f);
@@ -657,6 +667,74 @@ TEST(test_check) {
     RUN_RANKS(.size = 4, .body = body_check);
     RUN_RANKS(.size = 4, .body = body_check, .user = &half);
     RUN_RANKS(.size = 4, .body = body_check, .config.codec = "int8", .config.min_compress_elements = 1);
+}
+
+/* ---- sharded tensors --------------------------------------------------------------------------------------------- */
+static int shard(void **state) {
+    (void)state;
+    tensor_flags = ESP_SHARD;
+    return 0;
+}
+static int whole(void **state) {
+    (void)state;
+    tensor_flags = 0;
+    return 0;
+}
+TEST(test_shards_equal_a_simulation, shard, whole) { simulated(); }
+
+/* Each rank keeps the momentum of its part only. */
+static void body_memory(esp_ctx *ctx, void *user) {
+    esp_stats stats = {.struct_size = sizeof stats};
+    uint64_t pushed = 0, all = 0, mine = 0, begin, n;
+    model w;
+    start(ctx, &(esp_outer_desc){.method = "diloco:every=4"}, w);
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        CHECK(esp_part(ctx, t, esp_rank(ctx), &begin, &n) == ESP_OK);
+        all += counts[t], mine += n;
+        pushed += (counts[t] * 4 + 255) / 256 * 256;
+    }
+    CHECK(esp_stats_read(ctx, &stats) == ESP_OK && mine < all);
+    CHECK(stats.outer_bytes == pushed + 4 * (all + mine));
+    (void)user;
+}
+TEST(test_shards_have_the_same_bits, shard, whole) {
+    esp_dtype half[] = {ESP_F16, ESP_BF16};
+    tensor_flags = 0;
+    RUN_RANKS(.size = SIZE, .body = body_plain);
+    tensor_flags = ESP_SHARD;
+    RUN_RANKS(.size = SIZE, .body = body_average);
+    RUN_RANKS(.size = SIZE, .body = body_memory);
+    for (size_t c = 0; c < 4; c++)
+        for (int per = 1; per < 3; per++)
+            RUN_RANKS(.size = 4, .per_machine = per, .body = body_codec, .config.codec = codecs[c],
+                      .config.min_compress_elements = 1);
+    RUN_RANKS(.size = SIZE, .body = body_nan);
+    RUN_RANKS(.size = SIZE, .body = body_nan, .config.codec = "topk:ratio=0.1", .config.min_compress_elements = 1);
+    for (int i = 0; i < 2; i++) RUN_RANKS(.size = SIZE, .body = body_half, .user = &half[i]);
+    RUN_RANKS(.size = 4, .body = body_check, .config.codec = "int8", .config.min_compress_elements = 1);
+    RUN_RANKS(.size = 1, .body = body_average_of_one);
+}
+
+static void body_parts_elsewhere(esp_ctx *ctx, void *user) {
+    model w;
+    start(ctx, &streaming, w);
+    CHECK(esp_state_load(ctx, saved) == (tensor_flags ? ESP_E_MISMATCH : ESP_E_CORRUPT) && error_has(ctx, user));
+    steps(ctx, w, 0, 20);
+}
+static int shard_in_folder(void **state) { return shard(state) + folder_make(state); }
+static int whole_again(void **state) { return whole(state) + folder_remove(state); }
+TEST(test_state_of_shards, shard_in_folder, whole_again) {
+    snprintf(saved, sizeof saved, "%s", in_folder("state"));
+    for (int at = 8; at < 20; at++)
+        for (int c = 0; c < 2; c++) {
+            RUN_RANKS(.size = SIZE, .body = body_save, .user = &at, .config.codec = codecs[c],
+                      .config.min_compress_elements = 1);
+            RUN_RANKS(.size = SIZE, .body = body_resume, .user = &at, .config.codec = codecs[c],
+                      .config.min_compress_elements = 1);
+        }
+    RUN_RANKS(.size = 2, .body = body_parts_elsewhere, .user = "this rank's part");
+    tensor_flags = 0;
+    RUN_RANKS(.size = SIZE, .body = body_parts_elsewhere, .user = "ESP_SHARD for the same tensors");
 }
 
 /* ---- wrong inputs ------------------------------------------------------------------------------------------------ */
@@ -722,17 +800,23 @@ static void body_differ(esp_ctx *ctx, void *user) {
     CHECK(esp_start(ctx) == ESP_E_MISMATCH && error_has(ctx, "every=5"));
 }
 static void body_flags(esp_ctx *ctx, void *user) {
-    const esp_outer_desc o = {.every = 4};
-    const esp_tensor_desc d = {.name = "w", .count = 8, .flags = ESP_SHARD};
-    (void)user;
-    CHECK(esp_outer_open(ctx, &o) == ESP_OK && esp_tensor_add(ctx, &d, NULL) == ESP_OK);
-    CHECK(esp_start(ctx) == ESP_E_UNSUPPORTED && error_has(ctx, "ESP_SHARD"));
+    static const struct {
+        esp_outer_desc o;
+        esp_tensor_desc d;
+        const char *says;
+    } all[] = {{{.every = 4}, {.flags = ESP_SUM}, "ESP_SUM"},
+               {{.method = "diloco:every=4,window=5"}, {.flags = ESP_SHARD}, "leave window out"},
+               {{.every = 4}, {.flags = ESP_SHARD, .gather = "bf16"}, "leave `gather` out"}};
+    esp_tensor_desc d = all[*(const int *)user].d;
+    d.name = "w", d.count = 8;
+    CHECK(esp_outer_open(ctx, &all[*(const int *)user].o) == ESP_OK && esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    CHECK(esp_start(ctx) == ESP_E_UNSUPPORTED && error_has(ctx, all[*(const int *)user].says));
 }
 TEST(test_wrong_inputs) {
     RUN_RANKS(.size = 2, .body = body_wrong);
     RUN_RANKS(.size = 2, .body = body_wrong_calls);
     RUN_RANKS(.size = 2, .body = body_differ);
-    RUN_RANKS(.size = 2, .body = body_flags);
+    for (int i = 0; i < 3; i++) RUN_RANKS(.size = 2, .body = body_flags, .user = &i);
 }
 
 /* esp_start fails for lack of memory at each place in turn, and succeeds when called again. */

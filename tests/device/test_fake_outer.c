@@ -10,7 +10,7 @@ enum { SIZE = 3, INNER = 23 };
 typedef struct outer_job {
     esp_dtype dtype;
     bool device, resume;
-    uint32_t flags;
+    uint32_t flags, tensor_flags;
     const char *codec;
     uint8_t (*out)[TOTAL * 4]; /* [SIZE] */
 } outer_job;
@@ -51,6 +51,7 @@ static void outer_start(esp_ctx *ctx, const outer_job *j, const char *method, bo
         const esp_tensor_desc d = {.name = names[t],
                                    .count = counts[t],
                                    .dtype = j->dtype,
+                                   .flags = j->tensor_flags,
                                    .device = j->device ? test_device(0) : (esp_device){0, 0}};
         CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
         place_open(ctx, &p[t], d.device, d.count * esp_dtype_bytes(d.dtype));
@@ -164,14 +165,16 @@ TEST(test_same_bits_as_in_host_memory, folder_make, folder_remove) {
     static const char *const codecs[] = {NULL, "topk:ratio=0.1"};
     snprintf(outer_path, sizeof outer_path, "%s", in_folder("state"));
     for (esp_dtype d = ESP_F32; d <= ESP_BF16; d++)
-        for (int c = 0; c < 2; c++) {
+        for (int c = 0; c < 4; c++) {
+            const uint32_t shard = c > 1 ? ESP_SHARD : 0;
             memset(host, 0, sizeof host);
-            outer_run(&(outer_job){.dtype = d, .codec = codecs[c], .out = host});
+            outer_run(&(outer_job){.dtype = d, .tensor_flags = shard, .codec = codecs[c % 2], .out = host});
             for (int k = 0; k < 4; k++) {
                 memset(other, 0, sizeof other);
                 outer_run(&(outer_job){.dtype = d,
                                        .device = true,
-                                       .codec = codecs[c],
+                                       .codec = codecs[c % 2],
+                                       .tensor_flags = shard,
                                        .flags = k % 2 ? ESP_OUTER_HOST : 0,
                                        .resume = k > 1,
                                        .out = other});
