@@ -394,8 +394,9 @@ typedef struct esp_outer_desc {
     uint32_t nesterov; /* 1: Nesterov's momentum */
     uint32_t reserved0;
 } esp_outer_desc;
-/** Makes the context an outer one. Call it before esp_start, on all ranks alike. ESP_E_ARG: a member or parameter is
- *  out of range, and the message says which. */
+/** Makes the context an outer one. Call it before esp_start, on all ranks alike. Strategy "auto" chooses codecs and
+ *  paths by the times of exchanges. With ESP_SHARD, a rank keeps the momentum of its part of a tensor only. ESP_E_ARG:
+ * a member or parameter is out of range, and the message says which. */
 ESPRESSO_API esp_status esp_outer_open(esp_ctx *ctx, const esp_outer_desc *desc);
 /** Names the memory of a tensor's parameters, which has the tensor's dtype, count and device and stays valid until
  *  esp_close, or until another call names other memory. The first call copies the parameters: these become the anchor,
