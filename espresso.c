@@ -145,6 +145,8 @@
 #include "espresso_impl/observe/stragglers.c"
 #include "espresso_impl/context/activate.c"
 #include "espresso_impl/context/outer.c"
+#include "espresso_impl/context/outer_open.c"
+#include "espresso_impl/context/outer_state.c"
 #include "espresso_impl/context/outer_choose.c"
 #include "espresso_impl/context/outer_late.c"
 #include "espresso_impl/context/shrink.c"

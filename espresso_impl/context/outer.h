@@ -1,5 +1,5 @@
-/* outer.h: what the files of outer contexts share: outer.c, and outer_choose.c and outer_late.c, which are listed after
- * it. */
+/* outer.h: what the files of outer contexts share: outer.c, and outer_open.c, outer_state.c, outer_choose.c and
+ * outer_late.c, which are listed after it. */
 #ifndef ESP__OUTER_H
 #define ESP__OUTER_H
 #include "espresso_impl/context/context.h"
@@ -89,6 +89,8 @@ typedef struct esp__outer {
     uint64_t room_bytes[ESP__DEVICES_MAX];
 } esp__outer;
 
+/* Size of a tensor's parameters. */
+static inline uint64_t esp__outer_bytes(const esp__tensor *t) { return t->count * esp_dtype_bytes(t->dtype); }
 /* Whether the user gave limits, so that the library chooses. */
 static inline bool esp__outer_limits(const esp__outer *o) {
     return o->low[0] != o->high[0] || o->low[1] != o->high[1] || o->low[2] != o->high[2];
