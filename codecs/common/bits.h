@@ -32,6 +32,7 @@ ESP_TARGET_AVX2 static uint64_t bits_negative_avx2(unsigned char *out, const flo
         }
         memcpy(out + i / 8, &w, sizeof w);
     }
+    ESP_LEAVE_WIDE();
     return bits_negative_scalar(out + i / 8, x + i, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const float *x, uint64_t n) {
@@ -43,6 +44,7 @@ ESP_TARGET_AVX512 static uint64_t bits_negative_avx512(unsigned char *out, const
         const uint32_t w = lo | hi << 16;
         memcpy(out + i / 8, &w, sizeof w);
     }
+    ESP_LEAVE_WIDE();
     return bits_negative_scalar(out + i / 8, x + i, n - i);
 }
 #endif

@@ -139,6 +139,7 @@ ESP_TARGET_AVX2 static uint64_t blocks_pack_avx2(unsigned char *out, const uint8
         w = _pext_u64(w, mask);
         memcpy(out + at, &w, sizeof w);
     }
+    ESP_LEAVE_WIDE();
     return blocks_pack_scalar(out + at, codes + i, bits, n - i);
 }
 ESP_TARGET_AVX2 static uint64_t blocks_unpack_avx2(uint8_t *codes, const unsigned char *in, uint32_t bits, uint64_t n) {
@@ -150,6 +151,7 @@ ESP_TARGET_AVX2 static uint64_t blocks_unpack_avx2(uint8_t *codes, const unsigne
         w = _pdep_u64(w, mask);
         memcpy(codes + i, &w, sizeof w);
     }
+    ESP_LEAVE_WIDE();
     return blocks_unpack_scalar(codes + i, in + at, bits, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t blocks_pack_avx512(unsigned char *out, const uint8_t *codes, uint32_t bits,
@@ -166,6 +168,7 @@ ESP_TARGET_AVX512 static uint64_t blocks_pack_avx512(unsigned char *out, const u
         else
             _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi16_epi8(pairs));
     }
+    ESP_LEAVE_WIDE();
     return blocks_pack_avx2(out + i * bits / 8, codes + i, bits, n - i);
 }
 #define blocks_unpack_avx512 blocks_unpack_avx2
@@ -374,7 +377,8 @@ static inline esp_status blocks_compress(void *self, const esp_codec_args *a) {
     unsigned char *body = (unsigned char *)esp_payload_body(a->payload);
     blocks_job j = {s, body, body + blocks_heads_bytes(s, n), 0, a->offset[0], dense_in(a), n};
     if (s->format->noise) j.key = esp_rng_key(a->seed, a->step, a->tensor[0]->key, a->comp_index, a->source);
-    return dense_encode(&s->dense, a, &j, blocks_encode) ? ESP_OK : dense_send_nan(a->payload, &h, 0);
+    const bool sent = dense_safe(&s->dense, a) && dense_blocks(&s->dense, a, &j, DENSE_BLOCK, blocks_encode);
+    return sent ? ESP_OK : dense_send_nan(a->payload, &h, 0);
 }
 
 /* Are all numbers in `bytes` bytes of heads finite? */

@@ -11,6 +11,8 @@
 /* Elements in a block, which fit the first-level cache, and least elements for each worker thread (a multiple of
  * NORM_BLOCK). */
 enum { DENSE_BLOCK = 1024, DENSE_GRAIN = 32 * DENSE_BLOCK };
+/* Of tensors with many elements, so few are encoded before the next ones are fetched. */
+enum { DENSE_PIECE = 256, DENSE_LARGE = 16 * DENSE_BLOCK };
 /* Numbers in a payload may have any alignment, so they are read and written through these types. */
 typedef float dense_f32 __attribute__((aligned(1), may_alias));
 typedef uint16_t dense_u16 __attribute__((aligned(1), may_alias));
@@ -118,7 +120,23 @@ typedef struct dense_job {
      * there. */
     void (*encode)(void *user, const float *phi, float *residual, uint64_t at, uint64_t n);
     uint32_t bad;
+    uint64_t piece; /* elements for which encode() may be called at a time: DENSE_PIECE, or all of a block */
 } dense_job;
+
+/* Returns where a block in `room`, which has two, must begin: aligned as `b` is. Processors take a load and an earlier
+ * store for the same address if the last 12 bits are equal, and then wait. So the block is about half a page away from
+ * `a` and `b`, of which blocks are loaded, and stored, at the same time. */
+static inline float *dense_apart(float *room, const float *a, const float *b) {
+    enum { PAGE = DENSE_BLOCK * 4 };
+    uintptr_t at = (uintptr_t)b + PAGE / 2;
+    if (((uintptr_t)a - at + PAGE / 8) % PAGE < PAGE / 4) at -= PAGE / 4;
+    return (float *)(void *)((char *)room + (at - (uintptr_t)room) % PAGE);
+}
+
+/* Fetches n numbers to the cache, while the processor computes. */
+ESP_INLINE void dense_fetch(const float *next, uint64_t n) {
+    for (uint64_t i = 0; i < n; i += 16) __builtin_prefetch(next + i, 0, 3);
+}
 
 static inline void dense_check_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
@@ -141,18 +159,26 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     const dense_check_fn check = dense_check_for(j->self->level);
     const dense_phi_fn sum = dense_phi_for(j->self->level);
     const float *g = dense_in(a);
-    float tmp[DENSE_BLOCK], *e = esp_residual_of(a, 0);
+    float room[2 * DENSE_BLOCK], *e = esp_residual_of(a, 0), *tmp = dense_apart(room, g, e ? e : g);
+    const uint64_t piece = end - begin >= DENSE_LARGE ? j->piece : DENSE_BLOCK;
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        if (e ? sum(tmp, g + at, e + at, a->beta, a->gamma, n) : check(g + at, n))
+        if (e ? sum(tmp, g + at, e + at, a->beta, a->gamma, n) : check(g + at, n)) {
             esp_codec_raise(&j->bad, 1);
-        else
-            j->encode(j->user, e ? tmp : g + at, e ? e + at : NULL, at, n);
+            continue;
+        }
+        const bool fetch = piece < DENSE_BLOCK && end - at >= 2 * DENSE_BLOCK;
+        for (uint64_t i = 0; i < n; i += piece) {
+            const uint64_t m = n - i < piece ? n - i : piece;
+            if (fetch) dense_fetch(g + at + DENSE_BLOCK + i, m);
+            if (fetch && e) dense_fetch(e + at + DENSE_BLOCK + i, m);
+            j->encode(j->user, (e ? tmp : g + at) + i, e ? e + at + i : NULL, at + i, m);
+        }
     }
 }
 
 static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
-    dense_job j = {s, a, NULL, NULL, 0};
+    dense_job j = {s, a, NULL, NULL, 0, 0};
     dense_run(s, a->tensor[0]->count, dense_check_piece, &j);
     return !j.bad;
 }
@@ -160,7 +186,7 @@ static inline bool dense_finite(const dense_self *s, const esp_codec_args *a) {
 /* Returns whether no element of phi is NaN or Inf, unless the residual has NaN or Inf itself. Mostly reads the
  * gradient alone. */
 static inline bool dense_sound(const dense_self *s, const esp_codec_args *a) {
-    dense_job j = {s, a, NULL, NULL, 0};
+    dense_job j = {s, a, NULL, NULL, 0, 0};
     if (!(__builtin_fabsf(a->beta) <= 1)) return dense_finite(s, a);
     dense_run(s, a->tensor[0]->count, dense_large_piece, &j);
     return !j.bad || dense_finite(s, a);
@@ -173,9 +199,9 @@ static inline bool dense_safe(const dense_self *s, const esp_codec_args *a) {
 
 /* Encodes all blocks without NaN and Inf, and leaves the residuals of others alone. Returns false if there are some;
  * with error feedback dense_safe() must have been true. */
-static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user,
+static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user, uint64_t piece,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
-    dense_job j = {s, a, user, encode, 0};
+    dense_job j = {s, a, user, encode, 0, piece};
     dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
 }
@@ -184,7 +210,7 @@ static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, vo
  * had a NaN or Inf itself, worthless as before. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
                                 void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
-    return dense_safe(s, a) && dense_blocks(s, a, user, encode);
+    return dense_safe(s, a) && dense_blocks(s, a, user, DENSE_PIECE, encode);
 }
 
 static inline void dense_fill_nan(void *out, uint64_t n) {

@@ -116,6 +116,7 @@ ESP_TARGET_AVX2 static uint64_t half_f16_encode_avx2(half_u16 *out, const float 
         _mm_storeu_si128((__m128i *)(void *)(out + i), v);
         if (residual) _mm256_storeu_ps(residual + i, _mm256_sub_ps(p, _mm256_mul_ps(_mm256_cvtph_ps(v), u)));
     }
+    ESP_LEAVE_WIDE();
     return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, most, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const float *phi, float *residual, float down,
@@ -131,6 +132,7 @@ ESP_TARGET_AVX512 static uint64_t half_f16_encode_avx512(half_u16 *out, const fl
         _mm256_storeu_si256((__m256i *)(void *)(out + i), v);
         if (residual) _mm512_storeu_ps(residual + i, _mm512_sub_ps(p, _mm512_mul_ps(_mm512_cvtph_ps(v), u)));
     }
+    ESP_LEAVE_WIDE();
     return half_f16_encode_scalar(out + i, phi + i, residual ? residual + i : NULL, down, most, n - i);
 }
 ESP_TARGET_AVX2 static uint64_t half_f16_add_avx2(float *out, const half_u16 *in, float scale, int set, uint64_t n) {
@@ -140,6 +142,7 @@ ESP_TARGET_AVX2 static uint64_t half_f16_add_avx2(float *out, const half_u16 *in
         const __m256 v = _mm256_mul_ps(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(in + i))), s);
         _mm256_storeu_ps(out + i, set ? v : _mm256_add_ps(_mm256_loadu_ps(out + i), v));
     }
+    ESP_LEAVE_WIDE();
     return half_f16_add_scalar(out + i, in + i, scale, set, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t half_f16_add_avx512(float *out, const half_u16 *in, float scale, int set,
@@ -150,6 +153,7 @@ ESP_TARGET_AVX512 static uint64_t half_f16_add_avx512(float *out, const half_u16
         const __m512 v = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(in + i))), s);
         _mm512_storeu_ps(out + i, set ? v : _mm512_add_ps(_mm512_loadu_ps(out + i), v));
     }
+    ESP_LEAVE_WIDE();
     return half_f16_add_scalar(out + i, in + i, scale, set, n - i);
 }
 #endif

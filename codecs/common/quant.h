@@ -87,6 +87,7 @@ ESP_TARGET_AVX2 static uint64_t quant_encode_avx2(int8_t *restrict out, float *r
         const __m256i all = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(lo, hi), order);
         _mm256_storeu_si256((__m256i *)(void *)(out + i), all);
     }
+    ESP_LEAVE_WIDE();
     return quant_encode_scalar(out + i, e ? e + i : NULL, g + i, beta, gamma, r, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t quant_encode_avx512(int8_t *restrict out, float *restrict e, const float *restrict g,
@@ -101,6 +102,7 @@ ESP_TARGET_AVX512 static uint64_t quant_encode_avx512(int8_t *restrict out, floa
         if (e) _mm512_storeu_ps(e + i, _mm512_sub_ps(phi, _mm512_mul_ps(_mm512_cvtepi32_ps(q), u)));
         _mm_storeu_si128((__m128i *)(void *)(out + i), _mm512_cvtepi32_epi8(q));
     }
+    ESP_LEAVE_WIDE();
     return quant_encode_scalar(out + i, e ? e + i : NULL, g + i, beta, gamma, r, n - i);
 }
 #endif

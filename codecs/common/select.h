@@ -60,6 +60,7 @@ ESP_TARGET_AVX2 static uint64_t select_keep_avx2(const float *x, uint64_t n, uin
     uint32_t tops[8], top = 0;
     _mm256_storeu_si256((__m256i *)(void *)tops, top8);
     for (int j = 0; j < 8; j++) top = tops[j] > top ? tops[j] : top;
+    ESP_LEAVE_WIDE();
     uint64_t rest = select_keep_scalar(x + i, n - i, lo, base + (uint32_t)i, val + m, idx + m);
     if (rest >> 32 > top) top = (uint32_t)(rest >> 32);
     return (m + (uint32_t)rest) | (uint64_t)top << 32;

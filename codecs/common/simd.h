@@ -77,6 +77,10 @@ static inline int esp_simd_level(void) {
 #define ESP_TARGET_AVX2 ESP_KERNEL_OPT __attribute__((target("avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
 #define ESP_TARGET_AVX512                                                                                              \
     ESP_KERNEL_OPT __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c,bmi,bmi2,popcnt,lzcnt")))
+/* Put it before a hand-written kernel calls a scalar function, also to return its result. Compilers add this
+ * instruction where a kernel returns, but gcc not before such a call, after which each SSE instruction waits for 100
+ * ns. */
+#define ESP_LEAVE_WIDE() _mm256_zeroupper()
 #define ESP__KERNEL_WIDE(name, params, args)                                                                           \
     ESP_TARGET_AVX512 static uint64_t name##_avx512 params { return name##_body args; }                                \
     ESP_TARGET_AVX2 static uint64_t name##_avx2 params { return name##_body args; }

@@ -268,6 +268,7 @@ ESP_TARGET_AVX512 static uint64_t sparse_add_map_avx512(float *out, const uint8_
         _mm512_storeu_ps(out + 16 * h, _mm512_mask_add_ps(x, m, x, _mm512_mul_ps(v, _mm512_set1_ps(scale))));
         val += 4 * __builtin_popcount(m);
     }
+    ESP_LEAVE_WIDE();
     return sparse_add_map_body(out + 16 * h, map + 2 * h, val, scale, words - h / 2);
 }
 #endif

@@ -46,6 +46,7 @@ ESP_TARGET_AVX2 static uint64_t chunktopk_scan_avx2(float *restrict e, const flo
         }
         map[i / 32] = word;
     }
+    ESP_LEAVE_WIDE();
     return chunktopk_scan_scalar(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const float *restrict g, float beta,
@@ -66,6 +67,7 @@ ESP_TARGET_AVX512 static uint64_t chunktopk_scan_avx512(float *restrict e, const
         }
         map[i / 32] = (uint32_t)ge[0] | (uint32_t)ge[1] << 16;
     }
+    ESP_LEAVE_WIDE();
     return chunktopk_scan_scalar(e ? e + i : NULL, g + i, beta, gamma, t, map + i / 32, n - i);
 }
 #endif

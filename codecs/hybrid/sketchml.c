@@ -147,7 +147,7 @@ static esp_status sketchml_compress(void *self, const esp_codec_args *a) {
     dense_run(&s->dense, n, sketchml_piece, &j);
     for (uint32_t b = 0; b < 1u << s->bits; b++) j.mean[b] = fixed_mean(j.sum[b], j.held[b], j.unit[b]);
     memcpy(body, j.mean, sketchml_heads(s));
-    if (a->residual) (void)dense_blocks(&s->dense, a, &j, sketchml_residual);
+    if (a->residual) (void)dense_blocks(&s->dense, a, &j, DENSE_PIECE, sketchml_residual);
     return ESP_OK;
 }
 

@@ -63,7 +63,7 @@ static esp_status efsign_compress(void *self, const esp_codec_args *a) {
     j.scale = squares ? (float)sqrt(norm / (double)n) : efsign_scale(norm, n);
     if (dense_bad(j.scale)) return dense_send_nan(a->payload, &h, 0);
     memcpy(body, &j.scale, sizeof j.scale);
-    if (a->residual) (void)dense_blocks(s, a, &j, efsign_keep);
+    if (a->residual) (void)dense_blocks(s, a, &j, DENSE_PIECE, efsign_keep);
     return ESP_OK;
 }
 

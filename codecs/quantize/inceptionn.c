@@ -105,6 +105,7 @@ ESP_TARGET_AVX512 static uint64_t inceptionn_pack_avx512(unsigned char *widths, 
         ones += (uint64_t)__builtin_popcount(is_one);
         twos += (uint64_t)__builtin_popcount(is_two);
     }
+    ESP_LEAVE_WIDE();
     return inceptionn_pack_scalar(widths + i / 4, one + ones, two + 2 * twos, width + i, code + i, n - i) + ones +
            (twos << 32);
 }
@@ -128,6 +129,7 @@ ESP_TARGET_AVX512 static uint64_t inceptionn_unpack_avx512(uint16_t *code, const
         one += __builtin_popcount(is_one);
         two += 2 * __builtin_popcount(is_two);
     }
+    ESP_LEAVE_WIDE();
     return inceptionn_unpack_scalar(code + i, widths + i / 4, one, two, n - i);
 }
 #endif

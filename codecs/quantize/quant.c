@@ -55,6 +55,7 @@ ESP_TARGET_AVX2 static uint64_t int4_add_avx2(float *restrict out, const int8_t 
         const __m256 y = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(level, 8))));
         dense_put16(out + i, x, y, set);
     }
+    ESP_LEAVE_WIDE();
     return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t int4_add_avx512(float *restrict out, const int8_t *restrict in, float unit, int set,
@@ -66,6 +67,7 @@ ESP_TARGET_AVX512 static uint64_t int4_add_avx512(float *restrict out, const int
         const __m512 x = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(int4_sixteen(in + i / 2)), value);
         _mm512_storeu_ps(out + i, set ? x : _mm512_add_ps(_mm512_loadu_ps(out + i), x));
     }
+    ESP_LEAVE_WIDE();
     return int4_add_scalar(out + i, in + i / 2, unit, set, n - i);
 }
 #endif

@@ -102,6 +102,7 @@ ESP_TARGET_AVX2 static uint64_t sign_mxnet_avx2(unsigned char *out, float *e, co
         w = sign_reversed(w);
         memcpy(out + i / 8, &w, sizeof w);
     }
+    ESP_LEAVE_WIDE();
     return sign_mxnet_scalar(out + i / 8, e ? e + i : NULL, phi + i, threshold, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t sign_mxnet_avx512(unsigned char *out, float *e, const float *phi, float threshold,
@@ -119,6 +120,7 @@ ESP_TARGET_AVX512 static uint64_t sign_mxnet_avx512(unsigned char *out, float *e
         w = sign_reversed(w);
         memcpy(out + i / 8, &w, sizeof w);
     }
+    ESP_LEAVE_WIDE();
     return sign_mxnet_scalar(out + i / 8, e ? e + i : NULL, phi + i, threshold, n - i);
 }
 #endif

@@ -66,6 +66,7 @@ ESP_TARGET_AVX2 static uint64_t twobit_pack_avx2(unsigned char *out, const float
         }
         twobit_word(out + i / 4, up, down);
     }
+    ESP_LEAVE_WIDE();
     return twobit_pack_scalar(out + i / 4, phi + i, residual ? residual + i : NULL, t, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const float *phi, float *residual, float t,
@@ -85,6 +86,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const f
         }
         twobit_word(out + i / 4, up, down);
     }
+    ESP_LEAVE_WIDE();
     return twobit_pack_scalar(out + i / 4, phi + i, residual ? residual + i : NULL, t, n - i);
 }
 #endif
@@ -119,6 +121,7 @@ ESP_TARGET_AVX2 static uint64_t twobit_add_avx2(float *out, const unsigned char 
         const __m256 x = _mm256_permutevar_ps(value, a), y = _mm256_permutevar_ps(value, _mm256_srlv_epi32(a, high));
         dense_put16(out + i, x, y, set);
     }
+    ESP_LEAVE_WIDE();
     return twobit_add_scalar(out + i, in + i / 4, t, set, n - i);
 }
 ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned char *in, float t, int set, uint64_t n) {
@@ -131,6 +134,7 @@ ESP_TARGET_AVX512 static uint64_t twobit_add_avx512(float *out, const unsigned c
         const __m512 x = _mm512_permutevar_ps(value, _mm512_srlv_epi32(_mm512_set1_epi32((int32_t)w), shift));
         _mm512_storeu_ps(out + i, set ? x : _mm512_add_ps(_mm512_loadu_ps(out + i), x));
     }
+    ESP_LEAVE_WIDE();
     return twobit_add_scalar(out + i, in + i / 4, t, set, n - i);
 }
 #endif
