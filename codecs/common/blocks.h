@@ -339,8 +339,8 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     float heads[BLOCKS_MOST * BLOCKS_HEADS];
     blocks_scale scales[BLOCKS_MOST];
     const bool fetch = j->g && j->count - at >= 2 * DENSE_BLOCK;
-    const float *next_g = fetch ? j->g + at + DENSE_BLOCK : NULL;
     const float *next_e = fetch && residual ? residual + DENSE_BLOCK : NULL;
+    const float *next_g = fetch && !dense_early(&s->dense, residual) ? j->g + at + DENSE_BLOCK : NULL;
     /* heads and scales first: the processor then overlaps the divisions and roots of several blocks */
     if (f->heads) {
         f->heads_of(s, heads, phi, n);
@@ -348,9 +348,9 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     }
     for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) scales[k] = f->scale_of(s, heads + k * f->heads);
     const __typeof__(f->encode(0)) encode = f->encode(s->dense.level);
-    const uint64_t groups = f->noise ? (first % 8 + n + 7) / 8 : 0, some = next_g ? BLOCKS_GROUPS : groups;
+    const uint64_t groups = f->noise ? (first % 8 + n + 7) / 8 : 0, some = fetch ? BLOCKS_GROUPS : groups;
     for (uint64_t i = 0; i < groups; i += some) {
-        blocks_fetch(next_g, 8 * i, 8 * BLOCKS_GROUPS);
+        blocks_fetch(next_g ? next_g : next_e, 8 * i, 8 * BLOCKS_GROUPS);
         blocks_noise_for(s->dense.level)(words + 4 * i, j->key, first / 8 + i, groups - i < some ? groups - i : some);
     }
     for (uint64_t i = 0; i < n; i += s->block) {
@@ -361,7 +361,7 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
         for (uint64_t k = i; k < i + m; k += most) {
             const uint64_t piece = i + m - k < most ? i + m - k : most;
             if (!f->noise) blocks_fetch(next_g, k, piece);
-            blocks_fetch(next_e, k, piece);
+            if (!f->noise || next_g) blocks_fetch(next_e, k, piece);
             encode(codes + k - i, residual ? residual + k : NULL, phi + k, noise + k, scales[i / s->block], piece);
         }
         if (s->bits < 8) blocks_pack_for(s->dense.level)(to, tmp, s->bits, m);

@@ -133,6 +133,12 @@ static inline float *dense_apart(float *room, const float *a, const float *b) {
     return (float *)(void *)((char *)room + (at - (uintptr_t)room) % PAGE);
 }
 
+/* Whether the next gradient is fetched while phi is computed: if encode() does not come in pieces, and is so fast that
+ * it has time to fetch residuals only. */
+static inline bool dense_early(const dense_self *s, const float *residual) {
+    return residual && s->level == ESP_SIMD_AVX512;
+}
+
 /* Fetches n numbers to the cache, while the processor computes. */
 ESP_INLINE void dense_fetch(const float *next, uint64_t n) {
     for (uint64_t i = 0; i < n; i += 16) __builtin_prefetch(next + i, 0, 3);
@@ -163,11 +169,17 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     const uint64_t piece = end - begin >= DENSE_LARGE ? j->piece : DENSE_BLOCK;
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        if (e ? sum(tmp, g + at, e + at, a->beta, a->gamma, n) : check(g + at, n)) {
+        const bool large = end - begin >= DENSE_LARGE && end - at >= 2 * DENSE_BLOCK;
+        const bool fetch = large && piece < DENSE_BLOCK, early = large && !fetch && dense_early(j->self, e);
+        uint64_t bad = e ? 0 : check(g + at, n);
+        for (uint64_t i = 0, m = early ? DENSE_PIECE : n; i < n && e; i += m) {
+            if (early) dense_fetch(g + at + DENSE_BLOCK + i, m);
+            bad |= sum(tmp + i, g + at + i, e + at + i, a->beta, a->gamma, m);
+        }
+        if (bad) {
             esp_codec_raise(&j->bad, 1);
             continue;
         }
-        const bool fetch = piece < DENSE_BLOCK && end - at >= 2 * DENSE_BLOCK;
         for (uint64_t i = 0; i < n; i += piece) {
             const uint64_t m = n - i < piece ? n - i : piece;
             if (fetch) dense_fetch(g + at + DENSE_BLOCK + i, m);
