@@ -49,6 +49,7 @@ ESP__FN void esp__outer_timer_begin(esp_ctx *ctx) {
 
 ESP__FN void esp__outer_try(esp_ctx *ctx) {
     ctx->outer->timer.automatic = ctx->outer->timer.tries = true;
+    ctx->outer->timer.alone_ns = 0;
     esp__outer_timer_begin(ctx);
 }
 

@@ -155,6 +155,31 @@ TEST(test_state, folder_make, folder_remove) {
     assert_true(states[0] > 2 && states[1] > 2);
 }
 
+/* ---- lost ranks -------------------------------------------------------------------------------------------------- */
+/* Rank 1 leaves, while strategies are tried or later. The others try again. */
+static void body_lost(esp_ctx *ctx, void *user) {
+    const int leaves = *(const int *)user;
+    const bool stays = ctx->job.rank != 1;
+    model w;
+    esp_status s = ESP_OK;
+    begin(ctx, &settings[7], w);
+    for (int n = 0; n < INNER && !s && !(ctx->job.size == 2 && settled(ctx)); n++) {
+        if (n == leaves && !stays) return;
+        for (uint32_t t = 0; t < TENSORS; t++)
+            for (uint64_t i = 0; i < counts[t]; i++) w[t][i] -= 0.001f * (float)((i * 3 + (uint64_t)n) % 17);
+        s = esp_outer_step(ctx, here);
+        while (s == ESP_E_PEER) s = esp_shrink(ctx);
+    }
+    CHECK(s == ESP_OK && ctx->job.size == 2);
+    ends_with(ctx, &settings[7], w);
+}
+TEST(test_lost_rank) {
+    for (int leaves = 3; leaves < 300; leaves += 66)
+        RUN_RANKS(.size = SIZE, .per_machine = 1, .body = body_lost, .user = &leaves, .config.strategy = "auto",
+                  .config.codec = "topk:ratio=0.25", .config.min_compress_elements = 1, .config.timeout_ms = 20000,
+                  .config.progress = "threads");
+}
+
 /* ---- wrong inputs ------------------------------------------------------------------------------------------------ */
 static void body_refused(esp_ctx *ctx, void *user) {
     const esp_outer_desc o = {.method = "average:every=4,window=5"}, plain = {.method = "average:every=4"};
