@@ -1,6 +1,6 @@
 /* test_blocks.c checks the codecs of 1 to 8 bits an element: bytes against golden.py, which computes them in another
  * way; random numbers and packing at every instruction set; and that random codecs are right on average. */
-/* runs: slow */
+/* runs: slow tsan-long */
 #include "tests/lib/test.h"
 #include "conformance.h"
 #include "codecs/common/blocks.h"
@@ -139,4 +139,45 @@ TEST(invalid_payloads) {
         cf_part_free(&p);
         cf_close(&c);
     }
+}
+
+/* What is decoded and the new residual make up gradient and old residual, in tensors of so many blocks that the next
+ * ones are fetched, and computed ahead. */
+TEST(many_blocks) {
+    static const char *const specs[] = {
+        "fp8",    "dynamic8", "maxmin", "maxmin:random=1", "onebit",   "natural", "terngrad", "qsgd", "mxnet1bit",
+        "twobit", "int8",     "int4",   "efsignsgd",       "sketchml", "threelc", "fp16"};
+    static const char *const levels[] = {"scalar", "avx2", "avx512"};
+    enum { MANY = 40 * DENSE_BLOCK + 77 };
+    float *g = calloc(4 * MANY, sizeof *g), *before = g + MANY, *decoded = before + MANY;
+    for (size_t k = 0; k < CF_COUNT(specs); k++)
+        for (size_t l = 0; l < CF_COUNT(levels); l++) {
+            esp_ctx *ctx;
+            esp_codec_handle *h;
+            uint64_t used, draw = k + 1;
+            setenv("ESPRESSO_SIMD", levels[l], 1);
+            assert_int_equal(esp_open(&(esp_config){.size = 1}, &ctx), ESP_OK);
+            assert_int_equal(esp_codec_open(ctx, specs[k], MANY, "residual", &h), ESP_OK);
+            uint8_t *out = malloc(esp_compress_bound(h));
+            memset(before, 0, MANY * sizeof *before);
+            for (int step = 0; step < 3; step++) {
+                for (uint64_t i = 0; i < MANY; i++) g[i] = (float)(int32_t)(test_random64(&draw) >> 32) * 0x1p-31f;
+                assert_int_equal(esp_compress(h, g, MANY, out, esp_compress_bound(h), &used), ESP_OK);
+                assert_int_equal(esp_decompress(h, out, used, decoded, MANY, ESP_OUT_SET), ESP_OK);
+                const float *left = esp_codec_residual(h);
+                uint64_t wrong = 0;
+                for (uint64_t i = 0; i < MANY; i++) {
+                    const double sum = (double)g[i] + (double)before[i], got = (double)decoded[i] + (double)left[i];
+                    wrong += !(fabs(sum - got) <= 1e-5 * (1 + fabs(sum)));
+                }
+                if (wrong) print_message("%s, %s: %llu elements\n", specs[k], levels[l], (unsigned long long)wrong);
+                assert_int_equal(wrong, 0);
+                memcpy(before, left, MANY * sizeof *before);
+            }
+            free(out);
+            esp_codec_close(h);
+            esp_close(ctx);
+        }
+    unsetenv("ESPRESSO_SIMD");
+    free(g);
 }
