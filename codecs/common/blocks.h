@@ -328,8 +328,7 @@ ESP_INLINE void blocks_fetch(const float *next, uint64_t i, uint64_t n) {
     for (uint64_t end = i + n; next && i < end; i += 16) __builtin_prefetch(next + i, 0, 3);
 }
 
-static inline void blocks_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n,
-                                 dense_ahead *next) {
+static inline void blocks_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const blocks_job *j = (const blocks_job *)user;
     const blocks_self *s = j->self;
     const blocks_format *f = s->format;
@@ -339,9 +338,9 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     uint8_t tmp[DENSE_BLOCK];
     float heads[BLOCKS_MOST * BLOCKS_HEADS];
     blocks_scale scales[BLOCKS_MOST];
-    /* without a residual, this fetches the next gradient; with one, dense_go_ahead() does */
-    const float *fetched = !residual && j->g && j->count - at >= 2 * DENSE_BLOCK ? j->g + at + DENSE_BLOCK : NULL;
-    const bool small = fetched || next;
+    const bool fetch = j->g && j->count - at >= 2 * DENSE_BLOCK;
+    const float *next_e = fetch && residual ? residual + DENSE_BLOCK : NULL;
+    const float *next_g = fetch && !dense_early(&s->dense, residual) ? j->g + at + DENSE_BLOCK : NULL;
     /* heads and scales first: the processor then overlaps the divisions and roots of several blocks */
     if (f->heads) {
         f->heads_of(s, heads, phi, n);
@@ -349,21 +348,20 @@ static inline void blocks_encode(void *user, const float *phi, float *residual, 
     }
     for (uint64_t i = 0, k = 0; i < n; i += s->block, k++) scales[k] = f->scale_of(s, heads + k * f->heads);
     const __typeof__(f->encode(0)) encode = f->encode(s->dense.level);
-    const uint64_t groups = f->noise ? (first % 8 + n + 7) / 8 : 0, some = small ? BLOCKS_GROUPS : groups;
+    const uint64_t groups = f->noise ? (first % 8 + n + 7) / 8 : 0, some = fetch ? BLOCKS_GROUPS : groups;
     for (uint64_t i = 0; i < groups; i += some) {
-        blocks_fetch(fetched, 8 * i, 8 * BLOCKS_GROUPS);
-        if (8 * i < n) dense_go_ahead(next, 4 * i, 4 * BLOCKS_GROUPS); /* half of it here, half below */
+        blocks_fetch(next_g ? next_g : next_e, 8 * i, 8 * BLOCKS_GROUPS);
         blocks_noise_for(s->dense.level)(words + 4 * i, j->key, first / 8 + i, groups - i < some ? groups - i : some);
     }
     for (uint64_t i = 0; i < n; i += s->block) {
         const uint64_t m = n - i < s->block ? n - i : s->block;
         unsigned char *to = j->codes + (at + i) * s->bits / 8;
         uint8_t *codes = s->bits == 8 ? to : tmp;
-        const uint64_t most = small && m > BLOCKS_PIECE ? BLOCKS_PIECE : m;
+        const uint64_t most = fetch && m > BLOCKS_PIECE ? BLOCKS_PIECE : m;
         for (uint64_t k = i; k < i + m; k += most) {
             const uint64_t piece = i + m - k < most ? i + m - k : most;
-            if (!f->noise) blocks_fetch(fetched, k, piece);
-            dense_go_ahead(next, f->noise ? n / 2 + k / 2 : k, f->noise ? piece / 2 : piece);
+            if (!f->noise) blocks_fetch(next_g, k, piece);
+            if (!f->noise || next_g) blocks_fetch(next_e, k, piece);
             encode(codes + k - i, residual ? residual + k : NULL, phi + k, noise + k, scales[i / s->block], piece);
         }
         if (s->bits < 8) blocks_pack_for(s->dense.level)(to, tmp, s->bits, m);
@@ -440,7 +438,7 @@ static inline double blocks_error(const blocks_self *s) {
     for (uint64_t draw = 0; draw < BLOCKS_DRAWS; draw++) {
         blocks_normal(x, draw);
         j.offset = draw * DENSE_BLOCK;
-        blocks_encode(&j, x, left, 0, DENSE_BLOCK, NULL);
+        blocks_encode(&j, x, left, 0, DENSE_BLOCK);
         for (int i = 0; i < DENSE_BLOCK; i++) {
             error += (double)left[i] * (double)left[i];
             all += (double)x[i] * (double)x[i];

@@ -112,33 +112,13 @@ static inline const float *dense_block_phi(const dense_self *s, const esp_codec_
 }
 
 /* ---- compress ------------------------------------------------------------------------------------------ */
-/* Fetches n numbers to the cache, while the processor computes. */
-ESP_INLINE void dense_fetch(const float *next, uint64_t n) {
-    for (uint64_t i = 0; i < n; i += 16) __builtin_prefetch(next + i, 0, 3);
-}
-
-/* The next block, whose phi is computed between pieces of this one, so that memory is read all the time. */
-typedef struct dense_ahead {
-    dense_phi_fn sum;
-    const float *g, *e;
-    float *phi, beta, gamma;
-    uint64_t bad;
-} dense_ahead;
-/* Computes phi of the next block's elements [i, i + n), and fetches those of the block after it. */
-static inline void dense_go_ahead(dense_ahead *x, uint64_t i, uint64_t n) {
-    if (!x) return;
-    dense_fetch(x->g + DENSE_BLOCK + i, n);
-    dense_fetch(x->e + DENSE_BLOCK + i, n);
-    x->bad |= x->sum(x->phi + i, x->g + i, x->e + i, x->beta, x->gamma, n);
-}
-
 typedef struct dense_job {
     const dense_self *self;
     const esp_codec_args *args;
     void *user;
     /* Writes elements [at, at + n), given in phi, to the payload. If `residual` is not NULL, writes their residual
-     * there. If `next` is not NULL, n is DENSE_BLOCK, and it calls dense_go_ahead() for as many elements. */
-    void (*encode)(void *user, const float *phi, float *residual, uint64_t at, uint64_t n, dense_ahead *next);
+     * there. */
+    void (*encode)(void *user, const float *phi, float *residual, uint64_t at, uint64_t n);
     uint32_t bad;
     uint64_t piece; /* elements for which encode() may be called at a time: DENSE_PIECE, or all of a block */
 } dense_job;
@@ -151,6 +131,17 @@ static inline float *dense_apart(float *room, const float *a, const float *b) {
     uintptr_t at = (uintptr_t)b + PAGE / 2;
     if (((uintptr_t)a - at + PAGE / 8) % PAGE < PAGE / 4) at -= PAGE / 4;
     return (float *)(void *)((char *)room + (at - (uintptr_t)room) % PAGE);
+}
+
+/* Whether the next gradient is fetched while phi is computed: if encode() does not come in pieces, and is so fast that
+ * it has time to fetch residuals only. */
+static inline bool dense_early(const dense_self *s, const float *residual) {
+    return residual && s->level == ESP_SIMD_AVX512;
+}
+
+/* Fetches n numbers to the cache, while the processor computes. */
+ESP_INLINE void dense_fetch(const float *next, uint64_t n) {
+    for (uint64_t i = 0; i < n; i += 16) __builtin_prefetch(next + i, 0, 3);
 }
 
 static inline void dense_check_piece(void *arg, uint64_t begin, uint64_t end) {
@@ -168,27 +159,6 @@ static inline void dense_large_piece(void *arg, uint64_t begin, uint64_t end) {
         esp_codec_raise(&j->bad, 1);
 }
 
-/* Encodes blocks whole. encode() computes the next block's phi. */
-static inline void dense_encode_wholes(dense_job *j, const float *g, float *e, uint64_t begin, uint64_t end) {
-    const esp_codec_args *a = j->args;
-    /* the two phi do not lie at the same place of a page either */
-    float room[2 * DENSE_BLOCK + DENSE_BLOCK / 4 + DENSE_BLOCK], *tmp[2] = {dense_apart(room, g, e)};
-    dense_ahead next = {dense_phi_for(j->self->level), NULL, NULL, NULL, a->beta, a->gamma, 0};
-    bool ahead = false;
-    int now = 0;
-    tmp[1] = tmp[0] + DENSE_BLOCK + DENSE_BLOCK / 4;
-    for (uint64_t at = begin; at < end; at += DENSE_BLOCK, now = !now) {
-        const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        const uint64_t bad = ahead ? next.bad : next.sum(tmp[now], g + at, e + at, a->beta, a->gamma, n);
-        ahead = !bad && end - at >= 2 * DENSE_BLOCK;
-        next.g = g + at + DENSE_BLOCK, next.e = e + at + DENSE_BLOCK, next.phi = tmp[!now], next.bad = 0;
-        if (bad)
-            esp_codec_raise(&j->bad, 1);
-        else
-            j->encode(j->user, tmp[now], e + at, at, n, ahead ? &next : NULL);
-    }
-}
-
 static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     dense_job *j = (dense_job *)arg;
     const esp_codec_args *a = j->args;
@@ -197,14 +167,16 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
     const float *g = dense_in(a);
     float room[2 * DENSE_BLOCK], *e = esp_residual_of(a, 0), *tmp = dense_apart(room, g, e ? e : g);
     const uint64_t piece = end - begin >= DENSE_LARGE ? j->piece : DENSE_BLOCK;
-    if (e && end - begin >= DENSE_LARGE && piece == DENSE_BLOCK) {
-        dense_encode_wholes(j, g, e, begin, end);
-        return;
-    }
     for (uint64_t at = begin; at < end; at += DENSE_BLOCK) {
         const uint64_t n = end - at < DENSE_BLOCK ? end - at : DENSE_BLOCK;
-        const bool fetch = piece < DENSE_BLOCK && end - at >= 2 * DENSE_BLOCK;
-        if (e ? sum(tmp, g + at, e + at, a->beta, a->gamma, n) : check(g + at, n)) {
+        const bool large = end - begin >= DENSE_LARGE && end - at >= 2 * DENSE_BLOCK;
+        const bool fetch = large && piece < DENSE_BLOCK, early = large && !fetch && dense_early(j->self, e);
+        uint64_t bad = e ? 0 : check(g + at, n);
+        for (uint64_t i = 0, m = early ? DENSE_PIECE : n; i < n && e; i += m) {
+            if (early) dense_fetch(g + at + DENSE_BLOCK + i, m);
+            bad |= sum(tmp + i, g + at + i, e + at + i, a->beta, a->gamma, m);
+        }
+        if (bad) {
             esp_codec_raise(&j->bad, 1);
             continue;
         }
@@ -212,7 +184,7 @@ static inline void dense_encode_piece(void *arg, uint64_t begin, uint64_t end) {
             const uint64_t m = n - i < piece ? n - i : piece;
             if (fetch) dense_fetch(g + at + DENSE_BLOCK + i, m);
             if (fetch && e) dense_fetch(e + at + DENSE_BLOCK + i, m);
-            j->encode(j->user, (e ? tmp : g + at) + i, e ? e + at + i : NULL, at + i, m, NULL);
+            j->encode(j->user, (e ? tmp : g + at) + i, e ? e + at + i : NULL, at + i, m);
         }
     }
 }
@@ -240,7 +212,7 @@ static inline bool dense_safe(const dense_self *s, const esp_codec_args *a) {
 /* Encodes all blocks without NaN and Inf, and leaves the residuals of others alone. Returns false if there are some;
  * with error feedback dense_safe() must have been true. */
 static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, void *user, uint64_t piece,
-                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t, dense_ahead *)) {
+                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     dense_job j = {s, a, user, encode, 0, piece};
     dense_run(s, a->tensor[0]->count, dense_encode_piece, &j);
     return !j.bad;
@@ -249,7 +221,7 @@ static inline bool dense_blocks(const dense_self *s, const esp_codec_args *a, vo
 /* Encodes all blocks. Returns false on NaN or Inf; the payload is then invalid, and the residual unchanged, or, if it
  * had a NaN or Inf itself, worthless as before. */
 static inline bool dense_encode(const dense_self *s, const esp_codec_args *a, void *user,
-                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t, dense_ahead *)) {
+                                void (*encode)(void *, const float *, float *, uint64_t, uint64_t)) {
     return dense_safe(s, a) && dense_blocks(s, a, user, DENSE_PIECE, encode);
 }
 

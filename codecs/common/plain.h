@@ -14,9 +14,7 @@ ESP_INLINE uint64_t plain_add_body(float *out, const dense_f32 *in, float scale,
 }
 ESP_KERNEL(plain_add, (float *out, const dense_f32 *in, float scale, int set, uint64_t n), (out, in, scale, set, n))
 
-static inline void plain_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n,
-                                dense_ahead *next) {
-    (void)next;
+static inline void plain_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     memcpy((unsigned char *)user + at * sizeof(float), phi, n * sizeof(float));
     if (residual) memset(residual, 0, n * sizeof(float));
 }

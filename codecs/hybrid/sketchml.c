@@ -125,9 +125,7 @@ static void sketchml_piece(void *arg, uint64_t begin, uint64_t end) {
     }
 }
 
-static void sketchml_residual(void *user, const float *phi, float *residual, uint64_t at, uint64_t n,
-                              dense_ahead *next) {
-    (void)next;
+static void sketchml_residual(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const sketchml_job *j = (const sketchml_job *)user;
     uint8_t codes[DENSE_BLOCK];
     blocks_unpack_for(j->self->dense.level)(codes, j->codes + at * j->self->bits / 8, j->self->bits, n);

@@ -43,8 +43,7 @@ static void efsign_pack(void *user, const float *phi, uint64_t at, uint64_t n) {
     const efsign_job *j = (const efsign_job *)user;
     bits_negative_for(j->level)(j->bits + at / 8, phi, n);
 }
-static void efsign_keep(void *user, const float *phi, float *residual, uint64_t at, uint64_t n, dense_ahead *next) {
-    (void)next;
+static void efsign_keep(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const efsign_job *j = (const efsign_job *)user;
     (void)at;
     efsign_residual_for(j->level)(residual, phi, j->scale, n);

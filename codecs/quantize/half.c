@@ -67,9 +67,7 @@ typedef struct half_job {
     float down, most;
 } half_job;
 
-static void half_encode_block(void *user, const float *phi, float *residual, uint64_t at, uint64_t n,
-                              dense_ahead *next) {
-    (void)next;
+static void half_encode_block(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const half_job *j = (const half_job *)user;
     half_encode_for(j->self->format->is_f16, j->self->dense.level)((half_u16 *)(j->body + 2 * at), phi, residual,
                                                                    j->down, j->most, n);

@@ -105,7 +105,7 @@ static unsigned char *qsgd_record(const qsgd_self *s, blocks_job *j, unsigned ch
                                   uint64_t n) {
     uint8_t packed[DENSE_BLOCK], codes[DENSE_BLOCK];
     j->heads = to, j->codes = packed;
-    blocks_encode(j, phi, e, 0, n, NULL);
+    blocks_encode(j, phi, e, 0, n);
     if (s->blocks.bits < 8) blocks_unpack_for(s->blocks.dense.level)(codes, packed, s->blocks.bits, n);
     return qsgd_pack(s, to + blocks_heads_bytes(&s->blocks, n), s->blocks.bits < 8 ? codes : packed, n);
 }

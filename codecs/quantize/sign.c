@@ -146,8 +146,7 @@ typedef struct sign_job {
     float *momentum; /* NULL without */
 } sign_job;
 
-static void sign_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n, dense_ahead *next) {
-    (void)next;
+static void sign_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const sign_job *j = (const sign_job *)user;
     const int level = j->self->dense.level;
     const float *x = phi;

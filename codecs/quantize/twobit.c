@@ -163,8 +163,7 @@ typedef struct twobit_job {
     float threshold;
 } twobit_job;
 
-static void twobit_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n, dense_ahead *next) {
-    (void)next;
+static void twobit_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {
     const twobit_job *j = (const twobit_job *)user;
     twobit_pack_for(j->level)(j->body + at / 4, phi, residual, j->threshold, n);
 }
