@@ -142,7 +142,7 @@ TEST(invalid_payloads) {
 }
 
 /* What is decoded and the new residual make up gradient and old residual, in tensors of so many blocks that the next
- * ones are fetched, and computed ahead. */
+ * ones are fetched meanwhile. */
 TEST(many_blocks) {
     static const char *const specs[] = {
         "fp8",    "dynamic8", "maxmin", "maxmin:random=1", "onebit",   "natural", "terngrad", "qsgd", "mxnet1bit",
