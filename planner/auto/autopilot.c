@@ -172,7 +172,8 @@ static esp_status esp__auto_step(esp_ctx *ctx, void *self) {
         esp__auto_enter(ctx, ESP__AUTO_OFF);
         return ESP_OK;
     }
-    if (a->phase == ESP__AUTO_DONE) return ESP_OK;
+    /* a round that begins or ends early has fewer inner steps */
+    if (a->phase == ESP__AUTO_DONE || (ctx->outer && ctx->outer->timer.early)) return ESP_OK;
     const double ns = esp__auto_note(ctx);
     if (a->calibrating) esp__auto_ready(ctx);
     const bool over = a->phase == ESP__AUTO_TRY ? esp__tournament_step(&a->tournament, ns) : --a->left == 0;

@@ -715,6 +715,27 @@ TEST(test_shards_have_the_same_bits, shard, whole) {
     RUN_RANKS(.size = 1, .body = body_average_of_one);
 }
 
+/* Of tensors with fewer elements than ranks, some ranks have no part. */
+static void body_tiny(esp_ctx *ctx, void *user) {
+    const bool saves = user != NULL;
+    float w[2][2] = {{1, 2}, {3}};
+    CHECK(esp_outer_open(ctx, &(esp_outer_desc){.method = "diloco:every=2"}) == ESP_OK);
+    for (uint64_t n = 2; n; n--) {
+        const esp_tensor_desc d = {.name = n > 1 ? "two" : "one", .count = n, .flags = ESP_SHARD};
+        CHECK(esp_tensor_add(ctx, &d, NULL) == ESP_OK);
+    }
+    CHECK(esp_start(ctx) == ESP_OK);
+    for (uint32_t t = 0; t < 2; t++) CHECK(esp_outer_add(ctx, t, w[t]) == ESP_OK);
+    for (int k = 0; k < 9; k++) {
+        w[0][0] += 0.5f, w[0][1] -= 0.5f, w[1][0] += 1;
+        CHECK(esp_outer_step(ctx, here) == ESP_OK);
+    }
+    CHECK((saves ? esp_state_save(ctx, saved) : esp_state_load(ctx, saved)) == ESP_OK);
+    CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+    CHECK(w[0][0] > 1 && w[0][1] < 2 && w[1][0] > 3);
+    check_same_bits(ctx, w, 3 * sizeof(float));
+}
+
 static void body_parts_elsewhere(esp_ctx *ctx, void *user) {
     model w;
     start(ctx, &streaming, w);
@@ -735,6 +756,8 @@ TEST(test_state_of_shards, shard_in_folder, whole_again) {
     RUN_RANKS(.size = 2, .body = body_parts_elsewhere, .user = "this rank's part");
     tensor_flags = 0;
     RUN_RANKS(.size = SIZE, .body = body_parts_elsewhere, .user = "ESP_SHARD for the same tensors");
+    RUN_RANKS(.size = 4, .body = body_tiny, .user = saved);
+    RUN_RANKS(.size = 4, .body = body_tiny);
 }
 
 /* ---- wrong inputs ------------------------------------------------------------------------------------------------ */

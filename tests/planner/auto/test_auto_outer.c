@@ -104,6 +104,25 @@ TEST(test_the_fastest_exchange_wins) {
                       .config.codec = "topk:ratio=0.25", .config.min_compress_elements = 1);
 }
 
+/* Times that are not made up: an inner step takes 3 ms, also where a sync ends the first round early. */
+static void body_alone(esp_ctx *ctx, void *user) {
+    const bool syncs = user != NULL;
+    model w;
+    begin(ctx, &(setting){.outer = syncs ? "average:every=6" : "average:every=1"}, w);
+    ctx->outer->timer.times = NULL;
+    for (int n = 0; n < INNER && !settled(ctx); n++) {
+        usleep(3000);
+        steps(ctx, w, n, n + 1);
+        if (syncs && !n) CHECK(esp_outer_sync(ctx, here) == ESP_OK);
+    }
+    CHECK(settled(ctx) && ctx->outer->timer.alone_ns >= 2.9e6);
+}
+TEST(test_time_of_inner_steps) {
+    for (int syncs = 0; syncs < 2; syncs++)
+        RUN_RANKS(.size = 2, .per_machine = 1, .body = body_alone, .user = syncs ? "" : NULL, .config.strategy = "auto",
+                  .config.min_compress_elements = 1);
+}
+
 /* ---- saved state ------------------------------------------------------------------------------------------------- */
 static char saved[64];
 static model after[SIZE], then[SIZE][24];
