@@ -322,10 +322,9 @@ typedef struct blocks_job {
     uint64_t count;
 } blocks_job;
 
-/* Fetches the `n` elements from number i on of `next`, which is NULL or what the next call will read, to the cache. In
- * small pieces this takes no time, since the processor computes meanwhile. */
+/* Fetches n elements from number i on of `next`, which is NULL or what the next call will read. */
 ESP_INLINE void blocks_fetch(const float *next, uint64_t i, uint64_t n) {
-    for (uint64_t end = i + n; next && i < end; i += 16) __builtin_prefetch(next + i, 0, 3);
+    if (next) dense_fetch(next + i, n);
 }
 
 static inline void blocks_encode(void *user, const float *phi, float *residual, uint64_t at, uint64_t n) {

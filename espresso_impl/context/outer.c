@@ -327,8 +327,9 @@ static esp_status esp__outer_outliers(esp_ctx *ctx, uint32_t f) {
     esp__outer *o = ctx->outer;
     const int32_t n = ctx->job.size;
     esp__outer_square mine = {.sum = 0};
-    double *all = esp__alloc(ctx, 2 * (uint64_t)n * sizeof *all), *others = all + n;
-    esp_status s = all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
+    double *all = ctx->job.room, *others = all + n;
+    esp_status s = ESP_OK;
+    _Static_assert(2 * sizeof *all <= ESP__JOB_ROOM, "two numbers must fit into the room of a rank");
     for (uint32_t i = o->first[f]; i < o->first[f + 1] && !s; i++) {
         const esp__tensor *t = &ctx->model.tensors[i];
         mine.dtype = t->dtype;
@@ -352,7 +353,6 @@ static esp_status esp__outer_outliers(esp_ctx *ctx, uint32_t f) {
                      "others is %g (check=%g)",
                      r, f + 1, sqrt(all[r]), sqrt(median), (double)o->check);
     }
-    esp__free(ctx, all);
     if (esp__shrink_lost(s)) esp__fatal(ctx, s, esp_last_error(ctx));
     return s;
 }
@@ -394,11 +394,9 @@ static void esp__outer_finite_in(void *user, const void *block, uint64_t bytes) 
 /* Sets *yes to whether it is true on all ranks. Collective. */
 static esp_status esp__outer_all(esp_ctx *ctx, bool *yes) {
     const uint8_t mine = *yes;
-    uint8_t *all = esp__alloc(ctx, (uint64_t)ctx->job.size);
-    esp_status s = all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
-    if (!s) s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
+    uint8_t *all = ctx->job.room; /* no rank may be without memory, for which others would wait */
+    const esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
     for (int32_t r = 0; r < ctx->job.size && !s; r++) *yes &= all[r];
-    esp__free(ctx, all);
     if (esp__shrink_lost(s)) esp__fatal(ctx, s, esp_last_error(ctx));
     return s;
 }
