@@ -8,7 +8,7 @@ struct esp__codec {
     const esp_codec *table;
     void *self;
     esp_traits traits;
-    esp_codec_model model;
+    esp_codec_model model; /* not of a codec that esp__codec_open opened */
     uint32_t id;
     bool feedback; /* the library keeps a residual for error feedback */
     /* The codec itself keeps what it left out of this rank's gradients and adds it to the next ones. */
@@ -24,6 +24,8 @@ ESP__FN esp_status esp__codec_get(esp_ctx *ctx, const char *spec, esp__codec **o
 /* Opens a codec for the caller, who frees it. `feedback` replaces the value of the key "feedback" in `spec` unless it
  * is NULL. */
 ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
+/* The same without the codec's model, which takes some codecs a millisecond. */
+ESP__FN esp_status esp__codec_open(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out);
 ESP__FN void esp__codec_free(esp_ctx *ctx, esp__codec *c);
 /* Opens codec `c` also for devices of another kind, such as CUDA; `c` owns the result. *out is NULL if no plugin offers
  * the codec for these devices, or not with these parameters. */
@@ -35,7 +37,7 @@ ESP__FN esp_status esp__host_codec_open(void *user, const char *spec, const esp_
 ESP__FN void esp__host_codec_close(void *user, const esp_codec *table, void *self);
 
 /* ---- describe.c ---- */
-ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind);
+ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c);
 ESP__FN bool esp__codec_has_model(const esp__codec *c);
 ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matrix, uint32_t n_reduced,
                                     esp_devkind kind, esp_codec_model *out);

@@ -28,7 +28,7 @@ ESP__FN esp_status esp__codec_model(esp_ctx *ctx, const esp__codec *c, bool matr
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind kind) {
+ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c) {
     const esp_codec *t = c->table;
     esp_status s = ESP_OK;
     c->traits.struct_size = sizeof c->traits;
@@ -60,7 +60,7 @@ ESP__FN esp_status esp__codec_describe(esp_ctx *ctx, esp__codec *c, esp_devkind 
                          "codec '%s': traits() %s ESP_CODEC_REDUCIBLE, but the op of its last round is %u: set both or "
                          "none",
                          c->spec, last.op ? "lacks" : "gives", (unsigned)last.op);
-    return esp__codec_model(ctx, c, false, 1, kind, &c->model);
+    return ESP_OK;
 }
 
 ESP__FN bool esp__codec_has_model(const esp__codec *c) { return ESP_HAS(esp_codec, c->table, model); }

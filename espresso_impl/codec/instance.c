@@ -89,10 +89,10 @@ ESP__FN esp_status esp__codec_bound_of(const esp_ctx *ctx, const esp__codec *c, 
              : ESP_OK;
 }
 
-/* Opens the codec for devices of one kind. *out stays NULL if it does not support them; for the CPU, that is an
- * error. */
-static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char *feedback, esp_devkind kind,
-                                      esp__codec **out) {
+/* Opens the codec for devices of one kind, without its model. *out stays NULL if it does not support them; for the CPU,
+ * that is an error. */
+static esp_status esp__codec_open_on(esp_ctx *ctx, const char *spec, const char *feedback, esp_devkind kind,
+                                     esp__codec **out) {
     char name[ESP__NAME_MAX], own[ESP__SPEC_MAX], key[ESP__SPEC_MAX];
     const char *params;
     esp__codec *c;
@@ -128,7 +128,7 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
                       hint ? "; its parameters: " : "", hint ? table->params : "");
         c->self = NULL;
     }
-    if (!s) s = esp__codec_describe(ctx, c, kind);
+    if (!s) s = esp__codec_describe(ctx, c);
     if (!s) s = esp__feedback_parse(ctx, c, feedback ? feedback : key);
     if (s) {
         esp__codec_free(ctx, c);
@@ -138,14 +138,26 @@ static esp_status esp__codec_make_one(esp_ctx *ctx, const char *spec, const char
     return ESP_OK;
 }
 
-ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
-    esp_status s = esp__codec_make_one(ctx, spec, feedback, ESP_CPU, out);
+ESP__FN esp_status esp__codec_open(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
+    esp_status s = esp__codec_open_on(ctx, spec, feedback, ESP_CPU, out);
     if (s && spec && spec[esp__spec_length(spec)])
         return esp__fail(ctx, ESP_E_ARG,
                          "codec '%s' is a list, but one codec is expected here: name one of them, or let strategy auto "
                          "choose from the list (ESPRESSO_STRATEGY=auto)",
                          spec);
     return s;
+}
+
+ESP__FN esp_status esp__codec_make(esp_ctx *ctx, const char *spec, const char *feedback, esp__codec **out) {
+    esp__codec *c = NULL;
+    esp_status s = esp__codec_open(ctx, spec, feedback, &c);
+    if (!s) s = esp__codec_model(ctx, c, false, 1, ESP_CPU, &c->model);
+    if (s) {
+        esp__codec_free(ctx, c);
+        return s;
+    }
+    *out = c;
+    return ESP_OK;
 }
 
 static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const esp__codec *other, esp_devkind kind) {
@@ -168,9 +180,10 @@ static esp_status esp__instances_refuse(esp_ctx *ctx, const esp__codec *c, const
 ESP__FN esp_status esp__codec_on(esp_ctx *ctx, esp__codec *c, esp_devkind kind, esp__codec **out) {
     for (*out = c; *out; *out = (*out)->device_codec)
         if ((*out)->table->devices & ESP_BIT(kind)) return ESP_OK;
-    esp_status s = esp__codec_make_one(ctx, c->spec, NULL, kind, out);
+    esp_status s = esp__codec_open_on(ctx, c->spec, NULL, kind, out);
     if (s || !*out) return s;
-    s = esp__instances_refuse(ctx, *out, c, kind);
+    s = esp__codec_model(ctx, *out, false, 1, kind, &(*out)->model);
+    if (!s) s = esp__instances_refuse(ctx, *out, c, kind);
     if (s) {
         esp__codec_free(ctx, *out);
         *out = NULL;

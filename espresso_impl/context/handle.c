@@ -30,7 +30,7 @@ static esp_status esp__handle_open(esp_ctx *ctx, const char *spec, const esp_ten
     if (!h) return esp__fail(ctx, ESP_E_NOMEM, "codec '%s': out of memory", spec);
     h->ctx = ctx;
     h->count = count, h->rows = like->rows, h->cols = like->cols;
-    s = esp__codec_make(ctx, spec, feedback, &h->codec);
+    s = esp__codec_open(ctx, spec, feedback, &h->codec);
     if (!s) s = esp__alone_bound(ctx, h->codec, like, &h->bound, &h->first_round);
     if (s == ESP_E_UNSUPPORTED && h->codec && h->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX && !like->rows)
         s = esp__fail(ctx, s, "codec '%s' needs rows and cols: open it by esp_codec_open_matrix", spec);
