@@ -13,8 +13,8 @@ static bool esp__as_given(const esp__problem *p) { return (p->config.flags & ESP
 static void esp__stage(esp__problem *p, double share) {
     double n = (double)p->n_tensors;
     double all = esp__devices(p) == 3u && p->allow == ESP__ALLOW_ALL && !(p->config.flags & ESP_PLAN_NO_COMP)
-                     ? 800.0 * n + 350000.0
-                     : 88.0 * n + 57000.0;
+                     ? 800.0 * n + 310000.0
+                     : 88.0 * n + 52000.0;
     if (p->allow == ESP__ALLOW_RAW || p->config.flags & ESP_PLAN_NO_COMP) all *= 0.4; /* there are few options */
     if (p->n_levels > 2) all *= 4.0; /* with three levels there are far more options */
     p->work_end = p->work + (uint64_t)(share * (p->effort < 1.0 ? p->effort : 1.0) * all) + 1;
@@ -165,17 +165,17 @@ static void esp__search_schemes(esp__problem *p, esp__schedule *best) {
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 enum { ESP__NODES = 6000000 }; /* some 50 ms for five tensors or groups */
 /* The share of the usual effort for small tensors, after a search that leaves them uncompressed. */
-static const double esp__small_share = 0.15;
+static const double esp__small_share = 0.1;
 
-/* Searches with what p->allow and the configuration allow, from `best` on. */
-static void esp__search_once(esp__problem *p, esp__schedule *best) {
+/* Searches with what p->allow and the configuration allow, from `best` and, if `partitions`, from other groups on. */
+static void esp__search_once(esp__problem *p, esp__schedule *best, bool partitions) {
     esp__schedule d = {0};
     if (best->n_units) esp__schedule_copy(p, &d, best);
     esp__search_from(p, best, &d, 0.2);
-    esp__search_partitions(p, best);
+    if (partitions) esp__search_partitions(p, best);
     esp__search_simple(p, best);
     /* fewer tensors have fewer options, so that random changes help sooner */
-    esp__stage(p, (esp__as_given(p) ? 90.0 : 190.0) / ((double)p->n_tensors + 48.0));
+    esp__stage(p, (esp__as_given(p) ? 80.0 : 160.0) / ((double)p->n_tensors + 48.0));
     esp__iterate(p, best);
     p->work_end = 0;
     if (p->allow == ESP__ALLOW_ALL) esp__small_exact(p, best, ESP__NODES);
@@ -192,20 +192,34 @@ static void esp__search_allowed(esp__problem *p, esp__schedule results[ESP__ALLO
         if (a == ESP__ALLOW_GPU && esp__devices(p) != 3u) continue;
         p->allow = a, p->seed = p->config.seed;
         if (last && last->n_units) esp__keep_better_allowed(p, &results[a], last);
-        esp__search_once(p, &results[a]);
+        esp__search_once(p, &results[a], true);
         last = &results[a];
     }
+}
+
+/* Searches on from a result that leaves small tensors uncompressed, with compression of them, too. */
+static void esp__search_small(esp__problem *p, esp__schedule *best, const uint32_t *small) {
+    const uint32_t *usual = p->n_small;
+    const double effort = p->effort;
+    if (usual == small || !best->n_units) return;
+    p->n_small = small, p->layerwise = NULL;
+    p->effort = esp__small_share * effort;
+    esp__search_once(p, best, !esp__as_given(p));
+    if (effort > 1.0) esp__search_schemes(p, best);
+    p->effort = effort;
+    p->n_small = usual, p->layerwise = NULL;
 }
 
 /* Searches with tensors as given first, and without compression of small tensors, so that neither merging and splitting
  * nor a lower limit lengthens the plan. */
 static void esp__search_phases(esp__problem *p, esp__schedule *d) {
     const uint32_t *small = p->n_small;
-    esp__schedule results[ESP__ALLOWANCES] = {{0}}, *best = &results[ESP__ALLOW_ALL];
+    esp__schedule results[ESP__ALLOWANCES] = {{0}}, *best = &results[ESP__ALLOW_ALL], given = {0};
     const uint32_t flags = p->config.flags, phases = esp__as_given(p) ? 1 : 2;
-    const double effort = p->effort, more = (effort - 1.0) / 2.0;
+    const double more = (p->effort - 1.0) / 2.0;
     p->n_small = p->n_small_usual;
     for (uint32_t phase = 0; phase < phases; phase++) {
+        if (phase) esp__schedule_copy(p, &given, best), esp__search_small(p, &given, small);
         p->config.flags = phase ? flags : flags | ESP__AS_GIVEN;
         esp__search_allowed(p, results);
         if (more <= 0.0) continue;
@@ -213,13 +227,9 @@ static void esp__search_phases(esp__problem *p, esp__schedule *d) {
         esp__stage(p, more);
         esp__iterate(p, best);
     }
-    if (p->n_small != small) { /* small tensors too may be compressed */
-        p->n_small = small, p->layerwise = NULL;
-        p->effort = esp__small_share * effort;
-        esp__search_once(p, best);
-        if (more > 0.0) esp__search_schemes(p, best);
-        p->effort = effort;
-    }
+    esp__search_small(p, best, small);
+    p->n_small = small, p->layerwise = NULL;
+    if (given.n_units) esp__keep_better_allowed(p, best, &given);
     p->work_end = 0;
     if (p->deadline_ns) esp__iterate(p, best);
     esp__schedule_copy(p, d, best);
