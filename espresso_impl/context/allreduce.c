@@ -2,7 +2,7 @@
  * reduces them in rank order, so that all ranks get the same bits. Also compares the arguments of helper calls. */
 #include "espresso_impl/context/context.h"
 
-enum { ESP__ALLREDUCE_WORDS = 1 << 16, ESP__FEW_RANKS = 64 };
+enum { ESP__ALLREDUCE_WORDS = 1 << 16 };
 
 ESP__FN esp_status esp__same_arguments(esp_ctx *ctx, const char *what, const char *const names[ESP__ARGUMENTS],
                                        const uint64_t mine[ESP__ARGUMENTS]) {

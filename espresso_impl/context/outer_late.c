@@ -182,7 +182,10 @@ ESP__FN esp_status esp__outer_late_meet(esp_ctx *ctx, esp_stream stream) {
     const esp__outer_meeting mine = {l->pushes, l->stepped};
     uint64_t most = 0;
     if (!l->window_ns) return ESP_OK;
-    esp__outer_meeting *all = esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
+    /* without memory, this rank would not take part, and others would wait for it: few ranks need none */
+    esp__outer_meeting few[ESP__FEW_RANKS];
+    const bool is_few = ctx->job.size <= ESP__FEW_RANKS;
+    esp__outer_meeting *all = is_few ? few : esp__alloc(ctx, (uint64_t)ctx->job.size * sizeof *all);
     if (!all) return esp__fail(ctx, ESP_E_NOMEM, "outer: out of memory");
     pthread_mutex_unlock(&l->lock); /* meanwhile the late thread takes part in what others push */
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &mine, all, sizeof mine);
@@ -192,7 +195,7 @@ ESP__FN esp_status esp__outer_late_meet(esp_ctx *ctx, esp_stream stream) {
         most = all[r].pushes > most ? all[r].pushes : most;
         l->stepped |= all[r].stepped != 0;
     }
-    esp__free(ctx, all);
+    if (!is_few) esp__free(ctx, all);
     if (esp__shrink_lost(s)) esp__fatal(ctx, s, esp_last_error(ctx));
     return s ? s : esp__outer_late_catch_up(ctx, stream, most);
 }

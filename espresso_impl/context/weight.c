@@ -7,8 +7,9 @@ ESP__FN esp_status esp__weights_share(esp_ctx *ctx) {
     const int32_t n = ctx->job.size;
     double sum = 0.0;
     esp_status s = ESP_OK;
-    float *all = esp__alloc(ctx, (uint64_t)n * sizeof *all);
-    if (!all) return esp__fail(ctx, ESP_E_NOMEM, "esp_weight: out of memory");
+    float *all = ctx->job.room; /* no rank may be without memory, for which others would wait */
+    _Static_assert(sizeof *all <= ESP__JOB_ROOM, "a weight must fit into the room of a rank");
+    memset(all, 0, (uint64_t)n * sizeof *all);
     all[ctx->job.rank] = ctx->steps.weight;
     s = esp_allreduce(ctx, all, (uint64_t)n);
     for (int32_t r = 0; r < n && !s; r++) {
@@ -17,7 +18,6 @@ ESP__FN esp_status esp__weights_share(esp_ctx *ctx) {
                           (double)all[r]);
         sum += (double)all[r];
     }
-    esp__free(ctx, all);
     if (!s && !(sum > 0.0)) s = esp__fail(ctx, ESP_E_STATE, "esp_weight: all ranks passed 0: no rank has a gradient");
     /* with equal weights, sum and quotient are exact, and the factor is 1 */
     if (!s) ctx->steps.factor = (float)((double)n * (double)ctx->steps.weight / sum);

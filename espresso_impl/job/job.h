@@ -219,8 +219,9 @@ typedef struct esp__comm {
     void *handle;
 } esp__comm;
 
+/* bytes of `room` for each rank; so few ranks have more room on the stack */
+enum { ESP__JOB_ROOM = 64, ESP__FEW_RANKS = 64 };
 /* The ranks and the connections to them. Lives from esp_open to esp_close. */
-enum { ESP__JOB_ROOM = 64 };
 typedef struct esp__job {
     int32_t rank, size;
     uint32_t cores;   /* number of cores that this rank may use */

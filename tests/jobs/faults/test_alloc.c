@@ -138,6 +138,8 @@ static esp_status speaks(esp_ctx *ctx, const scenario *c) {
     esp_status s = begin(ctx, c);
     DO(esp_broadcast(ctx, x[esp_rank(ctx)], sizeof x[0], 0));
     DO(esp_allreduce(ctx, x[esp_rank(ctx)], COUNT));
+    DO(esp_allreduce_as(ctx, x[esp_rank(ctx)], COUNT / 2, ESP_I64, ESP_REDUCE_MAX));
+    DO(esp_weight(ctx, 2.0f));
     DO(esp_barrier(ctx));
     DO(step(ctx));
     return s;
@@ -173,6 +175,24 @@ static esp_status gathers(esp_ctx *ctx, const scenario *c) {
     static float params[RANKS][COUNT];
     esp_status s = trains(ctx, c);
     DO(esp_gather(ctx, 0, params[esp_rank(ctx)], cpu));
+    return s;
+}
+/* Outer rounds as ESPRESSO_OUTER says: some whole ones, and one that esp_outer_sync ends. */
+static esp_status averages(esp_ctx *ctx, const scenario *c) {
+    const esp_outer_desc outer = {.method = "average", .every = 1};
+    static float params[RANKS][3][COUNT + 1];
+    const esp_stream cpu = ESP_ZERO;
+    esp_status s = esp_outer_open(ctx, &outer);
+    DO(begin(ctx, c));
+    for (uint32_t t = 0; t < 3; t++) {
+        memset(params[esp_rank(ctx)][t], 0, sizeof params[0][t]);
+        DO(esp_outer_add(ctx, t, params[esp_rank(ctx)][t]));
+    }
+    for (int k = 0; k < 41 && !s; k++) {
+        for (int i = 0; i < COUNT; i++) params[esp_rank(ctx)][k % 3][i] += (float)((i + k) % 5 - 2);
+        DO(esp_outer_step(ctx, cpu));
+    }
+    DO(esp_outer_sync(ctx, cpu));
     return s;
 }
 static esp_status decodes(esp_ctx *ctx, const scenario *c) {
@@ -321,6 +341,56 @@ static scenario all[] = {
      0,
      1,
      {0}},
+    {"outer rounds",
+     2,
+     1,
+     {.backend = "loop", .codec = "topk:ratio=0.1", .strategy = "layerwise"},
+     averages,
+     0,
+     0,
+     0,
+     0,
+     {"ESPRESSO_OUTER", "diloco:every=4,fragments=2,delay=1,check=10"}},
+    {"outer rounds that are chosen",
+     2,
+     1,
+     {.backend = "loop"},
+     averages,
+     0,
+     0,
+     0,
+     0,
+     {"ESPRESSO_OUTER", "average:max_every=6,max_fragments=2,max_delay=1"}},
+    {"outer rounds under auto",
+     2,
+     1,
+     {.backend = "loop", .codec = "topk:ratio=0.1", .strategy = "auto"},
+     averages,
+     0,
+     0,
+     0,
+     1,
+     {"ESPRESSO_OUTER", "average:every=1"}},
+    {"outer rounds, late ranks",
+     2,
+     1,
+     {.backend = "loop"},
+     averages,
+     0,
+     0,
+     0,
+     0,
+     {"ESPRESSO_OUTER", "diloco:every=4,window=1000"}},
+    {"outer rounds, shards",
+     2,
+     1,
+     {.backend = "loop"},
+     averages,
+     0,
+     0,
+     ESP_SHARD,
+     0,
+     {"ESPRESSO_OUTER", "diloco:every=4"}},
     {"trace", 2, 1, {.backend = "loop", .codec = "topk", .trace = path}, trains, 0, 0, 0, 1, {0}},
     {"statistics", 2, 1, {.backend = "loop", .codec = "topk", .stats = path}, trains, 0, 0, 0, 1, {0}},
     {"profile", 2, 1, {.backend = "loop"}, trains, 0, 0, 0, 1, {"ESPRESSO_PROFILE", path}},
