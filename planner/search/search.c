@@ -201,10 +201,11 @@ static void esp__search_allowed(esp__problem *p, esp__schedule results[ESP__ALLO
 static void esp__search_small(esp__problem *p, esp__schedule *best, const uint32_t *small) {
     const uint32_t *usual = p->n_small;
     const double effort = p->effort;
-    if (usual == small || !best->n_units) return;
+    if (usual == small) return;
     p->n_small = small, p->layerwise = NULL;
     p->effort = esp__small_share * effort;
-    esp__search_once(p, best, !esp__as_given(p));
+    const bool found = best->n_units && esp__schedule_allowed(p, best);
+    esp__search_once(p, best, !esp__as_given(p) || !found);
     if (effort > 1.0) esp__search_schemes(p, best);
     p->effort = effort;
     p->n_small = usual, p->layerwise = NULL;
@@ -219,7 +220,8 @@ static void esp__search_phases(esp__problem *p, esp__schedule *d) {
     const double more = (p->effort - 1.0) / 2.0;
     p->n_small = p->n_small_usual;
     for (uint32_t phase = 0; phase < phases; phase++) {
-        if (phase) esp__schedule_copy(p, &given, best), esp__search_small(p, &given, small);
+        if (phase && best->n_units) esp__schedule_copy(p, &given, best);
+        if (phase) esp__search_small(p, &given, small);
         p->config.flags = phase ? flags : flags | ESP__AS_GIVEN;
         esp__search_allowed(p, results);
         if (more <= 0.0) continue;
