@@ -197,7 +197,8 @@ static void esp__search_allowed(esp__problem *p, esp__schedule results[ESP__ALLO
     }
 }
 
-/* Searches on from a result that leaves small tensors uncompressed, with compression of them, too. */
+/* Searches on from a result that leaves small tensors uncompressed, with compression of them, too. If there is none
+ * within the limits, begins anew. */
 static void esp__search_small(esp__problem *p, esp__schedule *best, const uint32_t *small) {
     const uint32_t *usual = p->n_small;
     const double effort = p->effort;
