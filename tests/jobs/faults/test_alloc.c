@@ -177,7 +177,8 @@ static esp_status gathers(esp_ctx *ctx, const scenario *c) {
     DO(esp_gather(ctx, 0, params[esp_rank(ctx)], cpu));
     return s;
 }
-/* Outer rounds as ESPRESSO_OUTER says: some whole ones, and one that esp_outer_sync ends. */
+/* Outer rounds as ESPRESSO_OUTER says: enough whole ones that the library has chosen, and one that esp_outer_sync
+ * ends. */
 static esp_status averages(esp_ctx *ctx, const scenario *c) {
     const esp_outer_desc outer = {.method = "average", .every = 1};
     static float params[RANKS][3][COUNT + 1];
@@ -188,7 +189,7 @@ static esp_status averages(esp_ctx *ctx, const scenario *c) {
         memset(params[esp_rank(ctx)][t], 0, sizeof params[0][t]);
         DO(esp_outer_add(ctx, t, params[esp_rank(ctx)][t]));
     }
-    for (int k = 0; k < 41 && !s; k++) {
+    for (int k = 0; k < 63 && !s; k++) {
         for (int i = 0; i < COUNT; i++) params[esp_rank(ctx)][k % 3][i] += (float)((i + k) % 5 - 2);
         DO(esp_outer_step(ctx, cpu));
     }
