@@ -20,7 +20,10 @@ OPT    ?= -O3
 CFLAGS ?= -g
 # WERROR=-Werror: no warning passes (./bootstrap test)
 WERROR ?=
-WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(WERROR)
+# gcc keeps vectors larger than a register in memory, which takes up to 18 times as long
+VECTORS := -Wvector-operation-performance
+WARN   := -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(WERROR) \
+          $(shell $(CC) -Werror $(VECTORS) -fsyntax-only -x c /dev/null 2>/dev/null && echo $(VECTORS))
 # generated sources are in $(GEN), in folders like those of the tree
 GEN    := $(BUILD)/gen
 # OPENMP=1: the library too is compiled with -fopenmp, and programs that link libespresso.a then need it as well

@@ -12,40 +12,46 @@ enum {
     LOWRANK_SUMS = 16,      /* most partial sums */
     LOWRANK_GRAIN = 1 << 15 /* least elements in a worker's task */
 };
-typedef float lowrank_v __attribute__((vector_size(64), aligned(4), may_alias));
-typedef float lowrank_q __attribute__((vector_size(64), aligned(1), may_alias)); /* unaligned, as in a payload */
+typedef float lowrank_lanes[NORM_LANES]; /* partial sums: number j of a row is added to sum j % 16 */
 
 /* ---- kernels: one block of columns ------------------------------------------------------------------------------- */
-/* Adds x[j] * q[k][j] to element j % 16 of acc[k], for K columns k of Q. */
-ESP_INLINE void lowrank_dots(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, const int K) {
-    lowrank_v s[4];
-    uint64_t j = 0;
-    for (int k = 0; k < K; k++) s[k] = acc[k];
-    for (; j + 16 <= n; j += 16) {
-        const lowrank_v v = *(const lowrank_v *)(x + j);
-        for (int k = 0; k < K; k++) s[k] += v * *(const lowrank_v *)(q + (uint64_t)k * ld + j);
+/* Defines lowrank_dot for an instruction set: adds x[j] * q[k][j] to acc[k], for r columns k of Q. V must fit a
+ * register: gcc keeps larger vectors in memory. */
+typedef float lowrank_v4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float lowrank_v8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float lowrank_v16 __attribute__((vector_size(64), aligned(4), may_alias));
+#define LOWRANK_DOT(TARGET, level, V)                                                                                  \
+    ESP_INLINE void lowrank_dots_##level(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_lanes *acc,  \
+                                         const int K) {                                                                \
+        enum { EACH = sizeof(V) / sizeof(float), PARTS = NORM_LANES / EACH };                                          \
+        V s[4][PARTS];                                                                                                 \
+        uint64_t j = 0;                                                                                                \
+        for (int k = 0; k < K; k++)                                                                                    \
+            for (int h = 0; h < PARTS; h++) s[k][h] = *(const V *)(acc[k] + h * EACH);                                 \
+        for (; j + NORM_LANES <= n; j += NORM_LANES)                                                                   \
+            for (int k = 0; k < K; k++)                                                                                \
+                for (int h = 0; h < PARTS; h++)                                                                        \
+                    s[k][h] += *(const V *)(x + j + h * EACH) * *(const V *)(q + (uint64_t)k * ld + j + h * EACH);     \
+        for (int k = 0; k < K; k++)                                                                                    \
+            for (int h = 0; h < PARTS; h++) *(V *)(acc[k] + h * EACH) = s[k][h];                                       \
+        for (int k = 0; k < K; k++)                                                                                    \
+            for (uint64_t i = j; i < n; i++) acc[k][i - j] += x[i] * q[(uint64_t)k * ld + i];                          \
+    }                                                                                                                  \
+    TARGET static uint64_t lowrank_dot_##level(const float *x, const float *q, uint64_t ld, uint64_t n,                \
+                                               lowrank_lanes *acc, uint64_t r) {                                       \
+        uint64_t k = 0;                                                                                                \
+        for (; k + 4 <= r; k += 4) lowrank_dots_##level(x, q + k * ld, ld, n, acc + k, 4);                             \
+        if (r - k == 3) lowrank_dots_##level(x, q + k * ld, ld, n, acc + k, 3);                                        \
+        if (r - k == 2) lowrank_dots_##level(x, q + k * ld, ld, n, acc + k, 2);                                        \
+        if (r - k == 1) lowrank_dots_##level(x, q + k * ld, ld, n, acc + k, 1);                                        \
+        return 0;                                                                                                      \
     }
-    if (j < n) {
-        lowrank_v v = {0}, w = {0};
-        memcpy(&v, x + j, (n - j) * sizeof(float));
-        for (int k = 0; k < K; k++) {
-            memcpy(&w, q + (uint64_t)k * ld + j, (n - j) * sizeof(float));
-            s[k] += v * w;
-        }
-    }
-    for (int k = 0; k < K; k++) acc[k] = s[k];
-}
-ESP_INLINE uint64_t lowrank_dot_body(const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc,
-                                     uint64_t r) {
-    uint64_t k = 0;
-    for (; k + 4 <= r; k += 4) lowrank_dots(x, q + k * ld, ld, n, acc + k, 4);
-    if (r - k == 3) lowrank_dots(x, q + k * ld, ld, n, acc + k, 3);
-    if (r - k == 2) lowrank_dots(x, q + k * ld, ld, n, acc + k, 2);
-    if (r - k == 1) lowrank_dots(x, q + k * ld, ld, n, acc + k, 1);
-    return 0;
-}
-ESP_KERNEL(lowrank_dot, (const float *x, const float *q, uint64_t ld, uint64_t n, lowrank_v *acc, uint64_t r),
-           (x, q, ld, n, acc, r))
+LOWRANK_DOT(ESP_TARGET_SCALAR, scalar, lowrank_v4)
+#ifdef ESP_SIMD_X86
+LOWRANK_DOT(ESP_TARGET_AVX2, avx2, lowrank_v8)
+LOWRANK_DOT(ESP_TARGET_AVX512, avx512, lowrank_v16)
+#endif
+ESP_KERNEL_PICK(lowrank_dot)
 
 /* Adds p[row][k] * x[row][j] to sum[k][j] for up to 4 rows. Rows of x are ldx numbers apart. */
 ESP_INLINE void lowrank_add_rows(float *restrict sum, uint64_t ld, const float *x, uint64_t ldx, const float *p,
@@ -74,74 +80,68 @@ ESP_KERNEL(lowrank_add,
             uint64_t rows),
            (sum, ld, x, ldx, p, n, r, rows))
 
-/* Computes 16 numbers of a row of P Q: y = p[0] q[0][j] + p[1] q[1][j] + ..., added in that order. */
-ESP_INLINE void lowrank_row16(lowrank_v *y, const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
-    lowrank_v sum = p[0] * *(const lowrank_q *)(q + j);
-    for (uint64_t k = 1; k < r; k++) sum += p[k] * *(const lowrank_q *)(q + k * ld + j);
-    *y = sum;
+/* Returns number j of a row of P Q: p[0] q[0][j] + p[1] q[1][j] + ..., added in that order, of K terms. If `y` is not
+ * NULL, they are added to y[j]. */
+ESP_INLINE float lowrank_row(const float *y, const float *p, const dense_f32 *q, uint64_t ld, uint64_t j, const int K) {
+    float sum = y ? y[j] + p[0] * q[j] : p[0] * q[j];
+    for (int k = 1; k < K; k++) sum += p[k] * q[(uint64_t)k * ld + j];
+    return sum;
 }
-/* Computes 64 numbers of a row of P Q, as four independent vectors, which the processor adds in parallel. */
-ESP_INLINE void lowrank_row64(lowrank_v y[4], const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
-    const lowrank_q *at = (const lowrank_q *)(q + j);
-    lowrank_v a = p[0] * at[0], b = p[0] * at[1], c = p[0] * at[2], d = p[0] * at[3];
-    for (uint64_t k = 1; k < r; k++) {
-        at = (const lowrank_q *)(q + k * ld + j);
-        a += p[k] * at[0], b += p[k] * at[1], c += p[k] * at[2], d += p[k] * at[3];
+/* Stores n numbers of a row of P Q, of r terms each, at y. */
+ESP_INLINE void lowrank_row_long(float *y, const float *p, const dense_f32 *q, uint64_t ld, uint64_t n, uint64_t r) {
+    uint64_t k = 4;
+    for (uint64_t j = 0; j < n; j++) y[j] = lowrank_row(NULL, p, q, ld, j, 4);
+    for (; k + 4 <= r; k += 4)
+        for (uint64_t j = 0; j < n; j++) y[j] = lowrank_row(y, p + k, q + k * ld, ld, j, 4);
+    for (; k < r; k++)
+        for (uint64_t j = 0; j < n; j++) y[j] = lowrank_row(y, p + k, q + k * ld, ld, j, 1);
+}
+/* Calls DO(j, y) for each of n columns j, where y is number j of a row of P Q. */
+#define LOWRANK_ROW(K, DO)                                                                                             \
+    for (uint64_t j = 0; j < n; j++) {                                                                                 \
+        const float y = lowrank_row(NULL, p, q, ld, j, K);                                                             \
+        DO;                                                                                                            \
     }
-    y[0] = a, y[1] = b, y[2] = c, y[3] = d;
-}
-ESP_INLINE float lowrank_row1(const float *p, const float *q, uint64_t ld, uint64_t j, uint64_t r) {
-    float x, y;
-    memcpy(&x, q + j, sizeof x);
-    y = p[0] * x;
-    for (uint64_t k = 1; k < r; k++) {
-        memcpy(&x, (const unsigned char *)q + (k * ld + j) * sizeof x, sizeof x);
-        y += p[k] * x;
+#define LOWRANK_ROWS_OF(DO)                                                                                            \
+    if (r == 1) {                                                                                                      \
+        LOWRANK_ROW(1, DO)                                                                                             \
+    } else if (r == 2) {                                                                                               \
+        LOWRANK_ROW(2, DO)                                                                                             \
+    } else if (r == 3) {                                                                                               \
+        LOWRANK_ROW(3, DO)                                                                                             \
+    } else if (r == 4) {                                                                                               \
+        LOWRANK_ROW(4, DO)                                                                                             \
+    } else {                                                                                                           \
+        float ys[LOWRANK_BLOCK];                                                                                       \
+        for (uint64_t at = 0; at < n; at += LOWRANK_BLOCK) {                                                           \
+            const uint64_t end = n - at < LOWRANK_BLOCK ? n : at + LOWRANK_BLOCK;                                      \
+            lowrank_row_long(ys, p, q + at, ld, end - at, r);                                                          \
+            for (uint64_t j = at; j < end; j++) {                                                                      \
+                const float y = ys[j - at];                                                                            \
+                DO;                                                                                                    \
+            }                                                                                                          \
+        }                                                                                                              \
     }
-    return y;
-}
 ESP_INLINE uint64_t lowrank_rest_body(float *restrict e, const float *g, float beta, float gamma, const float *p,
-                                      const float *q, uint64_t ld, uint64_t n, uint64_t r) {
-    uint64_t j = 0;
-    for (; j + 64 <= n; j += 64) {
-        lowrank_v *at = (lowrank_v *)(e + j), y[4];
-        const lowrank_v *in = (const lowrank_v *)(g + j);
-        lowrank_row64(y, p, q, ld, j, r);
-        for (int i = 0; i < 4; i++) at[i] = beta * at[i] + gamma * in[i] - y[i];
-    }
-    for (; j + 16 <= n; j += 16) {
-        lowrank_v *at = (lowrank_v *)(e + j), y;
-        lowrank_row16(&y, p, q, ld, j, r);
-        *at = beta * *at + gamma * *(const lowrank_v *)(g + j) - y;
-    }
-    for (; j < n; j++) e[j] = beta * e[j] + gamma * g[j] - lowrank_row1(p, q, ld, j, r);
+                                      const dense_f32 *q, uint64_t ld, uint64_t n, uint64_t r) {
+    LOWRANK_ROWS_OF(e[j] = beta * e[j] + gamma * g[j] - y)
     return 0;
 }
 ESP_KERNEL(lowrank_rest,
-           (float *restrict e, const float *g, float beta, float gamma, const float *p, const float *q, uint64_t ld,
+           (float *restrict e, const float *g, float beta, float gamma, const float *p, const dense_f32 *q, uint64_t ld,
             uint64_t n, uint64_t r),
            (e, g, beta, gamma, p, q, ld, n, r))
-ESP_INLINE uint64_t lowrank_put_body(float *restrict out, int set, float scale, const float *p, const float *q,
+ESP_INLINE uint64_t lowrank_put_body(float *restrict out, int set, float scale, const float *p, const dense_f32 *q,
                                      uint64_t ld, uint64_t n, uint64_t r) {
-    uint64_t j = 0;
-    for (; j + 64 <= n; j += 64) {
-        lowrank_v *at = (lowrank_v *)(out + j), y[4];
-        lowrank_row64(y, p, q, ld, j, r);
-        for (int i = 0; i < 4; i++) at[i] = set ? scale * y[i] : at[i] + scale * y[i];
-    }
-    for (; j + 16 <= n; j += 16) {
-        lowrank_v *at = (lowrank_v *)(out + j), y;
-        lowrank_row16(&y, p, q, ld, j, r);
-        *at = set ? scale * y : *at + scale * y;
-    }
-    for (; j < n; j++) {
-        const float y = scale * lowrank_row1(p, q, ld, j, r);
-        out[j] = set ? y : out[j] + y;
+    if (set) {
+        LOWRANK_ROWS_OF(out[j] = scale * y)
+    } else {
+        LOWRANK_ROWS_OF(out[j] += scale * y)
     }
     return 0;
 }
 ESP_KERNEL(lowrank_put,
-           (float *restrict out, int set, float scale, const float *p, const float *q, uint64_t ld, uint64_t n,
+           (float *restrict out, int set, float scale, const float *p, const dense_f32 *q, uint64_t ld, uint64_t n,
             uint64_t r),
            (out, set, scale, p, q, ld, n, r))
 
@@ -172,7 +172,7 @@ static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
     const lowrank_dot_fn dot = lowrank_dot_for(l->self->level);
     const dense_phi_fn phi_of = dense_phi_for(l->self->level);
     float phi[LOWRANK_BLOCK];
-    lowrank_v acc[64];
+    lowrank_lanes acc[64];
     for (uint64_t i = begin; i < end; i++) {
         memset(acc, 0, l->r * sizeof *acc);
         for (uint64_t j = 0; j < l->n; j += LOWRANK_BLOCK) {
@@ -180,11 +180,7 @@ static inline void lowrank_p_rows(void *arg, uint64_t begin, uint64_t end) {
             if (l->e) phi_of(phi, l->g + at, l->e + at, l->beta, l->gamma, n);
             dot(l->e ? phi : l->g + at, l->q + j, l->n, n, acc, l->r);
         }
-        for (uint64_t k = 0; k < l->r; k++) {
-            float lanes[NORM_LANES];
-            memcpy(lanes, &acc[k], sizeof lanes);
-            l->p[i * l->r + k] = norm_tree(lanes);
-        }
+        for (uint64_t k = 0; k < l->r; k++) l->p[i * l->r + k] = norm_tree(acc[k]);
     }
 }
 static inline void lowrank_p(const lowrank_job *l) { lowrank_run(l, l->m, l->n, lowrank_p_rows); }

@@ -6,27 +6,32 @@
 /* A tile of MR x NR sums fits the registers, and a panel of KC x NR numbers of b fits the cache. A thread computes ROWS
  * rows with a panel. Below LEAST multiplications, starting threads would take longer than the product. */
 enum { MR = 6, NR = 16, KC = 256, ROWS = 40 * MR, LEAST = 1 << 15 };
-typedef float row __attribute__((vector_size(NR * sizeof(float)), aligned(sizeof(float))));
 
+/* Defines NAME, which computes sum[i][j] += a_i[p * a_col] * panel[p][j] over all p. Vectors of LANES numbers must fit
+ * the registers: gcc keeps larger ones in memory, which takes 8 times as long. */
+#define TILE(name, LANES)                                                                                              \
+    static void name(size_t k, const float *const a[MR], size_t a_col, const float *panel, float *sum) {               \
+        typedef float row __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));                 \
+        row s[MR][NR / LANES];                                                                                         \
+        memset(s, 0, sizeof s);                                                                                        \
+        for (size_t p = 0; p < k; p++) {                                                                               \
+            const row *b = (const row *)(panel + p * NR);                                                              \
+            for (size_t i = 0; i < MR; i++)                                                                            \
+                for (size_t h = 0; h < NR / LANES; h++) s[i][h] += a[i][p * a_col] * b[h];                             \
+        }                                                                                                              \
+        memcpy(sum, s, sizeof s);                                                                                      \
+    }
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define GEMM_KERNEL __attribute__((target_clones("avx512f", "avx2", "default")))
+__attribute__((target("avx512f"))) TILE(tile_avx512, 16) __attribute__((target("avx2"))) TILE(tile_avx2, 8)
+    TILE(tile_plain, 4)
+#define tile (__builtin_cpu_supports("avx512f") ? tile_avx512 : __builtin_cpu_supports("avx2") ? tile_avx2 : tile_plain)
 #else
-#define GEMM_KERNEL
+TILE(tile, 4)
 #endif
 
-/* Computes sum[i][j] += a_i[p * a_col] * panel[p][j] over all p. */
-GEMM_KERNEL static void tile(size_t k, const float *const a[MR], size_t a_col, const float *panel, float *sum) {
-    row s[MR];
-    memset(s, 0, sizeof s);
-    for (size_t p = 0; p < k; p++) {
-        const row b = *(const row *)(panel + p * NR);
-#pragma GCC unroll 6
-        for (size_t i = 0; i < MR; i++) s[i] += a[i][p * a_col] * b;
-    }
-    memcpy(sum, s, sizeof s);
+        static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
 }
-
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Computes columns [j0, j0 + nr) of rows [first, end) of c. Each element is added in the same order in every run. */
 static void gemm_part(size_t first, size_t end, size_t j0, size_t nr, size_t k, const float *a, size_t a_row,
