@@ -43,31 +43,41 @@ static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *
     return 0;
 }
 #ifdef ESP_SIMD_X86
-/* Packs the codes of 32 elements from two masks of one bit each: `up` marks those sent as +t, `down` those as -t.
- * In both masks every group of four bits is reversed, as MXNet's byte order requires. */
-ESP_TARGET_AVX2 static inline void twobit_word(unsigned char *out, uint32_t up, uint32_t down) {
-    const uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
-    memcpy(out, &w, sizeof w);
-}
 ESP_TARGET_AVX2 static uint64_t twobit_pack_avx2(unsigned char *out, const float *phi, float *residual, float t,
                                                  uint64_t n) {
     const __m256 hi = _mm256_set1_ps(t), lo = _mm256_set1_ps(-t);
+    /* codes 3 and 2 at their places in a byte of four elements, the first one highest, as MXNet's byte order requires
+     */
+    const __m256i three = _mm256_setr_epi32(192, 48, 12, 3, 192, 48, 12, 3);
+    const __m256i two = _mm256_setr_epi32(128, 32, 8, 2, 128, 32, 8, 2), ends = _mm256_set1_epi32(0x0C080400);
     uint64_t i = 0;
     for (; i + 32 <= n; i += 32) {
-        uint32_t up = 0, down = 0;
+        __m256i code[4];
         for (int q = 0; q < 4; q++) {
             const __m256 p = _mm256_loadu_ps(phi + i + 8 * q);
             const __m256 a = _mm256_cmp_ps(p, hi, _CMP_GE_OQ), b = _mm256_cmp_ps(p, lo, _CMP_LE_OQ);
-            up |= (uint32_t)_mm256_movemask_ps(_mm256_permute_ps(a, 0x1B)) << 8 * q;
-            down |= (uint32_t)_mm256_movemask_ps(_mm256_permute_ps(b, 0x1B)) << 8 * q;
+            code[q] = _mm256_or_si256(_mm256_and_si256(_mm256_castps_si256(a), three),
+                                      _mm256_and_si256(_mm256_castps_si256(b), two));
             if (!residual) continue;
             const __m256 sent = _mm256_or_ps(_mm256_and_ps(a, hi), _mm256_and_ps(b, lo));
             _mm256_storeu_ps(residual + i + 8 * q, _mm256_sub_ps(p, sent));
         }
-        twobit_word(out + i / 4, up, down);
+        /* adds up each four codes, which leaves the bytes 0, 2, 4, 6 in the lower half, 1, 3, 5, 7 in the upper one */
+        const __m256i all =
+            _mm256_packus_epi16(_mm256_packus_epi32(code[0], code[1]), _mm256_packus_epi32(code[2], code[3]));
+        const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(all, _mm256_set1_epi8(1)), _mm256_set1_epi16(1));
+        const __m256i halves = _mm256_shuffle_epi8(sums, ends);
+        _mm_storel_epi64((__m128i *)(void *)(out + i / 4),
+                         _mm_unpacklo_epi8(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
     }
     ESP_LEAVE_WIDE();
     return twobit_pack_scalar(out + i / 4, phi + i, residual ? residual + i : NULL, t, n - i);
+}
+/* Packs the codes of 32 elements from two masks of one bit each: `up` marks those sent as +t, `down` those as -t.
+ * In both masks every group of four bits is reversed. */
+ESP_TARGET_AVX2 static inline void twobit_word(unsigned char *out, uint32_t up, uint32_t down) {
+    const uint64_t w = _pdep_u64(up | down, 0xAAAAAAAAAAAAAAAAu) | _pdep_u64(up, 0x5555555555555555u);
+    memcpy(out, &w, sizeof w);
 }
 ESP_TARGET_AVX512 static uint64_t twobit_pack_avx512(unsigned char *out, const float *phi, float *residual, float t,
                                                      uint64_t n) {
