@@ -7,10 +7,10 @@
  * rows with a panel. Below LEAST multiplications, starting threads would take longer than the product. */
 enum { MR = 6, NR = 16, KC = 256, ROWS = 40 * MR, LEAST = 1 << 15 };
 
-/* Defines NAME, which computes sum[i][j] += a_i[p * a_col] * panel[p][j] over all p. Vectors of LANES numbers must fit
- * the registers: gcc keeps larger ones in memory, which takes 8 times as long. */
-#define TILE(name, LANES)                                                                                              \
-    static void name(size_t k, const float *const a[MR], size_t a_col, const float *panel, float *sum) {               \
+/* Defines NAME for an instruction set, which computes sum[i][j] += a_i[p * a_col] * panel[p][j] over all p. Vectors of
+ * LANES numbers must fit the registers: gcc keeps larger ones in memory, which takes 8 times as long. */
+#define TILE(name, LANES, TARGET)                                                                                      \
+    TARGET static void name(size_t k, const float *const a[MR], size_t a_col, const float *panel, float *sum) {        \
         typedef float row __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float))));                 \
         row s[MR][NR / LANES];                                                                                         \
         memset(s, 0, sizeof s);                                                                                        \
@@ -21,17 +21,17 @@ enum { MR = 6, NR = 16, KC = 256, ROWS = 40 * MR, LEAST = 1 << 15 };
         }                                                                                                              \
         memcpy(sum, s, sizeof s);                                                                                      \
     }
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-__attribute__((target("avx512f"))) TILE(tile_avx512, 16) __attribute__((target("avx2"))) TILE(tile_avx2, 8)
-    TILE(tile_plain, 4)
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TARGET(set) __attribute__((target(set)))
+TILE(tile_avx512, 16, TARGET("avx512f"))
+TILE(tile_avx2, 8, TARGET("avx2"))
+TILE(tile_plain, 4, )
 #define tile (__builtin_cpu_supports("avx512f") ? tile_avx512 : __builtin_cpu_supports("avx2") ? tile_avx2 : tile_plain)
 #else
-TILE(tile, 4)
+TILE(tile, 4, )
 #endif
 
-        static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* Computes columns [j0, j0 + nr) of rows [first, end) of c. Each element is added in the same order in every run. */
 static void gemm_part(size_t first, size_t end, size_t j0, size_t nr, size_t k, const float *a, size_t a_row,
