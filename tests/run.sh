@@ -3,8 +3,8 @@
 # skipped.
 #   sh tests/run.sh PROGRAM|SCRIPT.sh ...        ends with "N passed, N failed" or "N passed, N failed, N skipped"
 # A program uses cmocka; a script is one test: exit 0 passed, 77 skipped, else failed. The time limit is TEST_TIMEOUT
-# seconds (300), or that of a comment "time limit: N s" in the script. A skipped test must print "skipped: REASON". The
-# output of a script of tests/cli must equal the .out file beside it; UPDATE=1 writes these files.
+# seconds (300), or of a comment "time limit: N s" in the script, if longer. A skipped test must print "skipped:
+# REASON". The output of a script of tests/cli must equal the .out file beside it; UPDATE=1 writes these files.
 # $BUILD/tests/cli/test_NAME.sh and $BUILD/asan/cli/test_NAME.sh are tests/cli/test_NAME.sh with the tests' command, and
 # with that under the address sanitizer. A test's line "runs:" says what it needs (CONTRIBUTING.md). TEST_JOBS tests run
 # at a time (one more than cores, since some wait), the slow ones first; those with the word "quiet" after all others.
@@ -33,8 +33,8 @@ run_one() { # TEST
     case $t in "$BUILD"/asan/* | "$BUILD"/tests/*.sh) ESPRESSO_COMMAND=$PWD/$BUILD/${name%%/*}/bin/espresso ;; esac
     case $t in
     *.sh)
-        own=$(sed -n 's/^# time limit: \([0-9]*\) s.*/\1/p' "$file")
-        limit=${own:-$limit}
+        own=$(sed -n 's/^#.*time limit: \([0-9]*\) s.*/\1/p' "$file" | head -n 1)
+        [ "${own:-0}" -le "$limit" ] || limit=$own
         timeout -k 5 "$limit" sh "$file" >"$log" 2>&1 </dev/null
         code=$? p=0 f=0 s=0
         case $code$file in

@@ -182,7 +182,7 @@ ci-list:
 test-all:
 	-@$(MAKE) -k all $(FILES_OF_TESTS) $(TRAIN_CUDA_HOST) $(ASAN_COMMAND) $(filter-out %.sh,$(EVERYTHING)) $(PTX_TESTS)
 	@$(if $(PTX_MISSING),echo "nvcc's PTX is not tested: $(PTX_MISSING) is not there")
-	@TEST_ALL=1 TEST_TIMEOUT=900 $(RUN_TESTS) $(EVERYTHING) $(PTX_RUN)
+	@TEST_ALL=1 TEST_TIMEOUT=1800 $(RUN_TESTS) $(EVERYTHING) $(PTX_RUN)
 # while working: the quick tests, in three minutes; or all whose path contains T: make check T=executor/test_lanes, or
 # T=planner
 T ?=
