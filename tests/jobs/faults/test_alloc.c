@@ -487,8 +487,13 @@ static void check(const scenario *c, int32_t victim, int n, int sticky, int hit,
 }
 
 /* Repeats the scenario, each time with another failing allocation of the victim, beginning when ranks connect. `make
- * test-all` tries every allocation; otherwise some are skipped. If the victim fails before it has connected, the others
- * wait for a timeout, which is short here. */
+ * test-all` tries every allocation (a tenth under the address sanitizer); otherwise more are skipped. If the victim
+ * fails before it has connected, the others wait for a timeout, which is short here. */
+#ifdef __SANITIZE_ADDRESS__
+enum { ALL_EVERY = 10 };
+#else
+enum { ALL_EVERY = 1 };
+#endif
 enum { AT_BEGIN = 2, SAMPLE = 8 };
 static void fail_each(const scenario *c, int32_t victim, int sticky) {
     static run_of r;
@@ -499,7 +504,7 @@ static void fail_each(const scenario *c, int32_t victim, int sticky) {
     run_once(c, victim, 0, 0, WAIT_MS, &r);
     check(c, victim, 0, 0, 0, &r, 0);
     const int first = r.pool[victim].at_connect + 1, opened = r.pool[victim].at_opened;
-    const int every = getenv("TEST_ALL") ? 1 : 1 + (atomic_load(&r.pool[victim].seen) - first) / SAMPLE;
+    const int every = getenv("TEST_ALL") ? ALL_EVERY : 1 + (atomic_load(&r.pool[victim].seen) - first) / SAMPLE;
     for (int n = from ? atoi(from) : first, hit = bad <= 40; hit && bad <= 40; runs++) {
         const double start = test_seconds();
         hit = run_once(c, victim, n, sticky, c->size > 1 && n <= opened ? OPEN_MS : WAIT_MS, &r);
