@@ -215,10 +215,13 @@ TEST(test_soak) {
             atomic_store(&shared->member[slot], 0);
         }
     }
-    for (int32_t r = 0; r < MOST; r++) /* ranks that wait for the job */
-        if (pids[r] && !atomic_load(&shared->member[r])) kill(pids[r], SIGKILL);
     atomic_store(&shared->stop, 1);
+    /* Ranks that wait for the job end last: one that the job has just taken in must not die while the others hear that
+     * they must stop, since some would hear it and leave, and the rest could not go on. */
+    for (int left = 1; left; usleep(1000))
+        for (int32_t r = left = 0; r < MOST; r++) left += atomic_load(&shared->member[r]) && !ended(r);
     for (int32_t r = 0; r < MOST; r++) {
+        if (pids[r]) kill(pids[r], SIGKILL);
         if (pids[r]) child_wait(pids[r]);
         if (atomic_load(&shared->done[r]) < 0) fail_msg("slot %d: %s", (int)r, shared->text[r]);
     }
