@@ -157,7 +157,9 @@ ESP_TARGET_AVX2 static uint64_t blocks_unpack_even(uint8_t *codes, const unsigne
         const __m128i *from = (const __m128i *)(const void *)(in + i * bits / 8);
         __m256i x;
         if (bits == 1) {
-            x = _mm256_cvtepu8_epi64(_mm_loadu_si32(from));
+            int32_t four; /* gcc before 11 has no _mm_loadu_si32, and that of 11.1 is wrong */
+            memcpy(&four, from, sizeof four);
+            x = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
             x = _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi64(x, 28)), _mm256_set1_epi32(0xF));
             x = _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi32(x, 14)), _mm256_set1_epi16(3));
             x = _mm256_and_si256(_mm256_or_si256(x, _mm256_slli_epi16(x, 7)), _mm256_set1_epi8(1));

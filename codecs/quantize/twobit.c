@@ -46,8 +46,7 @@ static uint64_t twobit_pack_scalar(unsigned char *out, const float *phi, float *
 ESP_TARGET_AVX2 static uint64_t twobit_pack_avx2(unsigned char *out, const float *phi, float *residual, float t,
                                                  uint64_t n) {
     const __m256 hi = _mm256_set1_ps(t), lo = _mm256_set1_ps(-t);
-    /* codes 3 and 2 at their places in a byte of four elements, the first one highest, as MXNet's byte order requires
-     */
+    /* codes 3 and 2 at their places in a byte: that of the first of four elements is highest, as in MXNet */
     const __m256i three = _mm256_setr_epi32(192, 48, 12, 3, 192, 48, 12, 3);
     const __m256i two = _mm256_setr_epi32(128, 32, 8, 2, 128, 32, 8, 2), ends = _mm256_set1_epi32(0x0C080400);
     uint64_t i = 0;
