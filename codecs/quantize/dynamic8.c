@@ -109,11 +109,28 @@ ESP_TARGET_AVX512 static uint64_t dynamic8_encode_near(uint8_t *restrict codes, 
     }
     return dynamic8_encode_avx512(codes + i, e ? e + i : NULL, phi + i, noise, h, n - i);
 }
+ESP_TARGET_AVX512 static uint64_t dynamic8_decode_look(float *restrict out, const uint8_t *restrict codes,
+                                                       blocks_scale h, float scale, int set, uint64_t n) {
+    const __m512 unit = _mm512_set1_ps(h.a), by = _mm512_set1_ps(scale);
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(codes + i)));
+        const __m512i minus = _mm512_and_si512(_mm512_slli_epi32(code, 24), _mm512_set1_epi32(INT32_MIN));
+        const __m512 size = _mm512_mul_ps(unit, dynamic8_look(h.table, code));
+        const __m512 x = _mm512_mul_ps(by, _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(size), minus)));
+        _mm512_storeu_ps(out + i, set ? x : _mm512_add_ps(_mm512_loadu_ps(out + i), x));
+    }
+    return dynamic8_decode_avx512(out + i, codes + i, h, scale, set, n - i);
+}
 static dynamic8_encode_fn dynamic8_kernel(int level) {
     return level == ESP_SIMD_AVX512 ? dynamic8_encode_near : dynamic8_encode_for(level);
 }
+static dynamic8_decode_fn dynamic8_decoder(int level) {
+    return level == ESP_SIMD_AVX512 ? dynamic8_decode_look : dynamic8_decode_for(level);
+}
 #else
 #define dynamic8_kernel dynamic8_encode_for
+#define dynamic8_decoder dynamic8_decode_for
 #endif
 
 static blocks_scale dynamic8_scale_of(const blocks_self *s, const float *head) {
@@ -121,7 +138,7 @@ static blocks_scale dynamic8_scale_of(const blocks_self *s, const float *head) {
     return (blocks_scale){r.unit, r.inverse, 0, 0, ((const dynamic8_self *)s)->table};
 }
 static const blocks_format dynamic8_format = {
-    "dynamic8", 1, false, blocks_tops, dynamic8_scale_of, dynamic8_kernel, dynamic8_decode_for, {3.9, 1.5}, false};
+    "dynamic8", 1, false, blocks_tops, dynamic8_scale_of, dynamic8_kernel, dynamic8_decoder, {3.9, 1.5}, false};
 
 /* Fills the tables of classes. A class i + 1 divides the range above 10^(i-7) into 2^i parts. */
 static void dynamic8_classes(float *table) {
