@@ -7,14 +7,17 @@
 
 enum {
     ESP__TRY_BLOCK = 3,   /* steps of a block, or more if they are short */
-    ESP__TRY_ENOUGH = 12, /* a candidate that ran for this number of steps runs no more */
+    ESP__TRY_ENOUGH = 12, /* a candidate runs for this number of steps, */
+    ESP__TRY_MOST = 24,   /* or while its time is not exact, for this number */
     ESP__TRY_ROUNDS = 3   /* and in an outer context for this number of rounds, each of them a block */
 };
 /* A candidate does not run while its cost is more than this many times the least cost: if it never ran, and if it was
  * measured before the tournament. */
 static const double esp__try_excluded = 1.5, esp__try_measured = 3.0;
-/* After each round, candidates are out if their cost is more than least_gain and this share above the least cost. */
-static const double esp__try_close = 0.03;
+/* After each round, candidates are out if their cost is more than least_gain and the standard error of the difference
+ * above the least cost. A standard error counts only up to this share, because trying a slow candidate costs time. A time
+ * is exact if its standard error is below a share. */
+static const double esp__try_error = 0.1, esp__try_exact = 0.01;
 /* A candidate that is out wins if the others turn out to take over this many times as long. */
 static const double esp__try_back = 1.15;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
@@ -70,10 +73,16 @@ ESP__FN uint32_t esp__tournament_first(const esp__tournament *t) {
 /* Ends a round, after which clearly slower candidates are out. */
 static void esp__tournament_round_end(esp__tournament *t) {
     const esp__auto_candidate *best = esp__tournament_best(t);
-    for (esp__auto_candidate *c = t->at; best && c < t->at + t->n; c++)
-        if (c->n && esp__candidate_cost(c) > (1.0 + t->least_gain + esp__try_close) * esp__candidate_cost(best))
-            c->out = true;
+    for (esp__auto_candidate *c = t->at; best && c < t->at + t->n; c++) {
+        const double close = t->least_gain + hypot(c->error, best->error);
+        if (c->n && esp__candidate_cost(c) > (1.0 + close) * esp__candidate_cost(best)) c->out = true;
+    }
     t->round++;
+}
+
+static bool esp__candidate_enough(const esp__tournament *t, const esp__auto_candidate *c) {
+    if (t->inner) return c->n >= ESP__TRY_ROUNDS;
+    return c->n >= (c->error < esp__try_exact ? ESP__TRY_ENOUGH : ESP__TRY_MOST);
 }
 
 /* Returns the candidate that must run next, or NULL: of those that never ran, or of those that may run in this round,
@@ -84,8 +93,7 @@ static esp__auto_candidate *esp__tournament_pick(esp__tournament *t, bool never_
     for (esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
         if (!esp__tournament_allows(t, c)) continue;
         allowed++;
-        if (never_ran ? c->ns > 0.0 : c->round == t->round || c->n >= (t->inner ? ESP__TRY_ROUNDS : ESP__TRY_ENOUGH))
-            continue;
+        if (never_ran ? c->ns > 0.0 : c->round == t->round || esp__candidate_enough(t, c)) continue;
         if (!next || esp__candidate_cost(c) < esp__candidate_cost(next)) next = c;
     }
     return never_ran || allowed > 1 ? next : NULL;
@@ -100,9 +108,12 @@ ESP__FN bool esp__tournament_step(esp__tournament *t, double ns) {
     return --t->left == 0;
 }
 
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns) {
-    t->at[t->now].ns = ns;
-    t->at[t->now].n = esp__step_times_held(&t->at[t->now].times);
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns) {
+    esp__auto_candidate *c = &t->at[t->now];
+    c->ns = ns;
+    c->n = esp__step_times_held(&c->times);
+    /* of a median of n normal numbers: 1.25 / sqrt(n) times their standard deviation, which is 0.74 quartile distances */
+    c->error = fmin(0.93 * spread_ns / (sqrt(c->n) * ns), esp__try_error);
 }
 
 static bool esp__tournament_spent(const esp__tournament *t) {
