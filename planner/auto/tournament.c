@@ -13,13 +13,11 @@ enum {
 };
 /* A candidate does not run while its cost is more than this many times the least cost: if it never ran, and if it was
  * measured before the tournament. */
-static const double esp__try_excluded = 1.5, esp__try_measured = 3.0;
+static const double esp__try_excluded = 1.5, esp__try_measured = 2.9;
 /* After each round, candidates are out if their cost is more than least_gain and the standard error of the difference
- * above the least cost. A standard error counts only up to this share, because trying a slow candidate costs time. A time
- * is exact if its standard error is below a share. */
+ * above the least cost. A standard error counts only up to this share, because trying a slow candidate costs time. A
+ * time is exact if its standard error is below a share. */
 static const double esp__try_error = 0.1, esp__try_exact = 0.01;
-/* A candidate that is out wins if the others turn out to take over this many times as long. */
-static const double esp__try_back = 1.15;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
  * that never ran may still run. */
 static const double esp__try_loss = 15.0;
@@ -38,14 +36,12 @@ static double esp__candidate_cost(const esp__auto_candidate *c) {
     return (c->ns > 0.0 ? c->ns : c->predicted_ns) * c->slower;
 }
 
-/* Returns the measured candidate of the least cost, or NULL. One that is out counts only if it is clearly faster. */
+/* Returns the measured candidate of the least cost that is not out, or NULL. */
 static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t) {
     const esp__auto_candidate *best = NULL;
     double least = INFINITY;
-    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
-        const double cost = esp__candidate_cost(c) * (c->out ? esp__try_back : 1.0);
-        if (c->ns > 0.0 && cost < least) least = cost, best = c;
-    }
+    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++)
+        if (c->ns > 0.0 && !c->out && esp__candidate_cost(c) < least) least = esp__candidate_cost(c), best = c;
     return best;
 }
 
@@ -99,6 +95,12 @@ static esp__auto_candidate *esp__tournament_pick(esp__tournament *t, bool never_
     return never_ran || allowed > 1 ? next : NULL;
 }
 
+/* Returns the best candidate if it ran for one short block only, which may have been lucky, else NULL. */
+static esp__auto_candidate *esp__tournament_unsure(esp__tournament *t) {
+    const esp__auto_candidate *best = esp__tournament_best(t);
+    return best && best->n && best->n <= ESP__TRY_BLOCK && !t->inner ? &t->at[best - t->at] : NULL;
+}
+
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns) {
     t->steps++;
     t->at[t->now].ran++;
@@ -112,7 +114,8 @@ ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_
     esp__auto_candidate *c = &t->at[t->now];
     c->ns = ns;
     c->n = esp__step_times_held(&c->times);
-    /* of a median of n normal numbers: 1.25 / sqrt(n) times their standard deviation, which is 0.74 quartile distances */
+    /* of a median of n normal numbers: 1.25 / sqrt(n) times their standard deviation, which is 0.74 quartile distances
+     */
     c->error = fmin(0.93 * spread_ns / (sqrt(c->n) * ns), esp__try_error);
 }
 
@@ -127,7 +130,8 @@ ESP__FN int esp__tournament_next(esp__tournament *t) {
     esp__auto_candidate *c = esp__tournament_pick(t, true);
     if (!c) {
         if (t->more) return -1;
-        c = esp__tournament_pick(t, false);
+        c = esp__tournament_unsure(t);
+        if (!c) c = esp__tournament_pick(t, false);
         if (!c) esp__tournament_round_end(t), c = esp__tournament_pick(t, false);
         if (!c) return -1;
         if ((t->ended_early = esp__tournament_spent(t))) return -1;

@@ -211,9 +211,10 @@ TEST(test_cost) {
     assert_non_null(strstr(g.text, "ended early: trying may cost no more"));
 }
 
-/* Two candidates ran first while the machine was free. The third one is out then, but in the end it is far faster. */
-TEST(test_comes_back) {
-    static const double times[2][3] = {{8, 8.1, 10}, {13, 13, 10}};
+/* Two candidates have luck in their first block. Each of them runs again, because it seems the fastest, before others
+ * are out; so the third one wins. */
+TEST(test_luck) {
+    static const double times[2][3] = {{8, 8.2, 10}, {13, 13, 10}};
     static esp__tournament t;
     memset(&t, 0, sizeof t);
     t.n = 3, t.least_gain = 0.02;
@@ -225,7 +226,7 @@ TEST(test_comes_back) {
         }
         esp__tournament_block(&t, x, 0.0);
     }
-    assert_int_equal(t.at[2].n, 3);
+    assert_int_equal(t.at[2].n, 6);
     assert_int_equal(esp__tournament_winner(&t), 2);
 }
 
@@ -329,9 +330,10 @@ TEST(test_close) {
         lost += g.lost;
         steps += g.steps;
     }
-    print_message("close and crowded: %.1f%% within 3%% of the best, %.2f%% slower, its steps measured %.1f%% too short; "
-                  "steps lost: %.1f of %.0f\n",
-                  100.0 * good / GAMES, 100.0 * slower / GAMES, 100.0 * low / GAMES, lost / GAMES, steps / GAMES);
-    assert_true(good >= 0.87 * GAMES && slower <= 0.011 * GAMES && low <= 0.03 * GAMES);
+    print_message(
+        "close and crowded: %.1f%% within 3%% of the best, %.2f%% slower, its steps measured %.1f%% too short; "
+        "steps lost: %.1f of %.0f\n",
+        100.0 * good / GAMES, 100.0 * slower / GAMES, 100.0 * low / GAMES, lost / GAMES, steps / GAMES);
+    assert_true(good >= 0.89 * GAMES && slower <= 0.01 * GAMES && low <= 0.025 * GAMES);
     assert_true(steps <= 150.0 * GAMES && lost <= 15.0 * GAMES);
 }
