@@ -114,8 +114,7 @@ ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_
     esp__auto_candidate *c = &t->at[t->now];
     c->ns = ns;
     c->n = esp__step_times_held(&c->times);
-    /* of a median of n normal numbers: 1.25 / sqrt(n) times their standard deviation, which is 0.74 quartile distances
-     */
+    /* a median of n times: 1.25 / sqrt(n) standard deviations, each 0.74 quartile distances if they are normal */
     c->error = fmin(0.93 * spread_ns / (sqrt(c->n) * ns), esp__try_error);
 }
 

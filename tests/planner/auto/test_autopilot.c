@@ -160,6 +160,20 @@ TEST(test_cost) {
     }
 }
 
+/* Candidates that are about as fast run for more steps if step times vary, as the ranks tell each other. */
+TEST(test_noise) {
+    int settles[2];
+    for (int noisy = 0; noisy < 2; noisy++) {
+        world *w = world_new();
+        w->compressed_ms[1] = w->fp32_ms[1] = 9.0;
+        w->noise = noisy ? 0.4 : 0.001;
+        run(w, options, topk, 4, 2);
+        settles[noisy] = first_in(w, "watching", 0);
+        free(w);
+    }
+    if (settles[1] < settles[0] + 12) fail_msg("%d and %d steps", settles[0], settles[1]);
+}
+
 /* Another program ends during the tournament. Strategies that run afterwards must not win because of that. */
 TEST(test_machine_freed) {
     world *w = world_new();
