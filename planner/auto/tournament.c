@@ -36,12 +36,14 @@ static double esp__candidate_cost(const esp__auto_candidate *c) {
     return (c->ns > 0.0 ? c->ns : c->predicted_ns) * c->slower;
 }
 
-/* Returns the measured candidate of the least cost that is not out, or NULL. */
+/* Returns the measured candidate of the least cost, or NULL. One that is out counts only if all are. */
 static const esp__auto_candidate *esp__tournament_best(const esp__tournament *t) {
     const esp__auto_candidate *best = NULL;
-    double least = INFINITY;
-    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++)
-        if (c->ns > 0.0 && !c->out && esp__candidate_cost(c) < least) least = esp__candidate_cost(c), best = c;
+    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
+        if (!(c->ns > 0.0)) continue;
+        const bool less = best && esp__candidate_cost(c) < esp__candidate_cost(best);
+        if (!best || (c->out == best->out ? less : best->out)) best = c;
+    }
     return best;
 }
 
@@ -98,7 +100,8 @@ static esp__auto_candidate *esp__tournament_pick(esp__tournament *t, bool never_
 /* Returns the best candidate if it ran for one short block only, which may have been lucky, else NULL. */
 static esp__auto_candidate *esp__tournament_unsure(esp__tournament *t) {
     const esp__auto_candidate *best = esp__tournament_best(t);
-    return best && best->n && best->n <= ESP__TRY_BLOCK && !t->inner ? &t->at[best - t->at] : NULL;
+    const bool unsure = best && !best->out && best->n && best->n <= ESP__TRY_BLOCK && !t->inner;
+    return unsure ? &t->at[best - t->at] : NULL;
 }
 
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns) {

@@ -230,6 +230,20 @@ TEST(test_luck) {
     assert_int_equal(esp__tournament_winner(&t), 2);
 }
 
+/* The winner cannot be activated: of those that were out, the fastest wins. */
+TEST(test_winner_fails) {
+    static esp__tournament t;
+    memset(&t, 0, sizeof t);
+    t.n = 3;
+    for (uint32_t i = 0; i < 3; i++) t.at[i].slower = 1.0, t.at[i].ns = (12.0 - i) * ms, t.at[i].out = i < 2;
+    assert_int_equal(esp__tournament_winner(&t), 2);
+    t.at[2].out = true, t.at[2].ns = 0.0; /* phases.c does this */
+    assert_int_equal(esp__tournament_next(&t), -1);
+    assert_int_equal(esp__tournament_winner(&t), 1);
+    for (uint32_t i = 0; i < 2; i++) t.at[i].ns = 0.0;
+    assert_int_equal(esp__tournament_winner(&t), 3);
+}
+
 /* Candidates that come later run after the others have run once, whose measurements count. Until then, no candidate
  * runs twice. */
 TEST(test_later) {
