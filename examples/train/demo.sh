@@ -142,8 +142,8 @@ fly() { # FLAGS...
     else
         pair 100mbit,50us 1 "$@"
         # On these links the two differ little, so each runs first once.
-        for round in 1 2; do pair 1gbit,50us $round --max-steps 160 --eval 0 "$@"; done
-        for round in 1 2; do pair "" $round --max-steps 160 --eval 0 "$@"; done
+        for round in 1 2; do pair 1gbit,50us $round --max-steps 300 --eval 0 "$@"; done
+        for round in 1 2; do pair "" $round --max-steps 300 --eval 0 "$@"; done
     fi
     echo
     (cd "$OUT" && awk "$field"'

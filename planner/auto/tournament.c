@@ -9,6 +9,7 @@ enum {
     ESP__TRY_BLOCK = 3,   /* steps of a block, or more if they are short */
     ESP__TRY_ENOUGH = 12, /* a candidate runs for this number of steps, */
     ESP__TRY_MOST = 24,   /* or while its time is not exact, for this number */
+    ESP__TRY_STEPS = 160, /* after this number of all steps, only candidates that never ran may still run */
     ESP__TRY_ROUNDS = 3   /* and in an outer context for this number of rounds, each of them a block */
 };
 /* A candidate does not run while its cost is more than this many times the least cost: if it never ran, and if it was
@@ -125,7 +126,7 @@ static bool esp__tournament_spent(const esp__tournament *t) {
     const double best = esp__tournament_best(t)->ns;
     double lost = 0.0;
     for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) lost += c->ran * (c->ns - best);
-    return lost > esp__try_loss * best;
+    return lost > esp__try_loss * best || t->steps >= ESP__TRY_STEPS;
 }
 
 ESP__FN int esp__tournament_next(esp__tournament *t) {

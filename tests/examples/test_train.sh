@@ -41,11 +41,11 @@ cmp -s "$tmp/whole.loss" "$tmp/shard.loss" || fail "sharded: other losses: $(dif
 [ $(($(bytes halves) * 10)) -lt $(($(bytes shard) * 6)) ] || fail "halves: $(bytes halves) bytes, exact $(bytes shard)"
 
 # the choice of auto depends on other load here; it must make one, report it, and learn
-"$BUILD/bin/espresso" run -n 4 --machines 2 --inter 400mbit,50us -- "$train" --batch 32 --max-steps 70 --limit-train 8960 --eval 0 \
+"$BUILD/bin/espresso" run -n 4 --machines 2 --inter 400mbit,50us -- "$train" --batch 32 --max-steps 250 --limit-train 32000 --eval 0 \
     --strategy auto --codec "efsignsgd;topk:ratio=0.01" --json "$tmp/auto" --curve "$tmp/curve" >"$tmp/out" 2>&1 || fail "auto: $(cat "$tmp/out")"
 grep -q "espresso: autopilot: " "$tmp/out" || fail "auto said nothing: $(cat "$tmp/out")"
 awk -F'"accuracy": ' '{ exit !($2 + 0 > 0.6 && $2 + 0 <= 1) }' "$tmp/auto" || fail "auto: $(cat "$tmp/auto")"
-[ "$(wc -l <"$tmp/curve")" -eq 70 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 70 steps"
+[ "$(wc -l <"$tmp/curve")" -eq 250 ] || fail "--curve: $(wc -l <"$tmp/curve") lines for 250 steps"
 
 refuses() { # TEXT FLAGS...: must fail with TEXT
     text=$1
