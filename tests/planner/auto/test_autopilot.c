@@ -167,7 +167,7 @@ TEST(test_noise) {
         world *w = world_new();
         w->compressed_ms[1] = w->fp32_ms[1] = 9.0;
         w->noise = noisy ? 0.4 : 0.001;
-        run(w, options, topk, 4, 2);
+        run(w, options, topk, 2, 1);
         settles[noisy] = first_in(w, "watching", 0);
         free(w);
     }
