@@ -31,6 +31,9 @@ run_one() { # TEST
     name=${t#"$BUILD"/}
     log=$BUILD/log/$(echo "$name" | tr / -).log
     start=$(date +%s) limit=${TEST_TIMEOUT:-300} file=$(source_of "$t")
+    # an mpirun that ends removes the folder of one that begins, unless each has its own
+    export OMPI_MCA_orte_tmpdir_base="$TEST_COUNTS.mpi/$$"
+    mkdir -p "$OMPI_MCA_orte_tmpdir_base"
     # tests under sanitizers start the command built with the same sanitizers
     case $t in "$BUILD"/asan/* | "$BUILD"/tests/*.sh) ESPRESSO_COMMAND=$PWD/$BUILD/${name%%/*}/bin/espresso ;; esac
     case $t in
@@ -91,7 +94,7 @@ fi
 mkdir -p "$BUILD/log"
 TEST_COUNTS=$(mktemp -d)
 export TEST_COUNTS
-trap 'rm -rf "$TEST_COUNTS"' EXIT
+trap 'rm -rf "$TEST_COUNTS" "$TEST_COUNTS.mpi"' EXIT
 quiet= quiet_slow= slow= others=
 for t in "$@"; do
     case " $(runs "$t") " in

@@ -22,7 +22,7 @@ struct event {
 struct cell {
     event write, read[2];
 };
-enum { WORDS = 256, PAGE = 4 * WORDS, SLOTS = 1 << 20, MOST_PAGES = SLOTS / 2 };
+enum { WORDS = 256, PAGE = 4 * WORDS, SLOTS = 1 << 20, MOST_PAGES = SLOTS / 2, KEPT_PAGES = SLOTS / 32 };
 struct page {
     uintptr_t number;
     uint64_t time; /* the cells are of this launch or, for shared memory, of this block */
@@ -30,11 +30,10 @@ struct page {
     std::unique_ptr<cell[]> bytes; /* four for each word that is split */
     bool split[WORDS];
 };
-static page *pages[SLOTS];
+static page *pages[SLOTS], *last[2];
 static std::vector<std::unique_ptr<page>> owned;
 
 static page *find_page(uintptr_t number, uint64_t time) {
-    static page *last[2];
     page *&recent = last[number & 1];
     if (!recent || recent->number != number) {
         uint32_t slot = (uint32_t)((number * 0x9E3779B97F4A7C15u) >> 44);
@@ -53,6 +52,14 @@ static page *find_page(uintptr_t number, uint64_t time) {
         memset(recent->split, 0, sizeof recent->split);
     }
     return recent;
+}
+
+/* Call it between launches: what earlier ones accessed no longer counts. */
+static void forget_pages(void) {
+    if (owned.size() < KEPT_PAGES) return;
+    owned.clear();
+    memset(pages, 0, sizeof pages);
+    last[0] = last[1] = NULL;
 }
 
 /* ---- threads and blocks ------------------------------------------------------------------------------------------ */
@@ -79,7 +86,7 @@ static uint32_t block, fences;
 void ptx_order_enter(void) {
     if (this_block == cuda_host_block_number) return;
     this_block = cuda_host_block_number;
-    if (this_launch != cuda_host_launch_number) counters.clear();
+    if (this_launch != cuda_host_launch_number) counters.clear(), forget_pages();
     this_launch = cuda_host_launch_number;
     block = blockIdx.y * gridDim.x + blockIdx.x;
     fences = 0, unfenced.clear(), seen.clear();
