@@ -118,8 +118,9 @@ ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_
     esp__auto_candidate *c = &t->at[t->now];
     c->ns = ns;
     c->n = esp__step_times_held(&c->times);
-    /* a median of n times: 1.25 / sqrt(n) standard deviations, each 0.74 quartile distances if they are normal */
-    c->error = fmin(0.93 * spread_ns / (sqrt(c->n) * ns), esp__try_error);
+    /* a median of n times: 1.25 / sqrt(n) standard deviations, each 0.74 quartile distances if they are normal; the
+     * spread of a single time is not known */
+    c->error = c->n > 1 ? fmin(0.93 * spread_ns / (sqrt(c->n) * ns), esp__try_error) : esp__try_error;
 }
 
 static bool esp__tournament_spent(const esp__tournament *t) {
