@@ -94,14 +94,24 @@ static esp_status esp__auto_start(esp_ctx *ctx, void **self) {
     return s;
 }
 
-static void esp__auto_close(esp_ctx *ctx, void *self) {
-    esp__autopilot *a = self;
+static void esp__auto_free(esp_ctx *ctx, esp__autopilot *a) {
     esp__auto_job_free(ctx, a->job);
     esp__calibration_close(ctx, &a->calibration);
     for (uint32_t i = 0; a->all && i < ctx->model.n_tensors; i++) esp__free(ctx, a->described[i]);
     esp__free(ctx, a->all);
     esp__auto_forget(ctx, a);
     esp__free(ctx, a);
+}
+
+static void esp__auto_close(esp_ctx *ctx, void *self) {
+    const esp__autopilot *a = self;
+    if (a->phase <= ESP__AUTO_TRY && ctx->steps.step && !a->settled_step && !ctx->health.fatal)
+        esp__auto_say(
+            ctx,
+            "the job ends after %s %llu, before auto has chosen a strategy, which takes up to about 200: name "
+            "one, such as layerwise, for jobs as short as this",
+            ctx->outer ? "round" : "step", (unsigned long long)ctx->steps.step);
+    esp__auto_free(ctx, self);
 }
 
 static bool esp__auto_chose(const esp_ctx *ctx, const void *self) {
@@ -139,7 +149,7 @@ static esp_status esp__auto_shrunk(esp_ctx *ctx, void **self) {
     if (!a) return esp__fail(ctx, ESP_E_NOMEM, "autopilot: out of memory");
     a->opt = was->opt;
     a->source = was->source;
-    esp__auto_close(ctx, was);
+    esp__auto_free(ctx, was);
     *self = a;
     ctx->steps.predicted_ns = 0.0;
     esp__auto_say(ctx, "%d ranks are left: starts again with fp32", ctx->job.size);

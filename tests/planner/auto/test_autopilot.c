@@ -350,6 +350,18 @@ TEST(test_program_takes_over) {
     free(w);
 }
 
+/* A job that ends before auto has chosen a strategy is told so. */
+TEST(test_ends_early) {
+    for (int chosen = 0; chosen < 2; chosen++) {
+        world *w = world_heard();
+        w->steps = chosen ? 120 : 2;
+        w->waits_less = -2, w->waiting = chosen ? 0.0 : 0.5; /* without waiting, fp32 stays */
+        run(w, options, topk, 4, 2);
+        assert_int_equal(strstr(w->heard, "the job ends after step 3, before auto has chosen") != NULL, !chosen);
+        free(w);
+    }
+}
+
 /* ---- wrong input ------------------------------------------------------------------------------------------------- */
 static const char *refused_with;
 static void refused(esp_ctx *ctx, void *user) {
