@@ -25,6 +25,7 @@ ends() { # WAY STATUS...: the job ends with one of these statuses within 15 s
     case " $* " in *" $status "*) ok=1 ;; *) ok=0 ;; esac
     [ $(($(date +%s) - begin)) -lt 15 ] || ok=0
     if [ "$way" != abort ] && grep -qiE 'signal 11|segmentation|signal 6|abort\(' "$dir/log"; then ok=0; fi
+    [ "$way" != abort ] || grep -q Aborted "$dir/log" || ok=0
     [ "$way" != fork ] || [ "$(grep -c 'went on' "$dir/log")" = 2 ] || ok=0
     [ $ok = 1 ] && return
     echo "FAILED: $ESPRESSO_BACKEND, $way: status $status instead of $*, after $(($(date +%s) - begin)) s"
@@ -45,7 +46,7 @@ for ESPRESSO_BACKEND in shm gloo mpi; do
     [ $ESPRESSO_BACKEND = mpi ] && ends forget 0 || ends forget 0 3
     ends between 7 3
     ends one 7 3
-    ends abort 134
+    [ $ESPRESSO_BACKEND = mpi ] && ends abort 134 3 || ends abort 134 # mpirun has the status that it sees first
     ESPRESSO_TIMEOUT_MS=4000
     ends alone 3 # over MPI, that rank waits for the others, which time out
     ESPRESSO_TIMEOUT_MS=20000
