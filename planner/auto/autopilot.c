@@ -106,11 +106,10 @@ static void esp__auto_free(esp_ctx *ctx, esp__autopilot *a) {
 static void esp__auto_close(esp_ctx *ctx, void *self) {
     const esp__autopilot *a = self;
     if (a->phase <= ESP__AUTO_TRY && ctx->steps.step && !a->settled_step && !ctx->health.fatal)
-        esp__auto_say(
-            ctx,
-            "the job ends after %s %llu, before auto has chosen a strategy, which takes up to about 200: name "
-            "one, such as layerwise, for jobs as short as this",
-            ctx->outer ? "round" : "step", (unsigned long long)ctx->steps.step);
+        esp__auto_say(ctx,
+                      "the job ends after %s %llu, before auto has chosen a strategy: for jobs as short as this, name "
+                      "one, such as layerwise",
+                      ctx->outer ? "round" : "step", (unsigned long long)ctx->steps.step);
     esp__auto_free(ctx, self);
 }
 
