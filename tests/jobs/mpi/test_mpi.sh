@@ -94,7 +94,7 @@ for i in $(seq 600); do
     if grep -qE '^(step|epoch) ' "$log"; then break; fi # it trains
     sleep 0.1
 done
-kill -"$signal" $!
+kill -"$signal" $! || exit 0 # it has ended, which must be seen
 [ "$signal" = KILL ] || sleep 20
 kill -KILL $! 2>/dev/null
 wait $!
