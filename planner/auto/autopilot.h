@@ -45,7 +45,6 @@ ESP__UNUSED static inline uint32_t esp__step_times_held(const esp__step_times *t
  * the same. */
 typedef struct esp__auto_word {
     uint64_t step_ns;         /* median step time: of the active candidate while trying, else of the phase */
-    uint64_t spread_ns;       /* quartile distance of the same steps */
     uint64_t spent_ns;        /* time of probes since the previous exchange */
     double waiting;           /* share of the phase's time that was spent after the last push of a step */
     double loss, loss_spread; /* median and quartile distance of the finite losses */
@@ -65,18 +64,19 @@ typedef struct esp__losses {
 
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
 enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5 };
+enum { ESP__TRY_ROUNDS = 24, ESP__TRY_OUTER = 3 }; /* most rounds; in an outer context */
 typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step, before it ran */
     double slower;       /* steps to the same loss with its codecs, relative to fp32 */
     double loss;         /* grows with the mean compression error; 0 for fp32 */
     double ns;           /* measured step time, the same on all ranks; 0: it never ran */
-    double error;        /* standard error of ns, relative to it */
-    uint32_t n;          /* number of its steps in this tournament that count, at most ESP__TRY_TIMES */
+    uint32_t n;          /* number of its steps in this tournament that count */
     uint32_t ran;        /* number of all its steps in this tournament */
-    uint32_t round;      /* the last one in which it ran */
     bool out;
-    esp__step_times times; /* of this rank */
+    /* its block in each round: the number of steps that count, 0 if there was none, and their time */
+    uint8_t steps[ESP__TRY_ROUNDS + 1];
+    double block[ESP__TRY_ROUNDS + 1];
 } esp__auto_candidate;
 
 /* A tournament begins with zeros, candidates that have name, predicted_ns, slower and loss, and the index of the active
@@ -88,8 +88,10 @@ typedef struct esp__tournament {
     double least_gain;
     bool more; /* further candidates will come; until then each one runs at most one block of steps */
     uint32_t round, left;
-    bool skip;        /* the next step does not count: the strategy has changed */
-    uint32_t steps;   /* steps of the tournament so far */
+    bool skip;             /* the next step does not count: the strategy has changed */
+    esp__step_times times; /* of this block, on this rank */
+    double spread;         /* of single steps' times, relative to them */
+    uint32_t steps;        /* steps of the tournament so far */
     uint32_t inner;   /* 0, or steps are rounds of an outer context, and times are of one with this many inner steps */
     bool ended_early; /* trying had cost too much */
 } esp__tournament;
@@ -102,9 +104,8 @@ ESP__FN bool esp__measured_enough(uint32_t steps, double waiting);
 ESP__FN uint32_t esp__tournament_first(const esp__tournament *t);
 /* Stores a step's time on this rank. Returns whether the block of steps is over. */
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
-/* Call it after a block of steps, with median and quartile distance of the active candidate's step times, the same on
- * all ranks. */
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns);
+/* Call it after a block of steps, with its time of a step, the same on all ranks. */
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns);
 /* Chooses the candidate that runs the next block of steps. Returns its index, or -1 if the tournament is over, or has
  * to wait for more candidates. */
 ESP__FN int esp__tournament_next(esp__tournament *t);
@@ -193,9 +194,8 @@ typedef struct esp__autopilot {
     uint64_t steps_ns, waiting_ns;
     uint64_t spent_ns; /* time of probes since measuring began, on the slowest rank */
     esp__auto_word mine, *all;
-    /* Largest median step time of all ranks, and largest quartile distance; the smallest share of time after the last
-     * push. */
-    double step_ns, spread_ns, waiting;
+    /* Largest median step time of all ranks; the smallest share of time after the last push. */
+    double step_ns, waiting;
     esp__calibration calibration;
     esp__calibration_probes probes;
     esp__calibration_trainer trainer;

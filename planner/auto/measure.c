@@ -14,15 +14,12 @@ static const double esp__auto_probe_steps = 5.0, esp__auto_probe_most_ns = 1e9;
  * a tournament, else of the phase's steps. Of three steps or fewer, one slow step disturbs the median, so the shortest
  * one counts. */
 static void esp__auto_median(esp__autopilot *a) {
-    const esp__tournament *all = &a->tournament;
     const bool trying = a->phase == ESP__AUTO_TRY || a->phase == ESP__AUTO_MERGE;
-    const bool candidate = a->phase == ESP__AUTO_TRY && all->now < all->n;
-    const esp__step_times *t = candidate ? &all->at[all->now].times : &a->times;
+    const esp__step_times *t = a->phase == ESP__AUTO_TRY ? &a->tournament.times : &a->times;
     const uint32_t n = esp__step_times_held(t);
     memcpy(a->sorted, t->at, n * sizeof *t->at);
     const double median = esp__median(a->sorted, n);
     a->mine.step_ns = (uint64_t)(trying && n && n <= 3 ? a->sorted[0] : median);
-    a->mine.spread_ns = (uint64_t)esp__quartile_distance(a->sorted, n);
 }
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
@@ -35,12 +32,11 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &a->mine, a->all, sizeof a->mine);
     if (s) return s;
-    a->step_ns = a->spread_ns = 0.0;
+    a->step_ns = 0.0;
     a->waiting = 1.0;
     for (int32_t r = 0; r < ctx->job.size; r++) {
         if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
         a->step_ns = fmax(a->step_ns, (double)a->all[r].step_ns);
-        a->spread_ns = fmax(a->spread_ns, (double)a->all[r].spread_ns);
         a->waiting = fmin(a->waiting, a->all[r].waiting);
     }
     a->spent_ns += most;

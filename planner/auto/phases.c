@@ -166,6 +166,7 @@ static esp_status esp__auto_activate(esp_ctx *ctx, uint32_t i) {
     if (!esp__auto_rejected(ctx, t->at[i].name, s)) return s;
     t->at[i].out = true;
     t->at[i].ns = 0.0;
+    memset(t->at[i].steps, 0, sizeof t->at[i].steps);
     return ESP_OK;
 }
 
@@ -309,7 +310,7 @@ static esp_status esp__auto_measured_block(esp_ctx *ctx) {
 
 static esp_status esp__auto_tried_block(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    esp__tournament_block(&a->tournament, a->step_ns, a->spread_ns);
+    esp__tournament_block(&a->tournament, a->step_ns);
     const esp_status s = a->calibrating ? esp__auto_calibrate(ctx) : ESP_OK;
     return s ? s : esp__auto_next(ctx);
 }

@@ -1,24 +1,21 @@
-/* tournament.c: finds the fastest of several candidates. Each runs a few steps; then those that are not clearly slower
- * run in turns, until one is left or those left are as fast. A candidate's cost is its step time times the number of
+/* tournament.c: finds the fastest of several candidates. In each round, those that are not clearly slower run a block
+ * of steps each, until one is left or those left are as fast. A candidate's cost is its step time times the number of
  * steps that training needs with its codecs, relative to fp32. All ranks pass the same numbers and so get the same
  * result. */
 #include "planner/auto/autopilot.h"
 #include <math.h>
 
 enum {
-    ESP__TRY_BLOCK = 3,   /* steps of a block, or more if they are short */
-    ESP__TRY_ENOUGH = 12, /* a candidate runs for this number of steps, */
-    ESP__TRY_MOST = 24,   /* or while its time is not exact, for this number */
-    ESP__TRY_STEPS = 160, /* after this number of all steps, only candidates that never ran may still run */
-    ESP__TRY_ROUNDS = 3   /* and in an outer context for this number of rounds, each of them a block */
+    ESP__TRY_BLOCK = 3,  /* steps of a block, or more if they are short; twice as many from the third round on */
+    ESP__TRY_STEPS = 260 /* after this number of all steps, only candidates that never ran may still run */
 };
 /* A candidate does not run while its cost is more than this many times the least cost: if it never ran, and if it was
  * measured before the tournament. */
 static const double esp__try_excluded = 1.5, esp__try_measured = 2.9;
 /* After each round, candidates are out if their cost is more than least_gain and the standard error of the difference
- * above the least cost. A standard error counts only up to this share, because trying a slow candidate costs time. A
- * time is exact if its standard error is below a share. */
-static const double esp__try_error = 0.1, esp__try_exact = 0.01;
+ * above the least cost. A time's error counts as this share while it is not known, after the first round. Times are
+ * exact if the standard error of each difference is below a share. */
+static const double esp__try_error = 0.2, esp__try_exact = 0.01;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
  * that never ran may still run. */
 static const double esp__try_loss = 15.0;
@@ -69,19 +66,30 @@ ESP__FN uint32_t esp__tournament_first(const esp__tournament *t) {
     return t->at[0].predicted_ns > esp__first_gain * esp__candidate_cost(&t->at[best]) ? best : 0;
 }
 
+/* Returns the standard error of the difference between two candidates' times, relative to them. */
+static double esp__tournament_error(const esp__tournament *t, const esp__auto_candidate *x,
+                                    const esp__auto_candidate *y) {
+    return t->spread * sqrt(1.0 / fmax(x->n, 1.0) + 1.0 / fmax(y->n, 1.0));
+}
+
 /* Ends a round, after which clearly slower candidates are out. */
 static void esp__tournament_round_end(esp__tournament *t) {
     const esp__auto_candidate *best = esp__tournament_best(t);
     for (esp__auto_candidate *c = t->at; best && c < t->at + t->n; c++) {
-        const double close = t->least_gain + hypot(c->error, best->error);
+        const double close = t->least_gain + esp__tournament_error(t, c, best);
         if (c->n && esp__candidate_cost(c) > (1.0 + close) * esp__candidate_cost(best)) c->out = true;
     }
     t->round++;
 }
 
-static bool esp__candidate_enough(const esp__tournament *t, const esp__auto_candidate *c) {
-    if (t->inner) return c->n >= ESP__TRY_ROUNDS;
-    return c->n >= (c->error < esp__try_exact ? ESP__TRY_ENOUGH : ESP__TRY_MOST);
+/* Returns whether there have been enough rounds. */
+static bool esp__tournament_enough(const esp__tournament *t) {
+    const esp__auto_candidate *best = esp__tournament_best(t);
+    double most = 0.0;
+    for (const esp__auto_candidate *c = t->at; best && c < t->at + t->n; c++)
+        if (!c->out && c->n) most = fmax(most, esp__tournament_error(t, c, best));
+    if (t->inner) return t->round >= ESP__TRY_OUTER;
+    return t->round == ESP__TRY_ROUNDS || (t->round > 1 && most < esp__try_exact);
 }
 
 /* Returns the candidate that must run next, or NULL: of those that never ran, or of those that may run in this round,
@@ -92,35 +100,65 @@ static esp__auto_candidate *esp__tournament_pick(esp__tournament *t, bool never_
     for (esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
         if (!esp__tournament_allows(t, c)) continue;
         allowed++;
-        if (never_ran ? c->ns > 0.0 : c->round == t->round || esp__candidate_enough(t, c)) continue;
+        if (never_ran ? c->ns > 0.0 : c->steps[t->round] > 0) continue;
         if (!next || esp__candidate_cost(c) < esp__candidate_cost(next)) next = c;
     }
     return never_ran || allowed > 1 ? next : NULL;
-}
-
-/* Returns the best candidate if it ran for one short block only, which may have been lucky, else NULL. */
-static esp__auto_candidate *esp__tournament_unsure(esp__tournament *t) {
-    const esp__auto_candidate *best = esp__tournament_best(t);
-    const bool unsure = best && !best->out && best->n && best->n <= ESP__TRY_BLOCK && !t->inner;
-    return unsure ? &t->at[best - t->at] : NULL;
 }
 
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns) {
     t->steps++;
     t->at[t->now].ran++;
     /* The first step after a change touches new memory. */
-    if (!t->skip) esp__step_times_add(&t->at[t->now].times, ns);
+    if (!t->skip) esp__step_times_add(&t->times, ns);
     t->skip = false;
     return --t->left == 0;
 }
 
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns) {
-    esp__auto_candidate *c = &t->at[t->now];
-    c->ns = ns;
-    c->n = esp__step_times_held(&c->times);
-    /* a median of n times: 1.25 / sqrt(n) standard deviations, each 0.74 quartile distances if they are normal; the
-     * spread of a single time is not known */
-    c->error = c->n > 1 ? fmin(0.93 * spread_ns / (sqrt(c->n) * ns), esp__try_error) : esp__try_error;
+/* Sets a candidate's time: the mean over its blocks, each divided by how slow the machine was in its round. */
+static void esp__candidate_fit(esp__auto_candidate *c, const double *slow, uint32_t rounds) {
+    double sum = 0.0;
+    c->n = 0;
+    for (uint32_t r = 0; r < rounds; r++)
+        if (c->steps[r]) c->n += c->steps[r], sum += c->steps[r] * c->block[r] / slow[r];
+    if (c->n) c->ns = sum / c->n;
+}
+
+/* Returns how slow the machine was in round r: the mean of its blocks, each divided by its candidate's time. */
+static double esp__round_fit(const esp__tournament *t, uint32_t r) {
+    double sum = 0.0, n = 0.0;
+    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++)
+        if (c->steps[r]) sum += c->block[r] / c->ns, n++;
+    return n > 0.0 ? sum / n : 0.0;
+}
+
+/* Sets all candidates' times, as in the last round, and the spread of steps about them. What slows down the machine for
+ * a while slows down all blocks of a round, so it does not count (a two-way layout). */
+static void esp__tournament_fit(esp__tournament *t) {
+    double slow[ESP__TRY_ROUNDS + 1], sum = 0.0, freedom = 1.0;
+    const uint32_t rounds = t->round + 1;
+    for (uint32_t r = 0; r < rounds; r++) slow[r] = 1.0;
+    for (int k = 0; k < 8; k++) {
+        for (uint32_t i = 0; i < t->n; i++) esp__candidate_fit(&t->at[i], slow, rounds);
+        for (uint32_t r = 0; r < rounds; r++) slow[r] = esp__round_fit(t, r);
+        for (uint32_t r = 0; r < rounds; r++) slow[r] /= slow[t->round];
+    }
+    for (uint32_t r = 0; r < rounds; r++) freedom -= slow[r] > 0.0;
+    for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {
+        freedom -= c->n > 0;
+        for (uint32_t r = 0; r < rounds; r++) {
+            const double off = c->steps[r] ? c->block[r] / (slow[r] * c->ns) - 1.0 : 0.0;
+            sum += c->steps[r] * off * off;
+            freedom += c->steps[r] > 0;
+        }
+    }
+    t->spread = freedom > 0.0 ? sqrt(sum / freedom) : esp__try_error * sqrt(t->inner ? 1.0 : ESP__TRY_BLOCK);
+}
+
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns) {
+    t->at[t->now].block[t->round] = fmax(ns, 1.0);
+    t->at[t->now].steps[t->round] = (uint8_t)esp__step_times_held(&t->times);
+    esp__tournament_fit(t);
 }
 
 static bool esp__tournament_spent(const esp__tournament *t) {
@@ -133,18 +171,19 @@ static bool esp__tournament_spent(const esp__tournament *t) {
 ESP__FN int esp__tournament_next(esp__tournament *t) {
     esp__auto_candidate *c = esp__tournament_pick(t, true);
     if (!c) {
-        if (t->more) return -1;
-        c = esp__tournament_unsure(t);
-        if (!c) c = esp__tournament_pick(t, false);
-        if (!c) esp__tournament_round_end(t), c = esp__tournament_pick(t, false);
+        if (t->more || esp__tournament_enough(t)) return -1;
+        c = esp__tournament_pick(t, false);
+        if (!c) {
+            esp__tournament_round_end(t);
+            if (!esp__tournament_enough(t)) c = esp__tournament_pick(t, false);
+        }
         if (!c) return -1;
         if ((t->ended_early = esp__tournament_spent(t))) return -1;
-        c->round = t->round;
     }
-    if (!c->n) c->times.n = 0;
+    t->times.n = 0;
     const double blocks = ceil(esp__try_block_ns / fmax(esp__candidate_cost(c), 1.0) / ESP__TRY_BLOCK);
     t->skip = c - t->at != t->now || t->steps == 0;
-    t->left = (t->inner ? 1 : ESP__TRY_BLOCK * (uint32_t)fmin(fmax(blocks, 1.0), 4.0)) + t->skip;
+    t->left = (t->inner ? 1 : ESP__TRY_BLOCK * (uint32_t)fmin(fmax(blocks, t->round > 1 ? 2.0 : 1.0), 4.0)) + t->skip;
     return (int)(c - t->at);
 }
 

@@ -132,14 +132,14 @@ TEST(test_layerwise) {
 TEST(test_busy) {
     for (uint32_t seed = 0; seed < test_repeats(12); seed++) {
         world *w = world_new();
-        w->steps = 260;
+        w->steps = 320;
         w->noise = 0.16;
         w->seed = seed;
         w->compressed_ms[1] = 12.5;
         w->gentle_ms = 5.0;
         run(w, options, topk, 4, 2);
         assert_non_null(strstr(w->last[0], "topk"));
-        assert_true(settled(w) < 220);
+        assert_true(settled(w) <= 300);
         free(w);
     }
 }

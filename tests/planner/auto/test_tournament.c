@@ -21,7 +21,7 @@ typedef struct game {
     double lost, measured; /* the winner's step time, in ms */
     char text[1024];
 } game;
-enum { QUIET, BUSY, PEAKS, BURSTS, CROWDED };
+enum { QUIET, BUSY, PEAKS, BURSTS, CROWDED, SHARED };
 
 static double uniform(uint64_t *at) { return ((double)(test_random64(at) >> 11) + 0.5) / 9007199254740992.0; }
 static double normal(uint64_t *at) {
@@ -35,6 +35,10 @@ static double disturbed(game *g, int *burst) {
     if (g->machine == BUSY) x *= 1.0 + 0.16 * uniform(&g->seed); /* other programs take up to 16% */
     if (g->machine == PEAKS && uniform(&g->seed) < 0.16) x *= 1.2 + uniform(&g->seed);
     if (g->machine == CROWDED) return exp(0.08 * normal(&g->seed)); /* more ranks than free cores */
+    if (g->machine == SHARED) {                                     /* by other machines, for 100 steps and more */
+        if (uniform(&g->seed) < 0.01) *burst = !*burst;
+        return exp(0.05 * normal(&g->seed)) * (*burst ? 1.3 : 1.0);
+    }
     if (g->machine == BURSTS && --*burst < -40) *burst = (int)(20.0 * uniform(&g->seed));
     return g->machine == BURSTS && *burst > 0 ? 1.4 * x : x;
 }
@@ -73,12 +77,12 @@ static double measured(game *g, esp__tournament *t, int *burst, double *slowdown
     t->now = g->computing > 0.0 ? first_step(g, t, burst, slowdown, &spent) : 0;
     if (t->now) return spent;
     const uint32_t before = g->computing > 0.0 && !g->first; /* the first step was one of candidate 0 */
-    for (uint32_t k = before; g->computing > 0.0 ? c->times.n < 20 && !esp__measured_enough(k, waiting) : k < 8; k++) {
+    for (uint32_t k = before; g->computing > 0.0 ? t->times.n < 20 && !esp__measured_enough(k, waiting) : k < 8; k++) {
         const double now = disturbed(g, burst), ns = g->truth[0] * ms * now;
         if (g->computing > 0.0) spent += ns, *slowdown += now;
-        if (k || !(g->computing > 0.0)) esp__step_times_add(&c->times, ns);
+        if (k || !(g->computing > 0.0)) esp__step_times_add(&t->times, ns);
     }
-    if (c->times.n) c->ns = agreed(&c->times, &spread);
+    if (t->times.n) c->ns = agreed(&t->times, &spread);
     return spent;
 }
 
@@ -118,8 +122,8 @@ static void play(game *g) {
         }
         g->ran[next]++;
         spent += block;
-        const double ns = agreed(&t.at[next].times, &spread);
-        esp__tournament_block(&t, ns, spread);
+        const double ns = agreed(&t.times, &spread);
+        esp__tournament_block(&t, ns);
     }
     g->winner = esp__tournament_winner(&t);
     g->measured = t.at[g->winner].ns / ms;
@@ -224,9 +228,9 @@ TEST(test_luck) {
         const double x = times[t.at[next].n > 0][next] * ms;
         while (!esp__tournament_step(&t, x)) {
         }
-        esp__tournament_block(&t, x, 0.0);
+        esp__tournament_block(&t, x);
     }
-    assert_int_equal(t.at[2].n, 6);
+    assert_true(t.at[2].n >= 6);
     assert_int_equal(esp__tournament_winner(&t), 2);
 }
 
@@ -242,7 +246,7 @@ TEST(test_rounds) {
         const double x = times[t.at[next].n > 0][next] * ms;
         while (!esp__tournament_step(&t, x)) {
         }
-        esp__tournament_block(&t, x, 0.0);
+        esp__tournament_block(&t, x);
     }
     assert_int_equal(esp__tournament_winner(&t), 1);
 }
@@ -264,7 +268,7 @@ TEST(test_winner_fails) {
 /* Candidates that come later run after the others have run once, whose measurements count. Until then, no candidate
  * runs twice. */
 TEST(test_later) {
-    game g = {.n = 4, .late = 1, .truth = {20, 15, 12, 10}, .predicted = {20, 15, 12, 10}, .loss = {0, 0.3, 0.2, 0.1}};
+    game g = {.n = 4, .late = 1, .truth = {20, 15, 14, 10}, .predicted = {20, 15, 14, 10}, .loss = {0, 0.3, 0.2, 0.1}};
     play(&g);
     assert_int_equal(g.winner, 3);
     assert_true(g.ran[1] == 1 && g.ran[2] == 1);
@@ -328,7 +332,7 @@ static void many(int machine, double factor, const char *name, double lost_most)
     assert_true(good >= 0.97 * GAMES);
     assert_true(lost[GAMES / 2] <= lost_most && lost[GAMES * 9 / 10] <= lost_most + 20.0 &&
                 lost[GAMES * 99 / 100] <= lost_most + 40.0);
-    assert_true(steps[GAMES - 1] < 300.0);
+    assert_true(steps[GAMES - 1] < 270.0);
 }
 
 /* For each kind of machine: in at least 97% of the cases, the winner is within 3% of the best candidate. Measuring and
@@ -340,14 +344,14 @@ TEST(test_many) {
         for (int k = 0; k < 4; k++) many(machine, factors[k], names[machine], 25);
 }
 
-/* All candidates take within 10% of the best one's time, and step times vary by 8%. What a tournament without
- * mistakes may choose is up to 2% slower than the best. */
-TEST(test_close) {
+/* All candidates take within 10% of the best one's time, so that they stay for long. What a tournament without mistakes
+ * may choose is up to 2% slower than the best. */
+static void close_ones(int machine, const char *name) {
     enum { GAMES = 1000 };
     double slower = 0.0, steps = 0.0, lost = 0.0, low = 0.0;
     int good = 0;
     for (uint64_t i = 0; i < GAMES; i++) {
-        game g = {.machine = CROWDED, .seed = i * 977 + 1, .n = 5 + i % 4, .late = 2};
+        game g = {.machine = machine, .seed = i * 977 + 1, .n = 5 + i % 4, .late = 2};
         double best = INFINITY;
         for (uint32_t k = 0; k < g.n; k++) {
             g.truth[k] = g.predicted[k] = 30.0 * (1.0 + 0.1 * uniform(&g.seed));
@@ -361,10 +365,15 @@ TEST(test_close) {
         lost += g.lost;
         steps += g.steps;
     }
-    print_message(
-        "close and crowded: %.1f%% within 3%% of the best, %.2f%% slower, its steps measured %.1f%% too short; "
-        "steps lost: %.1f of %.0f\n",
-        100.0 * good / GAMES, 100.0 * slower / GAMES, 100.0 * low / GAMES, lost / GAMES, steps / GAMES);
-    assert_true(good >= 0.89 * GAMES && slower <= 0.01 * GAMES && low <= 0.025 * GAMES);
-    assert_true(steps <= 150.0 * GAMES && lost <= 15.0 * GAMES);
+    print_message("%s, close: %.1f%% within 3%% of the best, %.2f%% slower, its steps measured %.1f%% too short; "
+                  "steps lost: %.1f of %.0f\n",
+                  name, 100.0 * good / GAMES, 100.0 * slower / GAMES, 100.0 * low / GAMES, lost / GAMES, steps / GAMES);
+    assert_true(good >= 0.93 * GAMES && slower <= 0.008 * GAMES && low <= 0.025 * GAMES);
+    assert_true(steps <= 240.0 * GAMES && lost <= 22.0 * GAMES);
+}
+
+/* Step times vary by 8%, or by 5% and, for 100 steps and more, by 30%. */
+TEST(test_close) {
+    close_ones(CROWDED, "crowded");
+    close_ones(SHARED, "shared");
 }
