@@ -55,7 +55,7 @@ PLUGINS := $(BUILD)/lib/espresso/libespresso-nccl.so $(BUILD)/lib/libnccl-profil
 # the numbered examples are built as their READMEs say; two of them also here, for tests
 EXAMPLE_NAMES := train gpt hello groups
 EXAMPLES := $(EXAMPLE_NAMES:%=$(BUILD)/bin/%)
-BENCHES := $(patsubst %.c,$(BUILD)/bench/%,$(notdir $(wildcard bench/micro/*.c)) plan.c) $(BUILD)/bench/trainer
+BENCHES := $(patsubst %.c,$(BUILD)/bench/%,$(notdir $(wildcard bench/micro/*.c)) plan.c trainer.c turns-train.c turns-gpt.c)
 # the compiler finds headers or not; this is a variable because versions of make differ in what "\#" is within $(shell)
 HASH := \#
 have_headers = $(shell printf '$(HASH)include <%s>\n' $(1) | $(CC) $(BASE) $(CFLAGS) -E - >/dev/null 2>&1 && echo yes)
@@ -167,13 +167,15 @@ SHARED_gpt := $(patsubst %,examples/train/%.c,gemm report run)
 define EXAMPLE
 $(BUILD)/bin/$(1): $(wildcard examples/*$(1)/*.c examples/*$(1)/*.h) $(SHARED_$(1)) $(LIB) espresso.h $(STAMP) | $(BUILD)/bin/
 	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $$(OPENMP_FLAG) $(wildcard examples/*$(1)/*.c) $(SHARED_$(1)) -o $$@ $(LIB) $$(LIBS)
+$(BUILD)/bench/turns-$(1): $(BUILD)/bin/$(1) bench/trainers/turns.h | $(BUILD)/bench/
+	$$(CC) $$(BASE) $$(OPT) $$(CFLAGS) $$(WARN) $$(OPENMP_FLAG) -include bench/trainers/turns.h $(wildcard examples/*$(1)/*.c) $(SHARED_$(1)) -o $$@ $(LIB) $$(LIBS)
 endef
 $(foreach e,$(EXAMPLE_NAMES),$(eval $(call EXAMPLE,$(e))))
 
 # the benches' own trainers, which use the product and the text of the examples
 TRAINER := $(wildcard bench/trainers/*.c) examples/train/gemm.c examples/gpt/text.c
-$(BUILD)/bench/trainer: $(TRAINER) bench/trainers/net.h $(LIB) espresso.h $(STAMP) | $(BUILD)/bench/
-	$(CC) $(BASE) $(OPT) $(CFLAGS) $(WARN) $(OPENMP_FLAG) $(TRAINER) -o $@ $(LIB) $(LIBS)
+$(BUILD)/bench/trainer: $(TRAINER) bench/trainers/net.h bench/trainers/turns.h $(LIB) espresso.h $(STAMP) | $(BUILD)/bench/
+	$(CC) $(BASE) $(OPT) $(CFLAGS) $(WARN) $(OPENMP_FLAG) -include bench/trainers/turns.h $(TRAINER) -o $@ $(LIB) $(LIBS)
 $(BUILD)/bench/workers: FLAGS += $(OPENMP_FLAG)
 $(patsubst %,$(BUILD)/bench/%,codec coll matrix): $(BUILD)/bench/%: bench/micro/%.c $(OBJECTS) | $(BUILD)/bench/
 	$(CC) $(FLAGS) $< $(OBJECTS) -o $@ $(JSON_LIBS) $(LIBS)

@@ -43,9 +43,9 @@ def clean_env(more=None):
     return mine
 
 
-def call(words, env=None, limit=300, watch=None):
-    """Runs a command; `watch`, called every 100 ms, returns True when it is to be ended. Raises Problem if it fails by
-    itself."""
+def call(words, env=None, limit=300, watch=None, errors=False):
+    """Runs a command and returns its output, with that to stderr if `errors`; `watch`, called every 100 ms, returns True
+    when it is to be ended. Raises Problem if it fails by itself."""
     p = subprocess.Popen(words, env=clean_env(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                          start_new_session=True)
     ended, end = False, time.monotonic() + limit
@@ -67,7 +67,7 @@ def call(words, env=None, limit=300, watch=None):
     if p.returncode and not ended:
         tail = "\n".join((err + out).strip().splitlines()[-12:])
         raise Problem(f"failed with status {p.returncode}: {' '.join(words)}\n{tail}")
-    return out
+    return err + out if errors else out
 
 
 class Others:

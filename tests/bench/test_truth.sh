@@ -120,23 +120,39 @@ same(lanes["cpu"], 4)
 same(lanes["compute"], 30)
 
 # bench/validate/auto: each target can be met and missed; the CSV and the text agree
-import types
-import auto_rows
-auto = types.ModuleType("auto")
-auto.__file__ = "bench/validate/auto"
-exec(compile(open("bench/validate/auto").read(), "bench/validate/auto", "exec"), auto.__dict__)
-def case(speed=1.0, auto_ms=10.0, best=10.0, measuring=0.01):
-    return {"trainer": "a", "ranks": 4, "link": "none", "busy": 0, "pairs": 2, "steps": 9, "others": 0.0, "fp32": 20.0, "auto": auto_ms, "best": best,
-            "speed": speed, "least": speed, "most": speed, "measuring": measuring}
+import auto_rows, auto_runs
+def case(fp32=20.0, chosen=10.0, measuring=0.01):
+    return {"trainer": "a", "ranks": 4, "link": "none", "busy": 0, "rounds": 2, "steps": 9, "others": 0.0, "fp32": fp32, "best": 10.0, "chosen": chosen,
+            "error": 0.01, "measuring": measuring, "choices": f"plan 10.0000; auto's x, y {chosen:.4f}"}
 outcomes = lambda rows: [line.rsplit(" ", 1)[1] for line in auto_rows.report(rows, [])[1:4]]
 assert outcomes([case()]) == ["met", "met", "met"], outcomes([case()])
-assert outcomes([case(), case(speed=0.97)]) == ["missed", "met", "met"]
-assert outcomes([case(), case(auto_ms=10.4)]) == ["met", "missed", "met"]
-assert outcomes([case()] * 19 + [case(auto_ms=10.4)]) == ["met", "met", "met"] # 95% of the cases
+assert outcomes([case(), case(fp32=9.7)]) == ["missed", "met", "met"]
+assert outcomes([case(), case(chosen=10.4)]) == ["met", "missed", "met"]
+assert outcomes([case()] * 19 + [case(chosen=10.4)]) == ["met", "met", "met"] # 95% of the cases
 assert outcomes([case(measuring=0.04)]) == ["met", "met", "missed"]
+assert "choices within 3%: 3 of 4" in auto_rows.report([case(), case(chosen=10.4)], [])[4]
 assert auto_rows.report(auto_rows.rows_of(csv.DictReader(auto_rows.csv_lines([case()], []))), []) == auto_rows.report([case()], [])
-run = auto.Run.__new__(auto.Run)
-run.samples = [{"step": 9 + k, "steps": 1, "step_us": {"mean": 1e3 * (1 + k)}, "phase": "measuring" if k < 3 else "watching"} for k in range(6)]
-assert run.first() == 13 and run.total(10, 12) == (5.0, 2) and run.mean(13) == 5.5, (run.first(), run.total(10, 12), run.mean(13))
+# the second round came while the machine was 1.5 times as slow; b, which auto chose twice, is 4% slower than a
+rounds = [{"a": 10.0 * m, "b": 10.4 * m} for m in (1, 1.5, 1)] + [{"a": 12.0, "b": 10.4}]
+got = auto_rows.scored({"a": 9.0, "far": 30.0}, rounds, ["a", "b", "b"], [(50.0, 3, 10.0), (80.0, 4, 13.0), (90.0, 5, 13.0)])
+same(got["chosen"] / got["best"], 1.04)
+assert got["best"] == got["a"] and  [round(d, 3) for d in auto_rows.decisions(got)] == [0, 0.04, 0.04], got
+same(got["far"] / got["best"], 30.0 / 9.0) # a and far ran alone, while the machine was faster
+same(got["measuring"], (90.0 / 12.5 - 5) / 1000) # of 50 / 10 - 3, 80 / 12.5 - 4 and this
+same(auto_rows.error([1, 2, 3, 4, 5]), 1.253 * 2 / 1.349 / 5**0.5)
+# what auto chose, and after how many steps
+stats = auto_runs.Stats("stats")
+for line in [{"kind": "strategy", "strategy": h, "text": f"tensor {h}"} for h in ("one", "two")] + [
+        {"kind": "sample", "step": 9 + k, "steps": 1, "step_us": {"mean": 1e3 * (1 + k)}, "phase": "measuring" if k < 3 else "watching",
+         "strategy": "one" if k < 4 else "two"} for k in range(6)]:
+    stats.add(line)
+assert stats.decided() == 13 and stats.text() == "tensor two" and stats.has(1) and not stats.has(2)
+assert stats.total(10, 12) == (5.0, 2), stats.total(10, 12)
+# it is one that is there already, or a new one
+runs = auto_runs.Runs.__new__(auto_runs.Runs)
+runs.texts = {"fp32": "tensor t\norder 1\n"}
+assert runs.known("fp32", "tensor t\norder 1\n") == "fp32" != runs.known("fp32", "tensor t\norder 2\n")
+assert runs.known("x", "tensor u\norder 1\n") == "auto's x" == runs.known("x", "tensor u\norder 2\n")
+assert runs.known("x", "tensor v\n") == "auto's x'"
 PYTHON
 echo ok

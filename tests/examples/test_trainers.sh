@@ -22,6 +22,26 @@ learns lstm 1.5 150 --outer diloco:every=10
 learns wide 1.0 40 --strategy fp32
 learns wide 1.2 40 --codec topk:ratio=0.05
 
+# strategies in turns (bench/trainers/turns.h): of three blocks of 40 steps, one compresses
+printf fp32 >"$tmp/fp32"
+printf layerwise >"$tmp/layerwise"
+printf '%s\n' 40 "$tmp/fp32" "$tmp/layerwise" "$tmp/fp32" >"$tmp/turns"
+turns() { # FILE: run the trainer with its blocks
+    timeout -k 5 60 env TURNS="$1" TURNS_OUT="$tmp/times" ESPRESSO_STATS="$tmp/stats,every=10ms" ESPRESSO_CODEC=topk:ratio=0.05 \
+        "$BUILD/bin/espresso" run -n 2 -- "$trainer" lstm --text "$tmp/text" --hidden 64 --width 16 --max-steps 121 >"$tmp/out" 2>&1
+}
+turns "$tmp/turns" || fail "turns: $(cat "$tmp/out")"
+[ "$(grep -c '^[0-9.]*$' "$tmp/times")" -eq 3 ] || fail "turns: $(cat "$tmp/times")"
+grep '"kind":"strategy","time":[0-9.]*,"step":41' "$tmp/stats" | grep -q '"codecs":\["topk:ratio=0.05"\]' || fail "turns: $(cat "$tmp/stats")"
+turns_refuses() { # TEXT FILE
+    if turns "$2"; then fail "accepted: $2"; fi
+    grep -q -- "$1" "$tmp/out" || fail "$2: expected '$1', got: $(cat "$tmp/out")"
+}
+turns_refuses "turns: $tmp/nothing: No such file" "$tmp/nothing"
+turns_refuses "fp32: the first line has no number of steps of at least 2" "$tmp/fp32"
+printf '%s\n' 4 "$tmp/nothing" >"$tmp/turns"
+turns_refuses "turns: $tmp/nothing: No such file" "$tmp/turns"
+
 refuses() { # TEXT FLAGS...: must fail with TEXT
     text=$1
     shift
