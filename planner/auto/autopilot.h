@@ -45,6 +45,7 @@ ESP__UNUSED static inline uint32_t esp__step_times_held(const esp__step_times *t
  * the same. */
 typedef struct esp__auto_word {
     uint64_t step_ns;         /* median step time: of the active candidate while trying, else of the phase */
+    uint64_t spread_ns;       /* quartile distance of the same steps */
     uint64_t spent_ns;        /* time of probes since the previous exchange */
     double waiting;           /* share of the phase's time that was spent after the last push of a step */
     double loss, loss_spread; /* median and quartile distance of the finite losses */
@@ -91,6 +92,7 @@ typedef struct esp__tournament {
     bool skip;             /* the next step does not count: the strategy has changed */
     esp__step_times times; /* of this block, on this rank */
     double spread;         /* of single steps' times, relative to them */
+    double within, blocks; /* the sum of the blocks' quartile distances, each relative to its time, and their number */
     uint32_t steps;        /* steps of the tournament so far */
     uint32_t inner;   /* 0, or steps are rounds of an outer context, and times are of one with this many inner steps */
     bool ended_early; /* trying had cost too much */
@@ -104,8 +106,8 @@ ESP__FN bool esp__measured_enough(uint32_t steps, double waiting);
 ESP__FN uint32_t esp__tournament_first(const esp__tournament *t);
 /* Stores a step's time on this rank. Returns whether the block of steps is over. */
 ESP__FN bool esp__tournament_step(esp__tournament *t, double ns);
-/* Call it after a block of steps, with its time of a step, the same on all ranks. */
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns);
+/* Call it after a block of steps, with median and quartile distance of the steps' times, the same on all ranks. */
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns);
 /* Chooses the candidate that runs the next block of steps. Returns its index, or -1 if the tournament is over, or has
  * to wait for more candidates. */
 ESP__FN int esp__tournament_next(esp__tournament *t);
@@ -194,8 +196,9 @@ typedef struct esp__autopilot {
     uint64_t steps_ns, waiting_ns;
     uint64_t spent_ns; /* time of probes since measuring began, on the slowest rank */
     esp__auto_word mine, *all;
-    /* Largest median step time of all ranks; the smallest share of time after the last push. */
-    double step_ns, waiting;
+    /* Largest median step time of all ranks, and largest quartile distance; the smallest share of time after the last
+     * push. */
+    double step_ns, spread_ns, waiting;
     esp__calibration calibration;
     esp__calibration_probes probes;
     esp__calibration_trainer trainer;

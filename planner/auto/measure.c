@@ -20,6 +20,7 @@ static void esp__auto_median(esp__autopilot *a) {
     memcpy(a->sorted, t->at, n * sizeof *t->at);
     const double median = esp__median(a->sorted, n);
     a->mine.step_ns = (uint64_t)(trying && n && n <= 3 ? a->sorted[0] : median);
+    a->mine.spread_ns = (uint64_t)esp__quartile_distance(a->sorted, n);
 }
 
 /* ---- exchange ---------------------------------------------------------------------------------------------------- */
@@ -32,11 +33,12 @@ ESP__FN esp_status esp__auto_exchange(esp_ctx *ctx) {
     if (a->source.step_ns) a->mine.waiting = a->source.waiting ? a->source.waiting(a->source.user, ctx) : 1.0;
     esp_status s = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, &a->mine, a->all, sizeof a->mine);
     if (s) return s;
-    a->step_ns = 0.0;
+    a->step_ns = a->spread_ns = 0.0;
     a->waiting = 1.0;
     for (int32_t r = 0; r < ctx->job.size; r++) {
         if (a->all[r].spent_ns > most) most = a->all[r].spent_ns;
         a->step_ns = fmax(a->step_ns, (double)a->all[r].step_ns);
+        a->spread_ns = fmax(a->spread_ns, (double)a->all[r].spread_ns);
         a->waiting = fmin(a->waiting, a->all[r].waiting);
     }
     a->spent_ns += most;

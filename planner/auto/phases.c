@@ -310,7 +310,7 @@ static esp_status esp__auto_measured_block(esp_ctx *ctx) {
 
 static esp_status esp__auto_tried_block(esp_ctx *ctx) {
     esp__autopilot *a = esp__autopilot_of(ctx);
-    esp__tournament_block(&a->tournament, a->step_ns);
+    esp__tournament_block(&a->tournament, a->step_ns, a->spread_ns);
     const esp_status s = a->calibrating ? esp__auto_calibrate(ctx) : ESP_OK;
     return s ? s : esp__auto_next(ctx);
 }

@@ -13,9 +13,10 @@ enum {
  * measured before the tournament. */
 static const double esp__try_excluded = 1.5, esp__try_measured = 2.9;
 /* After each round, candidates are out if their cost is more than least_gain and the standard error of the difference
- * above the least cost. A time's error counts as this share while it is not known, after the first round. Times are
- * exact if the standard error of each difference is below a share. */
-static const double esp__try_error = 0.2, esp__try_exact = 0.01;
+ * above the least cost. After the first round, a step's error is guessed: twice the spread within blocks, and at least
+ * this share; in an outer context, where blocks are single rounds, another one. Times are exact if the standard error
+ * of each difference is below a share. */
+static const double esp__try_error = 0.05, esp__try_outer_error = 0.2, esp__try_exact = 0.01;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
  * that never ran may still run. */
 static const double esp__try_loss = 15.0;
@@ -152,10 +153,13 @@ static void esp__tournament_fit(esp__tournament *t) {
             freedom += c->steps[r] > 0;
         }
     }
-    t->spread = freedom > 0.0 ? sqrt(sum / freedom) : esp__try_error * sqrt(t->inner ? 1.0 : ESP__TRY_BLOCK);
+    const double guess = fmax(t->inner ? esp__try_outer_error : esp__try_error, 2.0 * t->within / t->blocks);
+    t->spread = freedom > 0.0 ? sqrt(sum / freedom) : guess;
 }
 
-ESP__FN void esp__tournament_block(esp__tournament *t, double ns) {
+ESP__FN void esp__tournament_block(esp__tournament *t, double ns, double spread_ns) {
+    t->within += spread_ns / fmax(ns, 1.0);
+    t->blocks++;
     t->at[t->now].block[t->round] = fmax(ns, 1.0);
     t->at[t->now].steps[t->round] = (uint8_t)esp__step_times_held(&t->times);
     esp__tournament_fit(t);

@@ -123,7 +123,7 @@ static void play(game *g) {
         g->ran[next]++;
         spent += block;
         const double ns = agreed(&t.times, &spread);
-        esp__tournament_block(&t, ns);
+        esp__tournament_block(&t, ns, spread);
     }
     g->winner = esp__tournament_winner(&t);
     g->measured = t.at[g->winner].ns / ms;
@@ -215,8 +215,8 @@ TEST(test_cost) {
     assert_non_null(strstr(g.text, "ended early: trying may cost no more"));
 }
 
-/* Two candidates have luck in their first block. Each of them runs again, because it seems the fastest, before others
- * are out; so the third one wins. */
+/* Two candidates have luck in their first block. Steps of a block differ by 20%, so all run again, and the third one
+ * wins. */
 TEST(test_luck) {
     static const double times[2][3] = {{8, 8.2, 10}, {13, 13, 10}};
     static esp__tournament t;
@@ -228,7 +228,7 @@ TEST(test_luck) {
         const double x = times[t.at[next].n > 0][next] * ms;
         while (!esp__tournament_step(&t, x)) {
         }
-        esp__tournament_block(&t, x);
+        esp__tournament_block(&t, x, 0.2 * x);
     }
     assert_true(t.at[2].n >= 6);
     assert_int_equal(esp__tournament_winner(&t), 2);
@@ -246,7 +246,7 @@ TEST(test_rounds) {
         const double x = times[t.at[next].n > 0][next] * ms;
         while (!esp__tournament_step(&t, x)) {
         }
-        esp__tournament_block(&t, x);
+        esp__tournament_block(&t, x, 0.0);
     }
     assert_int_equal(esp__tournament_winner(&t), 1);
 }
@@ -329,13 +329,13 @@ static void many(int machine, double factor, const char *name, double lost_most)
                   "%.1f; steps: median %.0f, most %.0f\n",
                   name, factor, 100.0 * good / GAMES, lost[GAMES / 2], lost[GAMES * 9 / 10], lost[GAMES * 99 / 100],
                   steps[GAMES / 2], steps[GAMES - 1]);
-    assert_true(good >= 0.97 * GAMES);
+    assert_true(good >= 0.98 * GAMES);
     assert_true(lost[GAMES / 2] <= lost_most && lost[GAMES * 9 / 10] <= lost_most + 20.0 &&
                 lost[GAMES * 99 / 100] <= lost_most + 40.0);
     assert_true(steps[GAMES - 1] < 270.0);
 }
 
-/* For each kind of machine: in at least 97% of the cases, the winner is within 3% of the best candidate. Measuring and
+/* For each kind of machine: in at least 98% of the cases, the winner is within 3% of the best candidate. Measuring and
  * trying together cost at most the time of 25 steps (median). */
 TEST(test_many) {
     static const char *const names[] = {"quiet", "busy", "peaks", "bursts"};
