@@ -133,8 +133,16 @@ static double esp__round_fit(const esp__tournament *t, uint32_t r) {
     return n > 0.0 ? sum / n : 0.0;
 }
 
-/* Sets all candidates' times, as in the last round, and the spread of steps about them. What slows down the machine for
- * a while slows down all blocks of a round, so it does not count (a two-way layout). */
+/* Returns how slow the machine was on average, in rounds of longer blocks if there were any: times of short ones are
+ * those of their fastest step. */
+static double esp__mean_slow(const double *slow, uint32_t rounds) {
+    double sum = 0.0, n = 0.0;
+    for (uint32_t r = rounds > 2 ? 2 : 0; r < rounds; r++) sum += slow[r], n += slow[r] > 0.0;
+    return sum / n;
+}
+
+/* Sets all candidates' times, as on average, and the spread of steps about them. What slows down the machine for a
+ * while slows down all blocks of a round, so it does not count (a two-way layout). */
 static void esp__tournament_fit(esp__tournament *t) {
     double slow[ESP__TRY_ROUNDS + 1], sum = 0.0, freedom = 1.0;
     const uint32_t rounds = t->round + 1;
@@ -142,7 +150,8 @@ static void esp__tournament_fit(esp__tournament *t) {
     for (int k = 0; k < 8; k++) {
         for (uint32_t i = 0; i < t->n; i++) esp__candidate_fit(&t->at[i], slow, rounds);
         for (uint32_t r = 0; r < rounds; r++) slow[r] = esp__round_fit(t, r);
-        for (uint32_t r = 0; r < rounds; r++) slow[r] /= slow[t->round];
+        const double mean = esp__mean_slow(slow, rounds);
+        for (uint32_t r = 0; r < rounds; r++) slow[r] /= mean;
     }
     for (uint32_t r = 0; r < rounds; r++) freedom -= slow[r] > 0.0;
     for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) {

@@ -268,7 +268,7 @@ TEST(test_winner_fails) {
 /* Candidates that come later run after the others have run once, whose measurements count. Until then, no candidate
  * runs twice. */
 TEST(test_later) {
-    game g = {.n = 4, .late = 1, .truth = {20, 15, 14, 10}, .predicted = {20, 15, 14, 10}, .loss = {0, 0.3, 0.2, 0.1}};
+    game g = {.n = 4, .late = 1, .truth = {20, 15, 12, 10}, .predicted = {20, 15, 12, 10}, .loss = {0, 0.3, 0.2, 0.1}};
     play(&g);
     assert_int_equal(g.winner, 3);
     assert_true(g.ran[1] == 1 && g.ran[2] == 1);
