@@ -65,7 +65,7 @@ typedef struct esp__losses {
 
 /* ---- tournament.c: which candidate is the fastest ---------------------------------------------------------------- */
 enum { ESP__AUTO_CANDIDATES = ESP__AUTO_CODECS + 5 };
-enum { ESP__TRY_ROUNDS = 24, ESP__TRY_OUTER = 3 }; /* most rounds; in an outer context */
+enum { ESP__TRY_ROUNDS = 48, ESP__TRY_OUTER = 3 }; /* most rounds; in an outer context */
 typedef struct esp__auto_candidate {
     char name[ESP__AUTO_NAME];
     double predicted_ns; /* of a step, before it ran */

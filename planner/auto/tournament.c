@@ -6,17 +6,22 @@
 #include <math.h>
 
 enum {
-    ESP__TRY_BLOCK = 3,  /* steps of a block, or more if they are short; twice as many from the third round on */
-    ESP__TRY_STEPS = 260 /* after this number of all steps, only candidates that never ran may still run */
+    ESP__TRY_BLOCK = 3, /* steps of a block, or more if they are short; twice as many from the third round on */
+    /* After ESP__TRY_STEPS of all steps, or after ESP__TRY_FEWER that took esp__try_long_ns, only candidates that never
+     * ran may still run. */
+    ESP__TRY_STEPS = 400,
+    ESP__TRY_FEWER = 260
 };
+static const double esp__try_long_ns = 40e9;
 /* A candidate does not run while its cost is more than this many times the least cost: if it never ran, and if it was
  * measured before the tournament. */
 static const double esp__try_excluded = 1.5, esp__try_measured = 2.9;
-/* After each round, candidates are out if their cost is more than least_gain and the standard error of the difference
- * above the least cost. After the first round, a step's error is guessed: twice the spread within blocks, and at least
- * this share; in an outer context, where blocks are single rounds, another one. Times are exact if the standard error
- * of each difference is below a share. */
-static const double esp__try_error = 0.05, esp__try_outer_error = 0.2, esp__try_exact = 0.01;
+/* After each round, candidates are out if their cost is more than least_gain and this many standard errors of the
+ * difference above the least cost. After the first round, a step's error is guessed: the spread within blocks, times
+ * esp__try_within, and at least a share; in an outer context, where blocks are single rounds, another one. Times are
+ * exact if the standard error of each difference is below a share. */
+static const double esp__try_sure = 1.5, esp__try_within = 1.3, esp__try_error = 0.033, esp__try_outer_error = 0.13;
+static const double esp__try_exact = 0.01;
 /* A tournament loses time against steps of its best candidate. If it has lost this many such steps, only candidates
  * that never ran may still run. */
 static const double esp__try_loss = 15.0;
@@ -77,7 +82,7 @@ static double esp__tournament_error(const esp__tournament *t, const esp__auto_ca
 static void esp__tournament_round_end(esp__tournament *t) {
     const esp__auto_candidate *best = esp__tournament_best(t);
     for (esp__auto_candidate *c = t->at; best && c < t->at + t->n; c++) {
-        const double close = t->least_gain + esp__tournament_error(t, c, best);
+        const double close = t->least_gain + esp__try_sure * esp__tournament_error(t, c, best);
         if (c->n && esp__candidate_cost(c) > (1.0 + close) * esp__candidate_cost(best)) c->out = true;
     }
     t->round++;
@@ -162,7 +167,8 @@ static void esp__tournament_fit(esp__tournament *t) {
             freedom += c->steps[r] > 0;
         }
     }
-    const double guess = fmax(t->inner ? esp__try_outer_error : esp__try_error, 2.0 * t->within / t->blocks);
+    const double guess =
+        fmax(t->inner ? esp__try_outer_error : esp__try_error, esp__try_within * t->within / t->blocks);
     t->spread = freedom > 0.0 ? sqrt(sum / freedom) : guess;
 }
 
@@ -178,7 +184,8 @@ static bool esp__tournament_spent(const esp__tournament *t) {
     const double best = esp__tournament_best(t)->ns;
     double lost = 0.0;
     for (const esp__auto_candidate *c = t->at; c < t->at + t->n; c++) lost += c->ran * (c->ns - best);
-    return lost > esp__try_loss * best || t->steps >= ESP__TRY_STEPS;
+    const bool slow = t->steps * best >= esp__try_long_ns;
+    return lost > esp__try_loss * best || t->steps >= (slow ? ESP__TRY_FEWER : ESP__TRY_STEPS);
 }
 
 ESP__FN int esp__tournament_next(esp__tournament *t) {

@@ -132,14 +132,14 @@ TEST(test_layerwise) {
 TEST(test_busy) {
     for (uint32_t seed = 0; seed < test_repeats(12); seed++) {
         world *w = world_new();
-        w->steps = 320;
+        w->steps = 440;
         w->noise = 0.16;
         w->seed = seed;
         w->compressed_ms[1] = 12.5;
         w->gentle_ms = 5.0;
         run(w, options, topk, 4, 2);
         assert_non_null(strstr(w->last[0], "topk"));
-        assert_true(settled(w) <= 300);
+        assert_true(settled(w) <= 420);
         free(w);
     }
 }
@@ -167,6 +167,7 @@ TEST(test_noise) {
         world *w = world_new();
         w->compressed_ms[1] = w->fp32_ms[1] = 9.0;
         w->noise = noisy ? 0.4 : 0.001;
+        w->steps = 440;
         run(w, options, topk, 2, 1);
         settles[noisy] = first_in(w, "watching", 0);
         free(w);

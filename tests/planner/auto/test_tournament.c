@@ -332,7 +332,7 @@ static void many(int machine, double factor, const char *name, double lost_most)
     assert_true(good >= 0.98 * GAMES);
     assert_true(lost[GAMES / 2] <= lost_most && lost[GAMES * 9 / 10] <= lost_most + 20.0 &&
                 lost[GAMES * 99 / 100] <= lost_most + 40.0);
-    assert_true(steps[GAMES - 1] < 270.0);
+    assert_true(steps[GAMES - 1] < 410.0);
 }
 
 /* For each kind of machine: in at least 98% of the cases, the winner is within 3% of the best candidate. Measuring and
@@ -344,17 +344,17 @@ TEST(test_many) {
         for (int k = 0; k < 4; k++) many(machine, factors[k], names[machine], 25);
 }
 
-/* All candidates take within 10% of the best one's time, so that they stay for long. What a tournament without mistakes
- * may choose is up to 2% slower than the best. */
-static void close_ones(int machine, const char *name) {
+/* All candidates take within 10% of the best one's time, so that they stay for long: at least `fastest` ms. What a
+ * tournament without mistakes may choose is up to 2% slower than the best. Returns the most steps of a case. */
+static double close_ones(int machine, double fastest, const char *name) {
     enum { GAMES = 1000 };
-    double slower = 0.0, steps = 0.0, lost = 0.0, low = 0.0;
+    double slower = 0.0, steps = 0.0, lost = 0.0, low = 0.0, most = 0.0;
     int good = 0;
     for (uint64_t i = 0; i < GAMES; i++) {
         game g = {.machine = machine, .seed = i * 977 + 1, .n = 5 + i % 4, .late = 2};
         double best = INFINITY;
         for (uint32_t k = 0; k < g.n; k++) {
-            g.truth[k] = g.predicted[k] = 30.0 * (1.0 + 0.1 * uniform(&g.seed));
+            g.truth[k] = g.predicted[k] = fastest * (1.0 + 0.1 * uniform(&g.seed));
             g.loss[k] = 0.1 * k;
             best = fmin(best, g.truth[k]);
         }
@@ -364,16 +364,21 @@ static void close_ones(int machine, const char *name) {
         low += 1.0 - g.measured / g.truth[g.winner];
         lost += g.lost;
         steps += g.steps;
+        most = fmax(most, g.steps);
     }
-    print_message("%s, close: %.1f%% within 3%% of the best, %.2f%% slower, its steps measured %.1f%% too short; "
-                  "steps lost: %.1f of %.0f\n",
-                  name, 100.0 * good / GAMES, 100.0 * slower / GAMES, 100.0 * low / GAMES, lost / GAMES, steps / GAMES);
-    assert_true(good >= 0.93 * GAMES && slower <= 0.008 * GAMES && low <= 0.025 * GAMES);
-    assert_true(steps <= 240.0 * GAMES && lost <= 22.0 * GAMES);
+    print_message(
+        "%s, close, %g ms: %.1f%% within 3%% of the best, %.2f%% slower, its steps measured %.1f%% too short; "
+        "steps lost: %.1f of %.0f\n",
+        name, fastest, 100.0 * good / GAMES, 100.0 * slower / GAMES, 100.0 * low / GAMES, lost / GAMES, steps / GAMES);
+    const bool slow = fastest > 100.0; /* these have fewer steps */
+    assert_true(good >= (slow ? 0.93 : 0.945) * GAMES && slower <= 0.008 * GAMES && low <= 0.025 * GAMES);
+    assert_true(lost <= 30.0 * GAMES);
+    return most;
 }
 
-/* Step times vary by 8%, or by 5% and, for 100 steps and more, by 30%. */
+/* Step times vary by 8%, or by 5% and, for 100 steps and more, by 30%. What takes long may take fewer steps. */
 TEST(test_close) {
-    close_ones(CROWDED, "crowded");
-    close_ones(SHARED, "shared");
+    assert_true(close_ones(CROWDED, 30, "crowded") < 410.0);
+    assert_true(close_ones(SHARED, 30, "shared") < 410.0);
+    assert_true(close_ones(CROWDED, 300, "crowded") < 270.0);
 }
