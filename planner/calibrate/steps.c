@@ -1,8 +1,10 @@
-/* steps.c: adds measurements of the last training step to a calibration: the times of its collectives, and for each
- * thread and link how much later than possible its ops start. */
+/* steps.c: adds measurements of the last training step to a calibration: the times of its collectives and codec calls,
+ * and for each thread and link how much later than possible its ops start. */
 #include "planner/calibrate/steps.h"
 #include "espresso_impl/base/quantile.h"
 #include "planner/calibrate/costs.h"
+#include "planner/plan.h"
+#include <math.h>
 
 /* Whether every rank of this collective waits until all have started. Then the shortest of the ranks' times is the time
  * of the collective itself. With a root, a rank may end early. */
@@ -128,6 +130,59 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
     return st;
 }
 
+/* ---- codecs ------------------------------------------------------------------------------------------------------ */
+/* Returns the measured codec of an op on the CPU, or NULL. One of several rounds, or of matrices, takes a time that
+ * depends on more than the number of elements. */
+static esp__calibration_codec *esp__calibration_codec_of(const esp_ctx *ctx, esp__calibration *s, const esp__op *op) {
+    if (!esp__op_is_codec(op) || ctx->active.on[op->on].device->async || s->device) return NULL;
+    if (op->codec.codec->traits.n_rounds > 1 || op->codec.codec->traits.caps & ESP_CODEC_NEEDS_MATRIX) return NULL;
+    for (uint32_t k = 0; k < s->n_codecs; k++)
+        if (s->codecs[k].codec == op->codec.codec) return &s->codecs[k];
+    return NULL;
+}
+
+ESP__FN void esp__calibration_codec_op(esp__calibration_codec *k, bool compress, double elements, uint32_t sources,
+                                       double ns) {
+    if (compress) {
+        esp__calibration_observe(&k->compress, elements, ns, ns, -1.0);
+        return;
+    }
+    if (!k->decompress.n) return;
+    const esp_cost_curve first = {k->decompress.at, k->decompress.n, 0},
+                         more = {k->decompress_more.at, k->decompress_more.n, 0};
+    const double one = esp__curve_at(&first, elements), further = more.n ? esp__curve_at(&more, elements) : one;
+    const double predicted = one + (sources - 1.0) * further;
+    if (!(one > 0.0)) return;
+    esp__calibration_observe(&k->decompress, elements, one / predicted * ns, one / predicted * ns, -1.0);
+    if (sources > 1 && more.n)
+        esp__calibration_observe(&k->decompress_more, elements, further / predicted * ns, further / predicted * ns,
+                                 -1.0);
+}
+
+/* Adds the processor times of the step's codec calls, on the slowest rank. They are of the tensors' own sizes, which
+ * probes between short steps do not reach. */
+static esp_status esp__calibration_codec_calls(esp_ctx *ctx, esp__calibration *s) {
+    const uint32_t n = ctx->active.program.n_ops;
+    const uint64_t each = (uint64_t)n * sizeof(float);
+    float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
+    esp_status st = mine && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
+    for (uint32_t i = 0; i < n && !st; i++) mine[i] = (float)ctx->active.op_core_ns[i];
+    if (!st) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
+    for (uint32_t i = 0; i < n && !st; i++) {
+        const esp__op *op = &ctx->active.program.ops[i];
+        esp__calibration_codec *k = esp__calibration_codec_of(ctx, s, op);
+        double ns = 0.0;
+        for (int32_t r = 0; r < ctx->job.size; r++) ns = fmax(ns, (double)all[(uint64_t)r * n + i]);
+        if (!k || !k->compress.n || !(ns > 0.0)) continue;
+        const uint32_t sources = op->kind == ESP__OP_DECOMPRESS ? op->codec.n_sources : 1;
+        esp__calibration_codec_op(k, op->kind == ESP__OP_COMPRESS, (double)esp__op_elements(&ctx->active, op) / sources,
+                                  sources, ns);
+    }
+    esp__free(ctx, mine);
+    esp__free(ctx, all);
+    return st;
+}
+
 /* ---- dispatch time ----------------------------------------------------------------------------------------------- */
 static uint64_t esp__calibration_input(const esp_ctx *ctx, uint32_t i) {
     const esp__op *op = &ctx->active.program.ops[i];
@@ -239,6 +294,7 @@ ESP__FN esp_status esp__calibration_step(esp_ctx *ctx, esp__calibration *s) {
     esp__calibration_longer longer;
     memset(&longer, 0, sizeof longer);
     esp_status st = esp__calibration_collectives(ctx, s, &longer);
+    if (!st) st = esp__calibration_codec_calls(ctx, s);
     return st ? st : esp__calibration_starts(ctx, s, &longer);
 }
 

@@ -130,6 +130,56 @@ static void slow_in_backward(esp_ctx *ctx, void *user) {
 
 TEST(test_slow_in_backward) { RUN_RANKS(.size = 2, .body = slow_in_backward, .config.progress = "caller"); }
 
+/* Steps add the codec calls of the tensors' sizes: each of two ranks compresses all of a tensor, and decompresses two
+ * payloads of it. All ranks have the same curves. */
+static void codec_calls(esp_ctx *ctx, void *user) {
+    static esp__calibration surveys[2];
+    static float grads[2][60000];
+    esp__calibration *s = &surveys[esp_rank(ctx)];
+    float *g = grads[esp_rank(ctx)];
+    const esp_stream cpu = ESP_ZERO;
+    tensor_add(ctx, "a", 50000);
+    tensor_add(ctx, "b", 10000);
+    CHECK(!esp_start(ctx));
+    CHECK(!esp__calibration_open(ctx, s, 1 << 12, 1 << 12));
+    CHECK(!esp__calibration_codec_add(ctx, s, "fp16") && !esp__calibration_codec_add(ctx, s, "efsignsgd"));
+    for (uint32_t k = 0; k < 2; k++) CHECK(!esp__calibration_codec_at(ctx, s, k, 1024, 3));
+    for (int step = 0; step < 3; step++) {
+        CHECK(!esp_push(ctx, 0, g, cpu) && !esp_push(ctx, 1, g + 50000, cpu) && !esp_wait_all(ctx));
+        CHECK(!esp__calibration_step(ctx, s));
+    }
+    const esp__calibration_codec *k = &s->codecs[1];
+    CHECK(s->codecs[0].compress.n == 1 && k->compress.n == 3 && k->decompress.n == 3 && k->decompress_more.n == 3);
+    CHECK(k->compress.seen[2].n == 3 && k->compress.n_probed == 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK(fabs(k->compress.at[i].size - (i ? i > 1 ? 50000.0 : 10000.0 : 1024.0)) < 1e-9);
+        CHECK(k->compress.at[i].ns > 0.0 && k->decompress.at[i].ns > 0.0);
+    }
+    shared_hash[esp_rank(ctx)] = esp__hash64(ESP__HASH0, &k->compress, 3 * sizeof k->compress);
+    CHECK(!esp_barrier(ctx));
+    CHECK(shared_hash[0] == shared_hash[1]);
+    esp__calibration_close(ctx, s);
+}
+
+TEST(test_codec_calls) {
+    RUN_RANKS(.size = 2, .body = codec_calls, .config.strategy = "layerwise", .config.codec = "efsignsgd");
+}
+
+/* The time of a call with several payloads is divided as predicted. */
+TEST(test_codec_op) {
+    static esp__calibration_codec k;
+    memset(&k, 0, sizeof k);
+    esp__calibration_codec_op(&k, false, 1000.0, 2, 500.0);
+    assert_int_equal(k.decompress.n, 0); /* nothing is known about it */
+    esp__calibration_observe(&k.decompress, 1000.0, 100.0, 100.0, 0.0);
+    esp__calibration_observe(&k.decompress_more, 1000.0, 50.0, 50.0, 0.0);
+    esp__calibration_codec_op(&k, false, 4000.0, 3, 1600.0);
+    assert_true(k.decompress.n == 2 && fabs(k.decompress.at[1].ns - 800.0) < 1e-3);
+    assert_true(k.decompress_more.n == 2 && fabs(k.decompress_more.at[1].ns - 400.0) < 1e-3);
+    esp__calibration_codec_op(&k, true, 4000.0, 1, 700.0);
+    assert_true(k.compress.n == 1 && fabs(k.compress.at[0].ns - 700.0) < 1e-3 && !k.compress.n_probed);
+}
+
 static void alone(esp_ctx *ctx, void *user) {
     static esp__calibration s;
     CHECK(!esp__calibration_open(ctx, &s, 1 << 12, 1 << 12));
