@@ -420,7 +420,7 @@ TEST(test_described) {
         w->described = cases[i / 2].codec, w->option = cases[i / 2].option;
         w->real = w->matrices = cases[i / 2].real;
         w->excess = w->described ? DESCRIBED : -1; /* a too large error changes nothing here */
-        if (w->real) w->steps = 400, w->specs[0] = w->described ? w->described : "";
+        if (w->real) w->steps = 500, w->specs[0] = w->described ? w->described : "";
         run(w, options, cases[i / 2].list, sizes[i % 2][0], sizes[i % 2][1]);
         assert_null(strstr(w->heard, "planning failed"));
         assert_null(strstr(w->heard, "falls back"));
