@@ -7,7 +7,7 @@
 
 enum { ESP__AUTO_BYTES = 1 << 23 };
 /* Most time of all probes, in steps without waiting for communication, and in ns. */
-static const double esp__auto_probe_steps = 5.0, esp__auto_probe_most_ns = 1e9;
+static const double esp__auto_probe_steps = 10.0, esp__auto_probe_most_ns = 1e9;
 
 /* ---- step times -------------------------------------------------------------------------------------------------- */
 /* Sets the median step time that this rank sends, and how far its steps differ: of the active candidate's steps during
