@@ -4,8 +4,8 @@
  *
  * An observation is the wall time of one op, and how long it occupied a processor core. It comes from a probe (a
  * microbenchmark) or from a step. A point of a cost curve is the median of the observations of one size. Steps add
- * those of codecs, and of collectives that no probe measured. Under the trainer's load, the ops of a step take longer than the points predict;
- * the difference is the dispatch time of their thread or link (lane). */
+ * those of codecs, and of collectives that no probe measured. Under the trainer's load, the ops of a step take longer
+ * than the points predict; the difference is the dispatch time of their thread or link (lane). */
 #ifndef ESP__COSTS_H
 #define ESP__COSTS_H
 #include "espresso_impl/executor/executor.h"
@@ -106,8 +106,8 @@ ESP__FN esp_status esp__calibration_link(esp_ctx *ctx, esp__calibration *s, uint
                                          uint64_t bytes, uint32_t repeats);
 ESP__FN esp_status esp__calibration_codec_at(esp_ctx *ctx, esp__calibration *s, uint32_t codec, uint64_t elements,
                                              uint32_t repeats);
-/* Adds observations of collectives, codecs and dispatch times from the step that just ended, which costs no extra time. All
- * ranks call it. */
+/* Adds observations of collectives, codecs and dispatch times from the step that just ended, which costs no extra time.
+ * All ranks call it. */
 ESP__FN esp_status esp__calibration_step(esp_ctx *ctx, esp__calibration *s);
 /* mine[steps][n_tensors] are the times when this rank's gradients were ready. Sets out[n_tensors] to the median over
  * the steps of the slowest rank's time, because a step waits for its slowest rank. All ranks call it. */
