@@ -131,13 +131,13 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
 }
 
 /* ---- codecs ------------------------------------------------------------------------------------------------------ */
-/* Returns the measured codec of an op on the CPU, or NULL. One of several rounds, or of matrices, takes a time that
- * depends on more than the number of elements. */
-static esp__calibration_codec *esp__calibration_codec_of(const esp_ctx *ctx, esp__calibration *s, const esp__op *op) {
-    if (!esp__op_is_codec(op) || ctx->active.on[op->on].device->async || s->device) return NULL;
-    if (op->codec.codec->traits.n_rounds > 1 || op->codec.codec->traits.caps & ESP_CODEC_NEEDS_MATRIX) return NULL;
+/* Returns the measured codec of a unit, or NULL. One of several rounds, or of matrices, takes a time that depends on
+ * more than the number of elements. */
+static esp__calibration_codec *esp__calibration_codec_of(esp__calibration *s, const esp__unit *u) {
+    if (!u->codec || u->codec->traits.n_rounds > 1 || u->codec->traits.caps & ESP_CODEC_NEEDS_MATRIX || s->device)
+        return NULL;
     for (uint32_t k = 0; k < s->n_codecs; k++)
-        if (s->codecs[k].codec == op->codec.codec) return &s->codecs[k];
+        if (!strcmp(s->codecs[k].spec, u->codec->spec)) return s->codecs[k].compress.n ? &s->codecs[k] : NULL;
     return NULL;
 }
 
@@ -159,24 +159,57 @@ ESP__FN void esp__calibration_codec_op(esp__calibration_codec *k, bool compress,
                                  -1.0);
 }
 
-/* Adds the processor times of the step's codec calls, on the slowest rank. They are of the tensors' own sizes, which
- * probes between short steps do not reach. */
+/* A codec op of this rank. Ranks without the op, such as those that are no root, have zeros. */
+typedef struct esp__codec_time {
+    float ns, elements;
+    uint32_t sources, compress;
+} esp__codec_time;
+
+/* Lists the codec steps of all units, the same on all ranks. Sets mine[i] to this rank's op, unless `mine` is NULL.
+ * Returns their number. */
+static uint32_t esp__codec_times(const esp_ctx *ctx, esp__codec_time *mine) {
+    const esp__active *f = &ctx->active;
+    uint32_t n = 0;
+    for (uint32_t u = 0; u < f->strategy.n_units; u++) {
+        const esp__unit *unit = &f->strategy.units[u];
+        for (uint32_t step = 0; step < unit->option.n; step++) {
+            if (unit->option.steps[step].kind == ESP__STAGE_COLLECTIVE) continue;
+            for (uint32_t i = unit->first_op; mine && i < unit->first_op + unit->n_ops; i++) {
+                const esp__op *op = &f->program.ops[i];
+                if (op->step != step || !esp__op_is_codec(op) || f->on[op->on].device->async) continue;
+                const uint32_t sources = op->kind == ESP__OP_DECOMPRESS ? op->codec.n_sources : 1;
+                const float elements = (float)esp__op_elements(f, op) / (float)sources;
+                mine[n] = (esp__codec_time){elements > 0.0f ? (float)f->op_core_ns[i] : 0.0f, elements, sources,
+                                            op->kind == ESP__OP_COMPRESS};
+            }
+            n++;
+        }
+    }
+    return n;
+}
+
+/* Adds the processor times of the step's codec calls, each on the slowest rank. They are of the tensors' own sizes,
+ * which probes between short steps do not reach. */
 static esp_status esp__calibration_codec_calls(esp_ctx *ctx, esp__calibration *s) {
-    const uint32_t n = ctx->active.program.n_ops;
-    const uint64_t each = (uint64_t)n * sizeof(float);
-    float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
+    const uint32_t n = esp__codec_times(ctx, NULL);
+    const uint64_t each = n * sizeof(esp__codec_time);
+    esp__codec_time *mine = esp__alloc(ctx, each + 1), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 1);
     esp_status st = mine && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
-    for (uint32_t i = 0; i < n && !st; i++) mine[i] = (float)ctx->active.op_core_ns[i];
-    if (!st) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
-    for (uint32_t i = 0; i < n && !st; i++) {
-        const esp__op *op = &ctx->active.program.ops[i];
-        esp__calibration_codec *k = esp__calibration_codec_of(ctx, s, op);
-        double ns = 0.0;
-        for (int32_t r = 0; r < ctx->job.size; r++) ns = fmax(ns, (double)all[(uint64_t)r * n + i]);
-        if (!k || !k->compress.n || !(ns > 0.0)) continue;
-        const uint32_t sources = op->kind == ESP__OP_DECOMPRESS ? op->codec.n_sources : 1;
-        esp__calibration_codec_op(k, op->kind == ESP__OP_COMPRESS, (double)esp__op_elements(&ctx->active, op) / sources,
-                                  sources, ns);
+    if (!st) esp__codec_times(ctx, mine);
+    if (!st && n) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
+    for (uint32_t u = 0, i = 0; u < ctx->active.strategy.n_units && !st; u++) {
+        const esp__unit *unit = &ctx->active.strategy.units[u];
+        esp__calibration_codec *k = esp__calibration_codec_of(s, unit);
+        for (uint32_t step = 0; step < unit->option.n; step++) {
+            if (unit->option.steps[step].kind == ESP__STAGE_COLLECTIVE) continue;
+            const esp__codec_time *slowest = &all[i];
+            for (int32_t r = 1; r < ctx->job.size; r++)
+                if (all[(uint64_t)r * n + i].ns > slowest->ns) slowest = &all[(uint64_t)r * n + i];
+            i++;
+            if (k && slowest->ns > 0.0f)
+                esp__calibration_codec_op(k, slowest->compress, (double)slowest->elements, slowest->sources,
+                                          (double)slowest->ns);
+        }
     }
     esp__free(ctx, mine);
     esp__free(ctx, all);

@@ -165,6 +165,39 @@ TEST(test_codec_calls) {
     RUN_RANKS(.size = 2, .body = codec_calls, .config.strategy = "layerwise", .config.codec = "efsignsgd");
 }
 
+/* Only one rank of a machine compresses, and the ranks' parts differ in size. All ranks have the same curves
+ * nevertheless. */
+static void calls_of_roots(esp_ctx *ctx, void *user) {
+    static const char text[] = "espresso-strategy 1\n"
+                               "tensor a 50001 efsignsgd intra.reduce > comp@cpu > inter.allgather > "
+                               "intra.broadcast > decomp@cpu\n"
+                               "tensor b 3 efsignsgd intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > "
+                               "intra.allgather\n";
+    static esp__calibration surveys[4];
+    static float grads[4][50004];
+    esp__calibration *s = &surveys[esp_rank(ctx)];
+    float *g = grads[esp_rank(ctx)];
+    const esp_stream cpu = ESP_ZERO;
+    tensor_add(ctx, "a", 50001);
+    tensor_add(ctx, "b", 3);
+    CHECK(!esp_start(ctx) && !esp_strategy_set(ctx, text));
+    CHECK(!esp__calibration_open(ctx, s, 1 << 12, 1 << 12) && !esp__calibration_codec_add(ctx, s, "efsignsgd"));
+    CHECK(!esp__calibration_codec_at(ctx, s, 0, 1024, 3));
+    esp__core_times(ctx, ESP__CORE_CALIBRATION, 1);
+    for (int step = 0; step < 3; step++) {
+        CHECK(!esp_push(ctx, 0, g, cpu) && !esp_push(ctx, 1, g + 50001, cpu) && !esp_wait_all(ctx));
+        CHECK(!esp__calibration_step(ctx, s));
+    }
+    const esp__calibration_curve *c = &s->codecs[0].compress;
+    CHECK(c->n >= 3 && fabs(c->at[c->n - 1].size - 50001.0) < 1e-9 && c->at[0].size > 0.0);
+    shared_hash[esp_rank(ctx)] = esp__hash64(ESP__HASH0, c, 3 * sizeof *c);
+    CHECK(!esp_barrier(ctx));
+    CHECK(shared_hash[0] == shared_hash[esp_rank(ctx)]);
+    esp__calibration_close(ctx, s);
+}
+
+TEST(test_calls_of_roots) { RUN_RANKS(.size = 4, .per_machine = 2, .body = calls_of_roots); }
+
 /* The time of a call with several payloads is divided as predicted. */
 TEST(test_codec_op) {
     static esp__calibration_codec k;
