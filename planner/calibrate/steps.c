@@ -162,7 +162,7 @@ ESP__FN void esp__calibration_codec_op(esp__calibration_codec *k, bool compress,
 /* A codec op of this rank. Ranks without the op, such as those that are no root, have zeros. */
 typedef struct esp__codec_time {
     float ns, elements;
-    uint32_t sources, compress;
+    uint32_t sources, compress, unit;
 } esp__codec_time;
 
 /* Lists the codec steps of all units, the same on all ranks. Sets mine[i] to this rank's op, unless `mine` is NULL.
@@ -174,13 +174,14 @@ static uint32_t esp__codec_times(const esp_ctx *ctx, esp__codec_time *mine) {
         const esp__unit *unit = &f->strategy.units[u];
         for (uint32_t step = 0; step < unit->option.n; step++) {
             if (unit->option.steps[step].kind == ESP__STAGE_COLLECTIVE) continue;
+            if (mine) mine[n] = (esp__codec_time){.unit = u};
             for (uint32_t i = unit->first_op; mine && i < unit->first_op + unit->n_ops; i++) {
                 const esp__op *op = &f->program.ops[i];
                 if (op->step != step || !esp__op_is_codec(op) || f->on[op->on].device->async) continue;
                 const uint32_t sources = op->kind == ESP__OP_DECOMPRESS ? op->codec.n_sources : 1;
                 const float elements = (float)esp__op_elements(f, op) / (float)sources;
-                mine[n] = (esp__codec_time){elements > 0.0f ? (float)f->op_core_ns[i] : 0.0f, elements, sources,
-                                            op->kind == ESP__OP_COMPRESS};
+                const float ns = elements > 0.0f ? (float)f->op_core_ns[i] : 0.0f;
+                mine[n] = (esp__codec_time){ns, elements, sources, op->kind == ESP__OP_COMPRESS, u};
             }
             n++;
         }
@@ -197,19 +198,14 @@ static esp_status esp__calibration_codec_calls(esp_ctx *ctx, esp__calibration *s
     esp_status st = mine && all ? ESP_OK : esp__fail(ctx, ESP_E_NOMEM, "measuring: out of memory");
     if (!st) esp__codec_times(ctx, mine);
     if (!st && n) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
-    for (uint32_t u = 0, i = 0; u < ctx->active.strategy.n_units && !st; u++) {
-        const esp__unit *unit = &ctx->active.strategy.units[u];
-        esp__calibration_codec *k = esp__calibration_codec_of(s, unit);
-        for (uint32_t step = 0; step < unit->option.n; step++) {
-            if (unit->option.steps[step].kind == ESP__STAGE_COLLECTIVE) continue;
-            const esp__codec_time *slowest = &all[i];
-            for (int32_t r = 1; r < ctx->job.size; r++)
-                if (all[(uint64_t)r * n + i].ns > slowest->ns) slowest = &all[(uint64_t)r * n + i];
-            i++;
-            if (k && slowest->ns > 0.0f)
-                esp__calibration_codec_op(k, slowest->compress, (double)slowest->elements, slowest->sources,
-                                          (double)slowest->ns);
-        }
+    for (uint32_t i = 0; i < n && !st; i++) {
+        const esp__codec_time *slowest = &all[i];
+        for (int32_t r = 1; r < ctx->job.size; r++)
+            if (all[(uint64_t)r * n + i].ns > slowest->ns) slowest = &all[(uint64_t)r * n + i];
+        esp__calibration_codec *k = esp__calibration_codec_of(s, &ctx->active.strategy.units[slowest->unit]);
+        if (k && slowest->ns > 0.0f)
+            esp__calibration_codec_op(k, slowest->compress, (double)slowest->elements, slowest->sources,
+                                      (double)slowest->ns);
     }
     esp__free(ctx, mine);
     esp__free(ctx, all);
