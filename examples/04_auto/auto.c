@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { TENSORS = 4, COUNT = 60000, STEPS = 300, WINDOW = 5 };
+enum { TENSORS = 4, COUNT = 60000, STEPS = 600, WINDOW = 5 };
 static float params[TENSORS][COUNT], grads[TENSORS][COUNT];
 
 static void check(esp_status s, const esp_ctx *ctx) {
