@@ -49,7 +49,7 @@ typedef struct esp__calibration_curve {
     double spread[ESP__CALIBRATION_POINTS];
     esp__calibration_seen seen[ESP__CALIBRATION_POINTS];
     uint32_t n;
-    uint32_t n_probed;
+    double probed; /* the largest size of a probe; 0: there was none */
 } esp__calibration_curve;
 
 typedef struct esp__calibration_codec {

@@ -137,7 +137,7 @@ ESP__FN void esp__calibration_observe(esp__calibration_curve *c, double size, do
     if (i >= ESP__CALIBRATION_POINTS) return;
     const double scale = c->at[i].size / size;
     esp__calibration_seen_add(&c->seen[i], ns * scale, core_ns * scale);
-    if (spread >= 0.0) c->spread[i] = spread, c->n_probed++;
+    if (spread >= 0.0) c->spread[i] = spread, c->probed = fmax(c->probed, size);
     c->at[i].ns = esp__calibration_seen_median(&c->seen[i], c->seen[i].ns);
     c->core[i].ns = esp__calibration_seen_median(&c->seen[i], c->seen[i].core_ns);
 }
