@@ -35,7 +35,9 @@ ESP__FN esp_status esp__probe_collective(esp_ctx *ctx, uint8_t level, uint32_t c
 /* ---- the calibration --------------------------------------------------------------------------------------------- */
 enum { ESP__CALIBRATION_ROUND_NS = 500000 };
 enum { ESP__CALIBRATION_LEVELS = ESP__OUTER + 1 };
-enum { ESP__CALIBRATION_POINTS = 32, ESP__CALIBRATION_CODECS = 16, ESP__CALIBRATION_SEEN = 9 };
+/* CALIBRATION_PROBED: how many points of a curve are for probes only */
+enum { ESP__CALIBRATION_POINTS = 32, ESP__CALIBRATION_PROBED = 8, ESP__CALIBRATION_CODECS = 16 };
+enum { ESP__CALIBRATION_SEEN = 9 };
 
 typedef struct esp__calibration_seen {
     float ns[ESP__CALIBRATION_SEEN], core_ns[ESP__CALIBRATION_SEEN];

@@ -110,13 +110,14 @@ ESP__FN esp_status esp__calibration_open(esp_ctx *ctx, esp__calibration *s, uint
 }
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */
-/* Returns the index of the point whose size is within the share `tolerance` of `size`; adds one if there is none.
- * Returns ESP__CALIBRATION_POINTS if the curve is full. */
-static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, double tolerance) {
+/* Returns the index of the size's point; adds one if there is none. Returns ESP__CALIBRATION_POINTS if the curve is
+ * full. In steps, sizes may differ by 6% from the point's, and leave some points for probes. */
+static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, bool in_step) {
+    const double tolerance = in_step ? 0.06 : 0.0;
     uint32_t i = 0;
     for (uint32_t k = 0; k < c->n; k++)
         if (fabs(c->at[k].size - size) <= tolerance * size) return k;
-    if (c->n == ESP__CALIBRATION_POINTS) return c->n;
+    if (c->n >= ESP__CALIBRATION_POINTS - (in_step ? ESP__CALIBRATION_PROBED : 0u)) return ESP__CALIBRATION_POINTS;
     while (i < c->n && c->at[i].size < size) i++;
     memmove(&c->at[i + 1], &c->at[i], (c->n - i) * sizeof *c->at);
     memmove(&c->spread[i + 1], &c->spread[i], (c->n - i) * sizeof *c->spread);
@@ -129,11 +130,10 @@ static uint32_t esp__calibration_place(esp__calibration_curve *c, double size, d
     return i;
 }
 
-/* Adds a measured time to the curve. A negative `spread` means that it was measured in a training step, where the size
- * may differ by 6% from the point's. */
+/* Adds a measured time to the curve. A negative `spread` means that it was measured in a training step. */
 ESP__FN void esp__calibration_observe(esp__calibration_curve *c, double size, double ns, double core_ns,
                                       double spread) {
-    const uint32_t i = esp__calibration_place(c, size, spread < 0.0 ? 0.06 : 0.0);
+    const uint32_t i = esp__calibration_place(c, size, spread < 0.0);
     if (i >= ESP__CALIBRATION_POINTS) return;
     const double scale = c->at[i].size / size;
     esp__calibration_seen_add(&c->seen[i], ns * scale, core_ns * scale);

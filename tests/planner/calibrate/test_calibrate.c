@@ -293,6 +293,11 @@ TEST(test_points) {
     for (int i = 0; i < 100; i++) esp__calibration_observe(c, 5000 - 40 * i, 10, 1, 0.1);
     assert_int_equal(c->n, ESP__CALIBRATION_POINTS);
     for (uint32_t i = 1; i < c->n; i++) assert_true(c->at[i].size > c->at[i - 1].size);
+    memset(&s, 0, sizeof s);
+    for (int i = 0; i < 100; i++) esp__calibration_observe(c, 1000.0 * pow(1.1, i), 10, 1, -1.0);
+    assert_int_equal(c->n, ESP__CALIBRATION_POINTS - ESP__CALIBRATION_PROBED);
+    for (int i = 0; i < 10; i++) esp__calibration_observe(c, 1 << i, 10, 1, 0.1); /* there is room for probes */
+    assert_true(c->n == ESP__CALIBRATION_POINTS && c->probed < 129.0 && c->probed > 127.0);
 }
 
 /* Large variations of short times do not count as noise if those of long times are small. */
