@@ -74,6 +74,7 @@ ESP__FN esp_status esp__auto_measure_open(esp_ctx *ctx) {
     if (bytes < 4096) bytes = 4096;
     if (bytes > ESP__AUTO_BYTES) bytes = ESP__AUTO_BYTES;
     esp_status s = esp__calibration_open(ctx, &a->calibration, bytes, bytes / 8);
+    a->calibration.extends = true;
     for (uint32_t i = 0; i < a->opt.n_codecs && !s; i++)
         s = esp__calibration_codec_add(ctx, &a->calibration, a->opt.codecs[i]);
     for (uint32_t i = 0; i < ctx->model.n_tensors && !s; i++) s = esp__auto_describe(ctx, i);

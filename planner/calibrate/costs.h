@@ -75,6 +75,7 @@ typedef struct esp__calibration {
     uint32_t cores, sharing;
     /* Cores that training keeps busy on each rank: 1 unless the caller changes it, 0 if ranks compute on devices. */
     double load;
+    bool extends; /* collectives of steps add points for sizes larger than all probes */
     double noise; /* spread of repeated measurements, as a share of the measured time */
     void *room;
     uint64_t room_bytes, max_bytes, max_elements;

@@ -85,8 +85,8 @@ ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__o
     const uint8_t level = esp__calibration_level_of(ctx, op->collective.scope);
     if (bytes < 4 || level == 255) return;
     esp__calibration_curve *c = &s->link[level][op->collective.coll.op];
-    if ((double)bytes > 1.06 * c->probed) { /* there, an estimate is extrapolated */
-        esp__calibration_observe(c, (double)bytes, ns, core_ns, -1.0);
+    if ((double)bytes > 1.06 * c->probed) { /* no estimate to compare with, or an extrapolated one */
+        if (s->extends || !(c->probed > 0.0)) esp__calibration_observe(c, (double)bytes, ns, core_ns, -1.0);
         return;
     }
     longer->ns[op->lane] += ns - esp__calibration_estimate(ctx, s, level, op->collective.coll.op, bytes);
