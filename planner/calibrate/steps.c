@@ -19,20 +19,26 @@ static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
     return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* Sets out[k] to the time of collective k. Ranks that start early wait for the last one, so a group's time is the
- * shortest of its ranks', or 0 if one of them is 0. The slowest group counts. Each rank has 2n numbers in `all`; the
- * first n are its times. */
+/* What a rank sends of each of its n collectives: numbers [TIMES * n, CORE_TIMES * n) are times, and so on. A time is 0
+ * if the collective began too early to count, and ABSENT if the rank has none. */
+enum { ESP__SENT_TIMES, ESP__SENT_CORE_TIMES, ESP__SENT_BYTES, ESP__SENT_OF_EACH, ESP__SENT_ABSENT = -1 };
+
+/* Sets out[k] to the time of collective k, the same on all ranks. Ranks that start early wait for the last one, so a
+ * group's time is the shortest of its ranks', or 0 if one of them is 0. The slowest group counts. If a rank has no such
+ * collective, the time is 0. */
 static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uint32_t n, const uint8_t *level,
                                        float *out) {
     const esp__topology *t = &ctx->job.topo;
     for (uint32_t k = 0; k < n; k++) {
+        bool everywhere = true;
         out[k] = 0.0f;
         for (int32_t a = 0; a < ctx->job.size; a++) {
             float least = 0.0f;
             int first = 1, known = 1;
             for (int32_t r = 0; r < ctx->job.size; r++) {
                 int same = level[k] == ESP__FLAT || esp__group_same(t, level[k], r, a);
-                float ns = all[2 * (uint32_t)r * n + k];
+                float ns = all[(uint64_t)ESP__SENT_OF_EACH * (uint64_t)r * n + k];
+                everywhere &= ns >= 0.0f;
                 if (!same) continue;
                 if (r < a) first = 0;
                 known &= ns > 0.0f;
@@ -40,6 +46,7 @@ static void esp__calibration_own_times(const esp_ctx *ctx, const float *all, uin
             }
             if (first && known && least > out[k]) out[k] = least;
         }
+        if (!everywhere) out[k] = 0.0f;
     }
 }
 
@@ -77,11 +84,14 @@ static uint64_t esp__calibration_observed_from(const esp_ctx *ctx) {
     return ctx->lanes.caller_drives ? esp__calibration_last_push(ctx) : 0;
 }
 
-ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, double ns, double core_ns,
-                                 esp__calibration_longer *longer) {
-    uint64_t bytes =
+ESP__FN uint64_t esp__calibration_op_size(const esp_ctx *ctx, const esp__op *op) {
+    const uint64_t bytes =
         esp__calibration_even(op->collective.coll.op) ? esp__calibration_op_bytes(&op->collective.coll) : 0;
-    bytes /= esp__calibration_flows(ctx, &ctx->active.strategy.units[op->unit].option, op->step);
+    return bytes / esp__calibration_flows(ctx, &ctx->active.strategy.units[op->unit].option, op->step);
+}
+
+ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, uint64_t bytes, double ns,
+                                 double core_ns, esp__calibration_longer *longer) {
     const uint8_t level = esp__calibration_level_of(ctx, op->collective.scope);
     if (bytes < 4 || level == 255) return;
     esp__calibration_curve *c = &s->link[level][op->collective.coll.op];
@@ -96,7 +106,7 @@ ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__o
 static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s, esp__calibration_longer *longer) {
     const uint64_t observed_from = esp__calibration_observed_from(ctx);
     const uint32_t n = ctx->active.strategy.n_order;
-    const uint64_t each = 2ull * n * sizeof(float);
+    const uint64_t each = (uint64_t)ESP__SENT_OF_EACH * n * sizeof(float);
     float *mine = esp__alloc(ctx, each + 4), *all = esp__alloc(ctx, each * (uint64_t)ctx->job.size + 4);
     uint8_t *level = esp__alloc(ctx, (uint64_t)n + 1);
     uint32_t *op_at = esp__alloc(ctx, (uint64_t)n * 4u + 4u);
@@ -106,22 +116,27 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
         const esp__unit *u = &ctx->active.strategy.units[unit];
         level[k] = u->option.steps[step].level;
         op_at[k] = UINT32_MAX;
+        mine[k] = ESP__SENT_ABSENT;
         for (uint32_t i = u->first_op; i < u->first_op + u->n_ops; i++) {
             const esp__op *op = &ctx->active.program.ops[i];
             if (op->kind != ESP__OP_COLLECTIVE || op->step != step) continue;
             op_at[k] = i;
             const esp__span *t = &ctx->active.op_time[i];
-            if (t->start_ns < observed_from) continue;
-            mine[k] = (float)(t->end_ns - t->start_ns);
-            mine[n + k] = (float)ctx->active.op_core_ns[i];
+            mine[k] = t->start_ns < observed_from ? 0.0f : (float)(t->end_ns - t->start_ns);
+            mine[ESP__SENT_CORE_TIMES * n + k] = mine[k] > 0.0f ? (float)ctx->active.op_core_ns[i] : 0.0f;
+            mine[ESP__SENT_BYTES * n + k] = (float)esp__calibration_op_size(ctx, op);
         }
     }
     if (!st) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);
     if (!st) esp__calibration_own_times(ctx, all, n, level, mine);
     if (!st) esp__calibration_own_times(ctx, all + n, n, level, mine + n);
     for (uint32_t k = 0; k < n && !st; k++) {
-        if (op_at[k] == UINT32_MAX || mine[k] <= 0.0f) continue;
-        esp__calibration_op(ctx, s, &ctx->active.program.ops[op_at[k]], (double)mine[k], (double)mine[n + k], longer);
+        float bytes = 0.0f; /* the parts of an uneven tensor differ */
+        for (int32_t r = 0; r < ctx->job.size; r++)
+            bytes = fmaxf(bytes, all[((uint64_t)r * ESP__SENT_OF_EACH + ESP__SENT_BYTES) * n + k]);
+        if (mine[k] > 0.0f)
+            esp__calibration_op(ctx, s, &ctx->active.program.ops[op_at[k]], (uint64_t)bytes, (double)mine[k],
+                                (double)mine[n + k], longer);
     }
     esp__free(ctx, mine);
     esp__free(ctx, all);

@@ -9,9 +9,11 @@ typedef struct esp__calibration_longer {
     uint32_t n[ESP__LANES];
 } esp__calibration_longer;
 
+/* Returns the bytes by which to look up the collective in the cost curves, or 0 if its time tells nothing. */
+ESP__FN uint64_t esp__calibration_op_size(const esp_ctx *ctx, const esp__op *op);
 /* Adds a collective of the step to the observations. It took `ns` in all and `core_ns` on a processor core. */
-ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, double ns, double core_ns,
-                                 esp__calibration_longer *longer);
+ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, uint64_t bytes, double ns,
+                                 double core_ns, esp__calibration_longer *longer);
 /* Adds a codec op of the step: it took `ns` on a processor core, and compressed `elements`, or decompressed `sources`
  * payloads of the same elements, of which the first is written and the others added. */
 ESP__FN void esp__calibration_codec_op(esp__calibration_codec *k, bool compress, double elements, uint32_t sources,

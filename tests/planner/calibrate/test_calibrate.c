@@ -35,7 +35,7 @@ static void calibration(esp_ctx *ctx, void *user) { /* user: not NULL if steps a
     esp__calibration *s = &surveys[esp_rank(ctx)];
     const esp_stream cpu = ESP_ZERO;
     static float grads[4][60000];
-    tensor_add(ctx, "a", 50000);
+    tensor_add(ctx, "a", 49999); /* ranks have parts of different sizes */
     tensor_add(ctx, "b", 10000);
     CHECK(!esp_start(ctx));
     CHECK(!esp__calibration_open(ctx, s, 1 << 20, 1 << 16));
@@ -171,34 +171,43 @@ TEST(test_codec_calls) {
     RUN_RANKS(.size = 2, .body = codec_calls, .config.strategy = "layerwise", .config.codec = "efsignsgd");
 }
 
-/* Only one rank of a machine compresses, and the ranks' parts differ in size. All ranks have the same curves
+/* Only one rank of a machine compresses or sends, and the ranks' parts differ in size. All ranks have the same curves
  * nevertheless. */
 static void calls_of_roots(esp_ctx *ctx, void *user) {
     static const char text[] = "espresso-strategy 1\n"
                                "tensor a 50001 efsignsgd intra.reduce > comp@cpu > inter.allgather > "
                                "intra.broadcast > decomp@cpu\n"
                                "tensor b 3 efsignsgd intra.reduce_scatter > comp@cpu > inter.allgather > decomp@cpu > "
-                               "intra.allgather\n";
+                               "intra.allgather\n"
+                               "tensor c 9001 none intra.reduce > inter.allreduce > intra.broadcast\n"
+                               "tensor d 9003 none intra.reduce_scatter > inter.allreduce > intra.allgather\n";
     static esp__calibration surveys[4];
-    static float grads[4][50004];
+    static float grads[4][50004 + 9001 + 9003];
     esp__calibration *s = &surveys[esp_rank(ctx)];
     float *g = grads[esp_rank(ctx)];
     const esp_stream cpu = ESP_ZERO;
     tensor_add(ctx, "a", 50001);
     tensor_add(ctx, "b", 3);
+    tensor_add(ctx, "c", 9001);
+    tensor_add(ctx, "d", 9003);
     CHECK(!esp_start(ctx) && !esp_strategy_set(ctx, text));
     CHECK(!esp__calibration_open(ctx, s, 1 << 12, 1 << 12) && !esp__calibration_codec_add(ctx, s, "efsignsgd"));
+    CHECK(!esp__calibration_link(ctx, s, ESP__INTER, ESP_COLL_ALLREDUCE, 1024, 3));
+    s->extends = true;
     CHECK(!esp__calibration_codec_at(ctx, s, 0, 1024, 3));
     esp__core_times(ctx, ESP__CORE_CALIBRATION, 1);
     for (int step = 0; step < 3; step++) {
-        CHECK(!esp_push(ctx, 0, g, cpu) && !esp_push(ctx, 1, g + 50001, cpu) && !esp_wait_all(ctx));
+        CHECK(!esp_push(ctx, 0, g, cpu) && !esp_push(ctx, 1, g + 50001, cpu));
+        CHECK(!esp_push(ctx, 2, g + 50004, cpu) && !esp_push(ctx, 3, g + 59005, cpu) && !esp_wait_all(ctx));
         CHECK(!esp__calibration_step(ctx, s));
     }
     const esp__calibration_curve *c = &s->codecs[0].compress;
     CHECK(c->n >= 3 && fabs(c->at[c->n - 1].size - 50001.0) < 1e-9 && c->at[0].size > 0.0);
-    shared_hash[esp_rank(ctx)] = esp__hash64(ESP__HASH0, c, 3 * sizeof *c);
+    const uint64_t codecs = esp__hash64(ESP__HASH0, c, 3 * sizeof *c);
+    shared_hash[esp_rank(ctx)] = esp__hash64(codecs, s->link, sizeof s->link);
     CHECK(!esp_barrier(ctx));
     CHECK(shared_hash[0] == shared_hash[esp_rank(ctx)]);
+    CHECK(s->link[ESP__INTER][ESP_COLL_ALLREDUCE].n <= 2); /* the probe, and d */
     esp__calibration_close(ctx, s);
 }
 
@@ -340,29 +349,29 @@ TEST(test_longer) {
                                  0.1);
     op.collective.coll.op = ESP_COLL_ALLREDUCE, op.collective.coll.dtype = ESP_F32, op.collective.coll.count = 1024;
     op.collective.scope = ESP__INTER, op.lane = ESP__LANE_INTER;
-    esp__calibration_op(&ctx, &s, &op, 1000.0 + 4096.0 + 300.0, 0.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 1000.0 + 4096.0 + 300.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 1 && fabs(longer.ns[ESP__LANE_INTER] - 300.0) < 1.0);
     op.collective.coll.count = 4096;
-    esp__calibration_op(&ctx, &s, &op, 1000.0 + 16384.0 - 100.0, 0.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 1000.0 + 16384.0 - 100.0, 0.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
     assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
     /* Larger than any probe: extrapolating is no base for comparison, so the time becomes a point of the curve, if
      * wanted. */
     op.collective.coll.count = 1 << 20;
-    esp__calibration_op(&ctx, &s, &op, 9e6, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 9e6, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4);
     s.extends = true;
-    esp__calibration_op(&ctx, &s, &op, 9e6, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 9e6, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 5);
     assert_true(fabs(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].at[4].ns - 9e6) < 1.0);
     op.collective.coll.op = ESP_COLL_REDUCE_SCATTER;
-    esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 7000.0, 500.0, &longer);
     const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && c->probed < 1.0);
     assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
     /* The time of a broadcast is not recorded, because a rank may leave it before the others. */
     op.collective.coll.op = ESP_COLL_BROADCAST;
-    esp__calibration_op(&ctx, &s, &op, 7000.0, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 7000.0, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
 
