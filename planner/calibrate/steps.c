@@ -13,14 +13,14 @@ static int esp__calibration_even(uint32_t coll) {
            coll == ESP_COLL_REDUCE_SCATTER;
 }
 
-/* Returns the bytes of the whole buffer, as in the planner's tables. Returns 0 for payloads, because their sizes differ
- * by rank. */
-static uint64_t esp__calibration_op_bytes(const esp_coll *c) {
-    return c->slot_bytes ? 0 : c->count * (c->dtype == ESP_F32 ? 4u : 2u);
+/* Bytes of the whole buffer, as in the planner's tables; 0 for payloads, because their sizes differ by rank. */
+ESP__FN uint64_t esp__calibration_op_size(const esp_coll *c) {
+    if (c->slot_bytes || !esp__calibration_even(c->op)) return 0;
+    return c->count * (c->dtype == ESP_F32 ? 4u : 2u);
 }
 
-/* What a rank sends of each of its n collectives: numbers [TIMES * n, CORE_TIMES * n) are times, and so on. A time is 0
- * if the collective began too early to count, and ABSENT if the rank has none. */
+/* A rank sends n times of collectives, then n times on processor cores, then n sizes in bytes. A time is 0 if the
+ * collective began too early to count, and ABSENT if the rank has none. */
 enum { ESP__SENT_TIMES, ESP__SENT_CORE_TIMES, ESP__SENT_BYTES, ESP__SENT_OF_EACH, ESP__SENT_ABSENT = -1 };
 
 /* Sets out[k] to the time of collective k, the same on all ranks. Ranks that start early wait for the last one, so a
@@ -56,21 +56,6 @@ static uint8_t esp__calibration_level_of(const esp_ctx *ctx, uint8_t scope) {
     return 255;
 }
 
-/* Returns by which number to divide a collective's bytes before reading its measured times. They hold if all ranks of a
- * machine or rack send at once. After a reduce or gather inside the machine, only one rank sends. */
-static uint64_t esp__calibration_flows(const esp_ctx *ctx, const esp__option *o, uint32_t step) {
-    const uint8_t level = esp__calibration_level_of(ctx, o->steps[step].level);
-    uint64_t flows = 1;
-    for (uint32_t i = 0; i < step && level != ESP__FLAT && level != 255; i++) {
-        if (o->steps[i].kind != ESP__STAGE_COLLECTIVE ||
-            (o->steps[i].coll != ESP_COLL_REDUCE && o->steps[i].coll != ESP_COLL_GATHER))
-            continue;
-        const uint8_t inside = esp__calibration_level_of(ctx, o->steps[i].level);
-        if (inside != ESP__FLAT && inside < level) flows *= (uint64_t)esp__calibration_ranks(ctx, inside);
-    }
-    return flows;
-}
-
 static uint64_t esp__calibration_last_push(const esp_ctx *ctx) {
     uint64_t last = 0;
     for (uint32_t i = 0; i < ctx->model.n_tensors; i++)
@@ -82,12 +67,6 @@ static uint64_t esp__calibration_last_push(const esp_ctx *ctx) {
  * starts earlier ends only at the trainer's next call. */
 static uint64_t esp__calibration_observed_from(const esp_ctx *ctx) {
     return ctx->lanes.caller_drives ? esp__calibration_last_push(ctx) : 0;
-}
-
-ESP__FN uint64_t esp__calibration_op_size(const esp_ctx *ctx, const esp__op *op) {
-    const uint64_t bytes =
-        esp__calibration_even(op->collective.coll.op) ? esp__calibration_op_bytes(&op->collective.coll) : 0;
-    return bytes / esp__calibration_flows(ctx, &ctx->active.strategy.units[op->unit].option, op->step);
 }
 
 ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, uint64_t bytes, double ns,
@@ -124,7 +103,7 @@ static esp_status esp__calibration_collectives(esp_ctx *ctx, esp__calibration *s
             const esp__span *t = &ctx->active.op_time[i];
             mine[k] = t->start_ns < observed_from ? 0.0f : (float)(t->end_ns - t->start_ns);
             mine[ESP__SENT_CORE_TIMES * n + k] = mine[k] > 0.0f ? (float)ctx->active.op_core_ns[i] : 0.0f;
-            mine[ESP__SENT_BYTES * n + k] = (float)esp__calibration_op_size(ctx, op);
+            mine[ESP__SENT_BYTES * n + k] = (float)esp__calibration_op_size(&op->collective.coll);
         }
     }
     if (!st) st = esp__peers_allgather(ctx->job.peers, NULL, ctx->job.size, mine, all, each);

@@ -9,8 +9,8 @@ typedef struct esp__calibration_longer {
     uint32_t n[ESP__LANES];
 } esp__calibration_longer;
 
-/* Returns the bytes by which to look up the collective in the cost curves, or 0 if its time tells nothing. */
-ESP__FN uint64_t esp__calibration_op_size(const esp_ctx *ctx, const esp__op *op);
+/* Returns the bytes of the collective in cost curves, or 0 if its time is not recorded. */
+ESP__FN uint64_t esp__calibration_op_size(const esp_coll *c);
 /* Adds a collective of the step to the observations. It took `ns` in all and `core_ns` on a processor core. */
 ESP__FN void esp__calibration_op(esp_ctx *ctx, esp__calibration *s, const esp__op *op, uint64_t bytes, double ns,
                                  double core_ns, esp__calibration_longer *longer);

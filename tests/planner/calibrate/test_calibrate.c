@@ -330,7 +330,6 @@ TEST(test_noise) {
 
 TEST(test_longer) {
     static esp__calibration s;
-    static esp__unit unit;
     esp__calibration_longer longer;
     esp_ctx ctx;
     esp__op op;
@@ -343,35 +342,36 @@ TEST(test_longer) {
     ctx.job.topo.size = 2, ctx.job.topo.n_machines = 2, ctx.job.topo.n_local = 1;
     ctx.job.topo.n_levels = 2, ctx.job.topo.level_size[1] = 1, ctx.job.topo.level_size[2] = 2;
     ctx.job.topo.machine_of = machine_of, ctx.job.topo.local_of = local_of, ctx.job.topo.place = place;
-    ctx.active.strategy.units = &unit;
     for (uint64_t bytes = 1 << 10; bytes <= 1 << 16; bytes <<= 2)
         esp__calibration_observe(&s.link[ESP__INTER][ESP_COLL_ALLREDUCE], (double)bytes, 1000.0 + (double)bytes, 100.0,
                                  0.1);
     op.collective.coll.op = ESP_COLL_ALLREDUCE, op.collective.coll.dtype = ESP_F32, op.collective.coll.count = 1024;
     op.collective.scope = ESP__INTER, op.lane = ESP__LANE_INTER;
-    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 1000.0 + 4096.0 + 300.0, 0.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&op.collective.coll), 1000.0 + 4096.0 + 300.0, 0.0,
+                        &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 1 && fabs(longer.ns[ESP__LANE_INTER] - 300.0) < 1.0);
     op.collective.coll.count = 4096;
-    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 1000.0 + 16384.0 - 100.0, 0.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&op.collective.coll), 1000.0 + 16384.0 - 100.0, 0.0,
+                        &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && fabs(longer.ns[ESP__LANE_INTER] - 200.0) < 1.0);
     assert_int_equal(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n, 4);
     /* Larger than any probe: extrapolating is no base for comparison, so the time becomes a point of the curve, if
      * wanted. */
     op.collective.coll.count = 1 << 20;
-    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 9e6, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&op.collective.coll), 9e6, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 4);
     s.extends = true;
-    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 9e6, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&op.collective.coll), 9e6, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && s.link[ESP__INTER][ESP_COLL_ALLREDUCE].n == 5);
     assert_true(fabs(s.link[ESP__INTER][ESP_COLL_ALLREDUCE].at[4].ns - 9e6) < 1.0);
     op.collective.coll.op = ESP_COLL_REDUCE_SCATTER;
-    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 7000.0, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&op.collective.coll), 7000.0, 500.0, &longer);
     const esp__calibration_curve *c = &s.link[ESP__INTER][ESP_COLL_REDUCE_SCATTER];
     assert_true(longer.n[ESP__LANE_INTER] == 2 && c->n == 1 && c->probed < 1.0);
     assert_true(fabs(c->at[0].ns - 7000.0) < 1.0 && fabs(c->core[0].ns - 500.0) < 1.0);
     /* The time of a broadcast is not recorded, because a rank may leave it before the others. */
     op.collective.coll.op = ESP_COLL_BROADCAST;
-    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&ctx, &op), 7000.0, 500.0, &longer);
+    esp__calibration_op(&ctx, &s, &op, esp__calibration_op_size(&op.collective.coll), 7000.0, 500.0, &longer);
     assert_true(longer.n[ESP__LANE_INTER] == 2 && !s.link[ESP__INTER][ESP_COLL_BROADCAST].n);
 }
 
